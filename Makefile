@@ -1,17 +1,20 @@
 # Everything a newcomer needs: `make train` and `make test` work on a fresh clone.
 PYTHON ?= python3
 MODEL ?= alexnet
-OUT ?= runs/$(MODEL)
-ARGUMENTS ?=
+SPEEDS ?= 1,0.75,0.5,0.5
+OUT ?= runs/$(MODEL)$(if $(SPEEDS),,-here)
+ARGUMENTS ?= --budget 16 --minibatches 12 --repetitions 1 --finalists 2 --rounds 5
 
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-system test-slow compatibility lint bench gpu clean
+.PHONY: train test test-system test-slow test-browser compatibility lint bench gpu docs wheel clean
 
-# The main job: learn a placement on this machine's CPU workers. A run that was interrupted goes on.
+# The main job, short: learn a placement, and race it with everything that a user has without. It
+# emulates four unequal accelerators; `make train SPEEDS=` measures this machine's own cores. A run that
+# was interrupted continues.
 train: $(VENV)/installed
-	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(ARGUMENTS)
+	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(if $(SPEEDS),--speeds $(SPEEDS)) $(ARGUMENTS)
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q
@@ -23,6 +26,20 @@ test-system: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m slow
 
+# What a browser makes of a run's page.
+test-browser: $(VENV)/installed
+	$(BIN)/python -m pytest -q -m browser
+
+# The pages of docs/ as a site in site/, from what is installed alone; a link to nowhere ends it.
+docs: $(VENV)/installed
+	$(TREE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# What is uploaded to a package index, checked.
+wheel: $(VENV)/installed
+	rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python -m twine check --strict dist/*
+
 # The tests with the oldest torch that is supported. From PyPI it comes with CUDA: 7 GB.
 OLDEST := .venv-oldest
 compatibility:
@@ -31,13 +48,17 @@ compatibility:
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.8.*' -e '.[dev]'
 	$(OLDEST)/bin/python -m pytest -n 3 --dist worksteal -q
 
-# Type checkers and the contracts of imports do not follow the mapping of folders to packages; a tree
-# of links shows it to them.
+# Type checkers, the contracts of imports and the reference of the site do not follow the mapping of
+# folders to packages; a tree of links shows it to them.
+define TREE
+	rm -rf .typecheck && mkdir -p .typecheck/drlpp
+	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
+endef
+
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf .typecheck && mkdir -p .typecheck/drlpp
-	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
+	$(TREE)
 	ln -s $(addprefix $(CURDIR)/,benchmarks examples train_agent.py) .typecheck/
 	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp -p benchmarks -p examples -m train_agent
 	cd .typecheck && PYTHONPATH=. ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
@@ -56,9 +77,10 @@ gpu:
 	cd $(GPU) && PYTHONPATH=$(CURDIR)/$(GPU):$(CURDIR)/$(GPU)/site $(PYTHON) -m benchmarks.one_gpu --out $(CURDIR)/runs/one-gpu $(ARGUMENTS)
 
 $(VENV)/installed: pyproject.toml constraints.txt
+	@echo "installing into $(VENV); with torch that is 2 GB, and takes some minutes"
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .typecheck $(GPU) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs races
+	rm -rf $(VENV) $(OLDEST) .typecheck $(GPU) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs races

@@ -18,6 +18,10 @@ QUICK = ("docs/models.md",)
 """Documents of which the fast tests run what is not slow: nothing there needs what README makes."""
 
 
+FIRST = ("README.md", "docs/tutorial.md")
+"""What a reader does before anything else; other documents use the files that come of it."""
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_block_is_run_or_marked(document: str) -> None:
     blocks = blocks_of(document)
@@ -86,16 +90,17 @@ def test_quick_commands(document: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def after_readme(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a reader who has done what README says."""
+    """The folder of a reader who has done what README and the tutorial say."""
     folder = tmp_path_factory.mktemp("clone")
     lay_out(folder)
-    assert play("README.md", folder)
+    for document in FIRST:
+        assert play(document, folder)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("document", DOCUMENTS[1:])
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d not in FIRST])
 def test_a_reader_can_do_all_of_it(document: str, after_readme: Path) -> None:
     count = play(document, after_readme)
     assert count == sum(block.is_run for block in blocks_of(document))

@@ -308,3 +308,24 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
     assert message in done.err
     assert done.err.count("\n") == 1
     assert not out.exists()
+
+
+def test_emulated_accelerators_are_named_and_resumed_as_they_were(tmp_path: Path) -> None:
+    out = finish(tmp_path, 1, *BRIEF, "--speeds", "1,0.5")
+    assert "emulated: 2 accelerators of speeds" in out
+    comparison = read_document(tmp_path / "comparison.json", Comparison)
+    assert comparison.speeds[1] == pytest.approx(comparison.speeds[0] / 2, rel=0.01)
+    assert "emulated: 2 accelerators" in (tmp_path / "report.html").read_text()
+    placement = read_document(tmp_path / "placement.json", PlacementFile)
+    assert placement.cluster.speeds == comparison.speeds
+    other = run(tmp_path, 2, *BRIEF, "--resume")
+    assert other.code == 2
+    assert "speeds" in other.err
+    options = tmp_path / "run.yaml"
+    again = shell.finish(
+        learn_command.main, "train_agent.py", "--config", options, "--out", tmp_path / "again"
+    )
+    assert again.code == 0, again.err
+    repeated = read_document(tmp_path / "again" / "comparison.json", Comparison)
+    assert repeated.speeds == comparison.speeds
+    assert len(measured(tmp_path / "again")) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import shutil
 import socket
 import sys
 import warnings
@@ -19,6 +20,8 @@ import typer
 import yaml
 from rich.console import Console
 
+from drlpp.cli.common_options import is_quiet
+from drlpp.cli.program_console import ProgramConsole, wrapped
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
 from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
 from drlpp.io.trust import named_in, require_trust
@@ -69,6 +72,13 @@ TimeoutOption = Annotated[
         callback=checked_timeout,
         help="Without a word from any worker, after which it counts as hung; else 120 at first, "
         "then by the longest silence so far.",
+    ),
+]
+SpeedsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Emulate accelerators of these relative speeds, such as 1,1,0.5,0.5, a worker each: "
+        "workers compute for a part of the time and sleep for the rest.",
     ),
 ]
 MODEL_HELP = (
@@ -137,7 +147,7 @@ def build_console() -> Console:
     Text is text: what looks like rich's markup may stand in a file.
     """
     width = None if sys.stdout.isatty() else 110
-    return Console(width=width, markup=False, emoji=False)
+    return ProgramConsole(width=width, markup=False, emoji=False)
 
 
 @contextmanager
@@ -158,7 +168,7 @@ def shown(console: Console, what: str) -> Iterator[Callable[[str], None]]:
 
 def said_if_long(what: str) -> AbstractContextManager[None]:
     """Say on standard error what the block does while it lasts, where there is no terminal."""
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() or is_quiet():
         return nullcontext()
     return said_while_it_lasts(partial(print, file=sys.stderr, flush=True), what)
 
@@ -313,5 +323,8 @@ def _printing_notes(show: Callable[..., None]) -> Callable[..., None]:
 
 
 def _tell(name: str, error: DRLPPError, code: int) -> int:
-    print(f"{name}: error: {error}", file=sys.stderr)
+    text = f"{name}: error: {error}"
+    if sys.stderr.isatty():
+        text = wrapped(text, shutil.get_terminal_size().columns)
+    print(text, file=sys.stderr)
     return code

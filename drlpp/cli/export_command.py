@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -75,7 +75,7 @@ def export_placement(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights and dropout.")] = 0,
     trust: TrustOption = [],  # noqa: B006
-) -> None:
+) -> dict[str, Any]:
     """Write a placement so that others can train with it, and say what they cannot express."""
     from drlpp.capturing.capture import capture
     from drlpp.exporting.nearest import ranks
@@ -118,6 +118,7 @@ def export_placement(
         then = _write_layout(captured, layout, to, tuple(lines), output)
     console.print(f"written to {output}", soft_wrap=True)
     console.print(then, soft_wrap=True)
+    return {"written_to": str(output), "then": then, "notes": lines}
 
 
 def _nearest(

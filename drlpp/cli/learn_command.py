@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from drlpp.cli.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    SpeedsOption,
     TimeoutOption,
     build_console,
     model_reference,
@@ -31,8 +32,11 @@ from drlpp.cli.command_line import (
     resume_hint_on_interrupt,
     run_program,
 )
+from drlpp.cli.common_options import keep_options, with_common_options
+from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.learning_job import Job, run_job
 from drlpp.cli.report_command import end_with_report
+from drlpp.cli.run_record import run_record
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
@@ -58,6 +62,7 @@ def learn(
             help="Worker processes, each one accelerator; 4, or all that torchrun has started.",
         ),
     ] = None,
+    speeds: SpeedsOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
     ] = None,
@@ -114,12 +119,13 @@ def learn(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
     ] = False,
-) -> None:
+) -> dict[str, Any]:
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capturing.capture import capture
     from drlpp.comparison.contenders import RIVALS
+    from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
     from drlpp.runtime import ClusterSession, default_num_workers, restarted
@@ -143,10 +149,12 @@ def learn(
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
     race_data = None if data is None else RaceData(captured, data, seed, _tell)
-    workers = workers or default_num_workers()
+    emulated = emulated_speeds(speeds, workers)
+    workers = workers or (len(emulated) if emulated else default_num_workers())
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
+        "speeds": emulated and list(emulated),
         "device": device.value,
         # A file may have changed meanwhile, a name has not.
         "agent": agent if agent in AGENTS else hyperparameters.model_dump(),
@@ -163,12 +171,15 @@ def learn(
         ),
         resume_hint_on_interrupt("the same command with --resume continues the run"),
     ):
+        keep_options(folder)
         if reason := remember_trust(folder, [reference, optimizer_spec]):
             console.print(reason)
         console.print(
             f"{reference}: {len(captured.graph)} operators, "
             f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
         )
+        if emulated:
+            console.print(emulation_text(emulated), soft_wrap=True)
         if method.recomputation_text:
             console.print(method.recomputation_text, soft_wrap=True)
         job = Job(
@@ -192,11 +203,13 @@ def learn(
             optimizer=optimizer_spec,
             seed=seed,
             timeout_seconds=timeout,
+            speeds=emulated,
             device=device,
             note=_tell,
         ) as session:
             run_job(job, session)
         end_with_report(console, folder)
+    return run_record(folder)
 
 
 def _tell(note: str) -> None:
@@ -206,5 +219,5 @@ def _tell(note: str) -> None:
 def main() -> None:
     """Run ``train_agent.py``."""
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    app.command()(learn)
+    app.command()(with_common_options(learn, quiet=True, as_json=True))
     run_program(app, "train_agent.py")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from drlpp.envs import CostPrior, MeasurementMemory
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
-    from drlpp.runtime import ClusterSession
+    from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
     from drlpp.training_race.race_data import RaceData
 
 console = build_console()
+
+_DRAWN_MINIBATCHES, _PANEL_INCHES = 4, 6.4
+"""Of the best placement's timeline: what can be read in a panel of TensorBoard."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ def _learn(
 ) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
+    from drlpp.reporting.board import write_search_layout
     from drlpp.timeline.figure import draw
 
     if memory.distinct >= job.budget:
@@ -125,17 +129,20 @@ def _learn(
     timelines: dict[Candidate, tuple[TimedAction, ...]] = {}
 
     def keep_timeline(candidate: Candidate, outcome: Outcome) -> None:
-        timelines[candidate] = session.steady_timeline()
+        timelines[candidate] = session.steady_timeline(_DRAWN_MINIBATCHES)
 
     def picture(candidate: Candidate, measurement: Measurement) -> Figure | None:
         if candidate not in timelines:
             return None
         title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        return draw(timelines[candidate], title, session.plan(candidate).pipeline)
+        pipeline = session.plan(candidate).pipeline
+        return draw(timelines[candidate], title, pipeline, width_inches=_PANEL_INCHES)
 
+    write_search_layout(job.out)
     # When a placement is drawn, others of its rollout may have been measured after it.
     memory.observers.append(keep_timeline)
     measured_before = memory.distinct
+    before = replace(session.spent)
     begin = time.perf_counter()
     finished = learn_placement(
         memory,
@@ -147,20 +154,23 @@ def _learn(
         picture=picture,
         console=console,
     )
-    _print_split(session, time.perf_counter() - begin, memory.distinct - measured_before)
+    _print_split(session, before, time.perf_counter() - begin, memory.distinct - measured_before)
     return finished
 
 
-def _print_split(session: ClusterSession, wall_seconds: float, measured: int) -> None:
-    spent = session.spent
-    agent_seconds = wall_seconds - spent.running_seconds - spent.deploying_seconds
-    outside = wall_seconds - spent.running_seconds
+def _print_split(
+    session: ClusterSession, before: TimeSpent, wall_seconds: float, measured: int
+) -> None:
+    # What choosing microbatches took is no part of learning.
+    running = session.spent.running_seconds - before.running_seconds
+    deploying = session.spent.deploying_seconds - before.deploying_seconds
+    outside = wall_seconds - running
     console.print(
         f"learning took {wall_seconds:.0f} s for {measured} placements: "
-        f"measuring {spent.running_seconds / wall_seconds:.1%}, "
+        f"measuring {running / wall_seconds:.1%}, "
         f"outside of it {outside / wall_seconds:.1%} "
-        f"(deploying {spent.deploying_seconds / wall_seconds:.1%}, "
-        f"policy, PPO and logging {agent_seconds / wall_seconds:.1%})"
+        f"(deploying {deploying / wall_seconds:.1%}, "
+        f"policy, PPO and logging {(outside - deploying) / wall_seconds:.1%})"
     )
 
 
@@ -174,6 +184,7 @@ def _compare(
     from drlpp.comparison.race import RaceRules
     from drlpp.comparison.rivals import rival_heats
     from drlpp.errors import RunFailure
+    from drlpp.reporting.board import write_race
 
     if memory.best() is None:
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
@@ -195,6 +206,7 @@ def _compare(
             )
     except KeyboardInterrupt:
         return None
+    write_race(job.out, comparison)
     console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
     console.print(describe(comparison))
     return comparison
@@ -216,7 +228,9 @@ def _export_best(
     best = "" if verdict.placement in verdict.equals else "the best placement, "
     console.print(f"exported to {path}: {best}{chosen.configuration}, found by {chosen.found_by}")
     if session.captured.task.loss is not None:
-        console.print(f"train with it: drlpp train {path} --data digits")
+        speeds = session.speeds
+        emulating = f" --speeds {','.join(map(str, speeds))}" if min(speeds) < 1 else ""
+        console.print(f"train with it: drlpp train {path} --data digits{emulating}")
 
 
 def _export_best_so_far(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +19,7 @@ from drlpp.cli.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    SpeedsOption,
     TimeoutOption,
     TrustOption,
     build_console,
@@ -28,6 +30,9 @@ from drlpp.cli.command_line import (
     run_program,
     settle_imports,
 )
+from drlpp.cli.common_options import with_common_options
+from drlpp.cli.doctor_command import examine
+from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.export_command import export_placement
 from drlpp.cli.learn_command import learn
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
@@ -45,7 +50,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -70,25 +74,12 @@ def _begin(
     """Find the fastest pipeline placement of a PyTorch model, and train with it."""
 
 
-app.command("learn")(learn)
-app.command("race")(race_model)
-app.add_typer(cluster_app, name="cluster")
-app.command("profile")(profile_model)
-app.command("plan")(plan_placement)
-app.command("timeline")(show_timeline)
-app.command("export")(export_placement)
-app.command("schema")(print_schema)
-app.command("report")(report_run)
-app.command("weights")(write_weights)
-
-
-@app.command("capture")
 def capture_model(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the graph.")],
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-) -> None:
+) -> dict[str, Any]:
     """Write the operator graph of a model, and a page about it; ``drlpp show`` lists operators."""
     from drlpp.capturing.capture import capture
     from drlpp.cli.showing.graph_report import report_lines
@@ -102,22 +93,28 @@ def capture_model(
     for line in report_lines(captured.graph):
         console.print(f"  {line}", soft_wrap=True)
     console.print(f"written to {output}; drlpp show {output} lists the operators")
+    return {
+        "graph": str(output),
+        "operators": len(captured.graph),
+        "parameter_bytes": captured.graph.parameter_bytes,
+        "fingerprint": captured.graph.fingerprint,
+    }
 
 
-@app.command()
-def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> None:
+def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> Any:
     """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
     from drlpp.cli.showing.measurements_table import describe_measurements
     from drlpp.cli.showing.tables import describe
-    from drlpp.io.documents import read_any_document
+    from drlpp.io.documents import content_of, read_any_document
 
     if file.suffix == ".jsonl":
         build_console().print(describe_measurements(file))
-        return
-    build_console().print(describe(read_any_document(file)))
+        return [json.loads(line) for line in file.read_text().splitlines()]
+    document = read_any_document(file)
+    build_console().print(describe(document))
+    return content_of(document)
 
 
-@app.command()
 def train(
     placement: Annotated[Path, typer.Argument(help="A placement.json.")],
     data: Annotated[
@@ -189,6 +186,7 @@ def train(
             "more again when they return.",
         ),
     ] = None,
+    speeds: SpeedsOption = None,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
     out: Annotated[
@@ -199,7 +197,7 @@ def train(
     ] = False,
     seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
     trust: TrustOption = [],  # noqa: B006
-) -> None:
+) -> dict[str, Any]:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
     from drlpp.cli.replanning import placement_for
     from drlpp.cli.training_report import train_and_report
@@ -242,7 +240,7 @@ def train(
     if workers not in (None, document.cluster.accelerators):
         given, captured = placement_for(workers, placement, document, seed)
         document, workers = given, None
-    train_and_report(
+    return train_and_report(
         given,
         document,
         data=data,
@@ -262,6 +260,7 @@ def train(
         else None,
         workers=workers,
         elastic=None if elastic is None else Elastic.parse(elastic),
+        speeds=emulated_speeds(speeds, workers),
         device=device,
         timeout_seconds=timeout,
         out=folder,
@@ -269,6 +268,22 @@ def train(
         seed=seed,
         trust=trusted,
     )
+
+
+app.command("learn")(with_common_options(learn, quiet=True, as_json=True))
+app.command("race")(with_common_options(race_model, quiet=True, as_json=True))
+app.add_typer(cluster_app, name="cluster")
+app.command("profile")(with_common_options(profile_model, quiet=True, as_json=True))
+app.command("plan")(with_common_options(plan_placement, quiet=True))
+app.command("timeline")(with_common_options(show_timeline, quiet=True, as_json=True))
+app.command("export")(with_common_options(export_placement, quiet=True, as_json=True))
+app.command("schema")(with_common_options(print_schema))
+app.command("report")(with_common_options(report_run, quiet=True, as_json=True))
+app.command("capture")(with_common_options(capture_model, quiet=True, as_json=True))
+app.command("show")(with_common_options(show, as_json=True))
+app.command("train")(with_common_options(train, quiet=True, as_json=True))
+app.command("weights")(with_common_options(write_weights, quiet=True, as_json=True))
+app.command("doctor")(with_common_options(examine, as_json=True))
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from drlpp.cli.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    SpeedsOption,
     TimeoutOption,
     TrustOption,
     build_console,
@@ -27,7 +28,10 @@ from drlpp.cli.command_line import (
     resume_hint_on_interrupt,
     shown,
 )
+from drlpp.cli.common_options import keep_options
+from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.report_command import end_with_report
+from drlpp.cli.run_record import run_record
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 
@@ -76,6 +80,7 @@ def race_model(
     workers: Annotated[
         int | None, typer.Option(min=1, help="4, or all that torchrun has started.")
     ] = None,
+    speeds: SpeedsOption = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[
         float | None, typer.Option(help="Learning rate that others are tried around.")
@@ -108,7 +113,7 @@ def race_model(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order of samples, dropout.")] = 0,
     trust: TrustOption = [],  # noqa: B006
-) -> None:
+) -> dict[str, Any]:
     """Train candidates in turns on your data, plain PyTorch among them, until one is first."""
     from drlpp.capturing.capture import capture
     from drlpp.io.run_folder import open_run_folder
@@ -130,12 +135,14 @@ def race_model(
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
-    workers = workers or default_num_workers()
+    emulated = emulated_speeds(speeds, workers)
+    workers = workers or (len(emulated) if emulated else default_num_workers())
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {
         "model": reference.model_dump(),
         "data": data,
         "workers": workers,
+        "speeds": emulated and list(emulated),
         "device": device.value,
         "method": method.model_dump(),
         "optimizer": spec.settings,
@@ -157,13 +164,16 @@ def race_model(
             optimizer=spec,
             seed=seed,
             timeout_seconds=timeout,
+            speeds=emulated,
             device=device,
             note=console.print,
         ) as session,
     ):
+        keep_options(folder)
         named = _named(session, placement, trust)
         run_and_report(console, session, named, race_data, folder, options)
         end_with_report(console, folder)
+    return run_record(folder)
 
 
 def _named(session: ClusterSession, paths: list[Path], trust: list[str]) -> list[Contender]:
@@ -198,6 +208,7 @@ def run_and_report(
         options: what wins.
     """
     from drlpp.cli.showing.race_report import draw_race, race_table
+    from drlpp.reporting.board import write_training_race
     from drlpp.training_race.judging import verdict_lines
     from drlpp.training_race.race_to_loss import race_to_loss
     from drlpp.training_race.winner import keep_winner
@@ -212,6 +223,7 @@ def run_and_report(
             options,
             on_step=tell,
         )
+    write_training_race(folder, course.race)
     console.print(race_table(course.race, end))
     for line in verdict_lines(course.race, end):
         console.print(line, soft_wrap=True)

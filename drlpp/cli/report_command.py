@@ -13,11 +13,13 @@ from drlpp.cli.command_line import build_console
 
 def report_run(
     folder: Annotated[Path, typer.Argument(help="Of a run of drlpp learn, train or race.")],
-) -> None:
+) -> dict[str, str]:
     """Write a page about a run into its folder: races, placements, timelines, losses."""
     from drlpp.reporting.page import write_report
 
-    build_console().print(f"written to {write_report(folder)}", soft_wrap=True)
+    path = write_report(folder)
+    build_console().print(f"written to {path}", soft_wrap=True)
+    return {"report": str(path)}
 
 
 def end_with_report(console: Console, folder: Path) -> None:

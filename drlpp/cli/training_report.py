@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.progress import (
 )
 
 from drlpp.cli.command_line import build_console, resume_hint_on_interrupt
+from drlpp.cli.common_options import keep_options
 from drlpp.cli.report_command import end_with_report
 from drlpp.io.progress_lines import ProgressLines, TimeLeft
 from drlpp.placement.placement_file import PlacementFile
@@ -38,7 +40,7 @@ def train_and_report(
     epochs: int,
     minibatches: int | None,
     **options: Any,
-) -> None:
+) -> dict[str, Any]:
     """Train with a placement, and print how it goes.
 
     Args:
@@ -46,6 +48,9 @@ def train_and_report(
         document: what it contains.
         method, optimizer, options: as in :class:`drlpp.runtime.PipelineTrainer`.
         data, epochs, minibatches: as in :meth:`drlpp.runtime.PipelineTrainer.fit`.
+
+    Returns:
+        what came of it, as plain data.
     """
     console = build_console()
     banner = (
@@ -54,6 +59,7 @@ def train_and_report(
     )
 
     def on_begin() -> None:
+        keep_options(options["out"])
         # The first of the lines: the next is some time away.
         lines(banner)
         if method.recomputation_text:
@@ -135,3 +141,9 @@ def train_and_report(
         )
     console.print(f"state_dict: {result.folder / 'model.pt'}")
     end_with_report(console, result.folder)
+    return {
+        "folder": str(result.folder),
+        "state_dict": str(result.folder / "model.pt"),
+        "epochs": [asdict(epoch) for epoch in result.epochs],
+        "module_score": result.module_score,
+    }

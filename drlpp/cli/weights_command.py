@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,9 +21,10 @@ def write_weights(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
         "model.safetensors"
     ),
-) -> None:
+) -> dict[str, Any]:
     """Write the weights of a checkpoint as one model.safetensors."""
     from drlpp.runtime.training.exported_weights import export_weights
 
     count = export_weights(checkpoint, output)
     build_console().print(f"{count} tensors written to {output}", soft_wrap=True)
+    return {"tensors": count, "output": str(output)}

@@ -53,6 +53,7 @@ def compare(
         minibatches=minibatches,
         contenders=tuple(contenders),
         heats=tuple(heats),
+        speeds=session.speeds if min(session.speeds) < 1 else (),
     )
     with PlainPyTorch(session) as plain:
         course = _Course(session, plain, _continued(path, fresh), path, on_progress)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from drlpp.comparison.contenders import Contender, Heat
 from drlpp.comparison.verdict import Entrant, Verdict, judge
 from drlpp.io.documents import Document
-from drlpp.io.quantities import Count
+from drlpp.io.quantities import Count, Speed
 from drlpp.placement.measurement import Outcome
 
 
@@ -20,6 +20,7 @@ class Comparison(Document):
         minibatches: of a measurement in the race, until two are left.
         contenders: of the race; those that qualified in a heat are the last.
         heats: in which rivals qualified, of each kind one.
+        speeds: of every worker, if they emulated accelerators; plain PyTorch had the fastest.
     """
 
     kind: ClassVar[str] = "comparison"
@@ -28,6 +29,7 @@ class Comparison(Document):
     minibatches: Count
     contenders: tuple[Contender, ...]
     heats: tuple[Heat, ...] = ()
+    speeds: tuple[Speed, ...] = ()
 
     @property
     def alike(self) -> tuple[tuple[int, ...], ...]:

@@ -72,17 +72,22 @@ def document_kinds() -> dict[str, type[Document]]:
     return {document.kind: document for document in Document.__subclasses__()}
 
 
+def content_of(document: Document) -> dict[str, Any]:
+    """Return the fields of a document's file."""
+    return {
+        "kind": document.kind,
+        "version": document.current_version,
+        **document.model_dump(mode="json", exclude_none=True),
+    }
+
+
 def write_document(path: str | Path, document: Document) -> Path:
     """Write ``document`` to ``path`` so that a reader sees the old file or the new one, whole.
 
     Raises:
         InvalidFile: it cannot be written, or holds what could not be read again.
     """
-    content = {
-        "kind": document.kind,
-        "version": document.current_version,
-        **document.model_dump(mode="json", exclude_none=True),
-    }
+    content = content_of(document)
     path = Path(path)
     if problem := problem_of(content):
         raise InvalidFile(f"{path}: cannot be written: {problem}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 _PREFIXES = {9: "G", 6: "M", 3: "k", 0: "", -3: "m", -6: "µ", -9: "n", -12: "p"}
 
@@ -18,6 +19,24 @@ def seconds_text(seconds: float) -> str:
     if round(abs(seconds) / 10.0**exponent, 2) >= 1000 and exponent < max(_PREFIXES):
         exponent += 3
     return f"{seconds / 10.0**exponent:.2f} {_PREFIXES[exponent]}s"
+
+
+def range_text(least: float, most: float) -> str:
+    """Return two times with the unit of the larger one, such as ``9.80–25.30 ms``."""
+    last = seconds_text(most)
+    number, _, unit = last.partition(" ")
+    scale = float(number) / most if most and math.isfinite(most) else 1.0
+    return f"{least * scale:.2f}–{number} {unit}"
+
+
+def emulation_text(speeds: Sequence[float]) -> str:
+    """Say which accelerators workers emulate.
+
+    Args:
+        speeds: of every worker, in units of a core of this machine.
+    """
+    listed = ", ".join(f"{speed:g}" for speed in speeds)
+    return f"emulated: {len(speeds)} accelerators of speeds {listed} (a core here is 1)"
 
 
 def confidence_text(probability: float) -> str:

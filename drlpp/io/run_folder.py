@@ -29,6 +29,9 @@ from drlpp.io.folder_lock import LOCK_NAME, locked_folder
 RECORD_NAME = "run.json"
 """The file that says what a folder holds."""
 
+OPTIONS_NAME = "run.yaml"
+"""The options of the command that filled a folder, as it takes them again."""
+
 REPORT_NAME = "report.html"
 """The page about a run, which can be written again at any time."""
 
@@ -188,8 +191,8 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def _kept_anything(folder: Path) -> bool:
-    """Return whether there is more than the run's record, report and TensorBoard's events."""
-    passing = {RECORD_NAME, REPORT_NAME, CHANGES_NAME, LOCK_NAME}
+    """Return whether there is more than a run's record, options, report and events."""
+    passing = {RECORD_NAME, OPTIONS_NAME, REPORT_NAME, CHANGES_NAME, LOCK_NAME}
     return any(
         file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)
         for file in folder.iterdir()

@@ -200,7 +200,10 @@ def timeline_chart(
     chart = (
         bars.facet(
             facet=alt.Facet(
-                "candidate:N", title=None, sort=None, header=alt.Header(labelAnchor="start")
+                "candidate:N",
+                title=None,
+                sort=[name for name, _ in simulated],
+                header=alt.Header(labelAnchor="start"),
             ),
             columns=1,
         )

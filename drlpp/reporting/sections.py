@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from drlpp.comparison.contenders import PLAIN
 from drlpp.comparison.verdict import verdict_lines
 from drlpp.costs.profile import Profile
 from drlpp.errors import DRLPPError, RunFailure
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import emulation_text, range_text, seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
@@ -100,17 +101,23 @@ def _race(files: RunFiles) -> Iterator[Section]:
         return
     verdict = comparison.verdict
     lines = () if verdict is None else tuple(verdict_lines(verdict, comparison.entrants))
+    if comparison.speeds:
+        lines = (*lines, emulation_text(comparison.speeds))
     plain = next((c.seconds for c in comparison.contenders if c.found_by == PLAIN), ())
     rows: list[tuple[Cell, ...]] = []
     cells: tuple[Cell, ...]
     names = speed_charts.names_of(comparison.contenders)
-    for name, contender in zip(names, comparison.contenders, strict=True):
+    ranked = sorted(
+        zip(names, comparison.contenders, strict=True),
+        key=lambda named: median(named[1].seconds or [math.inf]),
+    )
+    for name, contender in ranked:
         if contender.seconds:
             middle = median(contender.seconds)
-            least, most = (seconds_text(end(contender.seconds)) for end in (min, max))
+            least, most = min(contender.seconds), max(contender.seconds)
             ratio = median(plain) / middle if plain else None
             over_plain = "–" if ratio is None else (ratio, f"{ratio:.2f}×")
-            cells = ((middle, seconds_text(middle)), f"{least} to {most}", over_plain)
+            cells = ((middle, seconds_text(middle)), (least, range_text(least, most)), over_plain)
         else:
             cells = (f"failed: {contender.failure}", "–", "–")
         method = "" if contender.placement is None else str(contender.method)

@@ -34,6 +34,9 @@ _DIGIT_POINTS = 0.7 * _FONT_POINTS
 _SHARE_NUMBERED = 0.9
 _LEAST_WIDTH_INCHES = 10.0
 _MOST_WIDTH_INCHES = 24.0
+_LEGEND_INCHES = 1.5
+"""Of a name in the legend."""
+
 _AXES_WIDTH = 0.8
 """The part of the figure's width; row labels and margins take the rest."""
 
@@ -44,6 +47,7 @@ def draw(
     pipeline: Pipeline | None = None,
     window: tuple[float, float] | None = None,
     unit: str = "s",
+    width_inches: float | None = None,
 ) -> Figure:
     """Draw one row for each worker, its passes with the number of the minibatch.
 
@@ -58,6 +62,7 @@ def draw(
         pipeline: with it, rows are ordered and labelled by stage.
         window: begin and end of what is measured; marked by dashed lines.
         unit: of the times.
+        width_inches: of the figure, instead of as wide as the numbers need.
     """
     actions = list(timed_actions)
     spans = spans_of(actions)
@@ -70,8 +75,12 @@ def draw(
         }
     begin = min((span.start for span in spans), default=0.0)
     end = max((span.end for span in spans), default=1.0)
-    width_inches = _width_inches(spans, end - begin)
-    figure = Figure(figsize=(width_inches, 1.2 + 0.38 * len(names)), layout="constrained")
+    width_inches = width_inches or _width_inches(spans, end - begin)
+    drawn = {span.kind for span in spans}
+    handles = [Patch(color=kind.colour, label=kind.label) for kind in KINDS if kind in drawn]
+    columns = max(1, min(len(KINDS), int(width_inches / _LEGEND_INCHES)))
+    height = 1.0 + 0.38 * len(names) + 0.2 * -(-len(handles) // columns)
+    figure = Figure(figsize=(width_inches, height), layout="constrained")
     axes = figure.add_subplot()
     row_of = {worker: row for row, worker in enumerate(names)}
     axes.set(xlim=(begin, max(end, begin + 1e-9)), ylim=(max(len(names), 1), 0))
@@ -85,10 +94,8 @@ def draw(
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
     axes.spines[["top", "right", "left"]].set_visible(False)
-    drawn = {span.kind for span in spans}
-    handles = [Patch(color=kind.colour, label=kind.label) for kind in KINDS if kind in drawn]
     if handles:
-        figure.legend(handles=handles, loc="outside lower right", ncols=len(KINDS), frameon=False)
+        figure.legend(handles=handles, loc="outside lower right", ncols=columns, frameon=False)
     if title is not None:
         axes.set_title(title, loc="left", fontsize=11, wrap=True)
     return figure

@@ -23,6 +23,9 @@ A pass sometimes waits for the passes of others.
 """
 
 
+_ROUNDING = 1e-3
+
+
 def available_cores() -> list[int]:
     """Return the cores of this machine that this process may use."""
     return sorted(os.sched_getaffinity(0))
@@ -38,7 +41,7 @@ def cores_for(
         machines: of every worker, by name, and the cores that may be used there.
     """
     free = {
-        machine: dict.fromkeys(sorted(cores, reverse=True), MOST_LOAD)
+        machine: dict.fromkeys(sorted(cores, reverse=True), MOST_LOAD + _ROUNDING)
         for machine, cores in machines
     }
     found: list[int | None] = []
@@ -49,6 +52,24 @@ def cores_for(
             loads[core] -= speed
         found.append(core)
     return found
+
+
+def fitting_speeds(relative: Sequence[float], cores: Sequence[int]) -> tuple[float, ...]:
+    """Return the largest speeds in these proportions that workers can emulate on these cores.
+
+    Args:
+        relative: of every worker, above 0.
+        cores: that may be used.
+    """
+    largest, machines = max(relative), [("here", cores)] * len(relative)
+    for part in range(round(MOST_LOAD * 100), 0, -1):
+        speeds = [part / 100 * speed / largest for speed in relative]
+        if None not in cores_for(speeds, machines):
+            return tuple(float(f"{speed:.3g}") for speed in speeds)
+    raise InvalidInput(
+        f"{len(cores)} cores cannot emulate {len(relative)} accelerators of the relative speeds "
+        f"{', '.join(f'{speed:g}' for speed in relative)}; give fewer"
+    )
 
 
 def checked_speeds(speeds: Sequence[float] | None, workers: int) -> tuple[float, ...]:

@@ -239,7 +239,7 @@ class Trainer:
                 # Before what was found is kept: an epoch that is evaluated has its weights kept.
                 write_state_dict(self.best, self.session.collect(deployment)[0])
             write_evaluation(self.evaluation, report)
-        log.epoch(report, self.data.batch_size)
+        log.epoch(self.reports, self.data.batch_size, self._count)
         self.observer.on_epoch(report)
 
     def _restore(self) -> tuple[TrainingCheckpoint | None, Path | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from drlpp.io.trust_memory import remember_trust, remembered_trust
 from drlpp.models.model_reference import Model, ModelReference
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.runtime.device.emulation import checked_speeds
 from drlpp.runtime.hosts.launch import restarted, time_limits_of
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -92,6 +93,7 @@ class PipelineTrainer:
             ``changes.jsonl`` and is a note to ``observer``.
         device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
             any; a checkpoint can be resumed on any of them.
+        speeds: of every worker, to emulate accelerators, as :class:`ClusterSession` says.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
         time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
@@ -124,6 +126,7 @@ class PipelineTrainer:
         workers: int | None = None,
         elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
+        speeds: Sequence[float] | None = None,
         timeout_seconds: float | None = None,
         time_limits: TimeLimits | None = None,
         out: str | Path,
@@ -180,6 +183,7 @@ class PipelineTrainer:
         self.checkpoint_every = checkpoint_every
         self.checkpoints = None if checkpoints is None else str(checkpoints)
         self.device = device
+        self.speeds = speeds if speeds is None else checked_speeds(speeds, known)
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.resume = resume
         self.seed = seed
@@ -303,6 +307,7 @@ class PipelineTrainer:
             self.document.cluster.accelerators if elastic is None else elastic.most,
             method=self.method,
             device=self.device,
+            speeds=self.speeds,
             time_limits=self.time_limits,
             optimizer=self.optimizer,
             seed=self.seed,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,22 @@ from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.spans import spans_of, time_use
 
+BY_TIME = "by_time"
+"""The folder of events, in that of a training, whose steps are milliseconds."""
+
+_LAYOUT = {
+    "training": {
+        "loss": ["Multiline", ["train/loss", "eval/loss"]],
+        "loss over milliseconds": ["Multiline", ["loss_by_millisecond/.*"]],
+        "speed": ["Multiline", ["time/minibatches_per_second"]],
+    },
+    "workers": {
+        "utilisation": ["Multiline", ["utilisation/.*"]],
+        "memory": ["Multiline", ["memory_bytes/.*"]],
+    },
+}
+"""Which charts TensorBoard's page of custom scalars shows together."""
+
 
 class TrainingLog:
     """Writes what a training did into ``folder``, as a context manager.
@@ -25,7 +42,9 @@ class TrainingLog:
     learning rates; by epoch ``eval/loss``, ``eval/score``, ``time/minibatches_per_second``,
     ``time/samples_per_second``, and for every worker ``utilisation/worker_0`` and so on, the part
     of its time that it computed, ``bubble/worker_0``, the rest, and ``memory_bytes/worker_0``, the
-    most that it had resident.
+    most that it had resident. In the folder ``by_time``
+    ``loss_by_millisecond/train`` and ``…/held_out`` are the losses of epochs, by the milliseconds
+    that training took without evaluations.
 
     Args:
         folder: for the events.
@@ -42,6 +61,7 @@ class TrainingLog:
         self._beyond: set[int] = set()
         with self._writing():
             self._board = SummaryWriter(str(folder), purge_step=first or None)
+            self._board.add_custom_scalars(_LAYOUT)
 
     def _writing(self) -> AbstractContextManager[None]:
         return reporting_disk_errors(self._folder)
@@ -90,8 +110,15 @@ class TrainingLog:
         for worker, result in results.items():
             self._write({f"memory_bytes/worker_{worker}": result.peak_memory_bytes}, epoch)
 
-    def epoch(self, report: EpochReport, batch_size: int) -> None:
-        """Write the results of an epoch."""
+    def epoch(self, reports: Sequence[EpochReport], batch_size: int, minibatches: int) -> None:
+        """Write the results of the last epoch.
+
+        Args:
+            reports: of all epochs so far.
+            batch_size: samples of a minibatch.
+            minibatches: of an epoch.
+        """
+        report = reports[-1]
         values = {
             "eval/loss": report.held_out_loss,
             "eval/score": report.score,
@@ -100,3 +127,19 @@ class TrainingLog:
         }
         known = {name: value for name, value in values.items() if value is not None}
         self._write(known, report.epoch)
+        self._losses_over_time(reports, minibatches)
+
+    def _losses_over_time(self, reports: Sequence[EpochReport], minibatches: int) -> None:
+        """Write the losses of all epochs anew, apart: other steps than these are taken back."""
+        folder = self._folder / BY_TIME
+        with self._writing():
+            shutil.rmtree(folder, ignore_errors=True)
+            with SummaryWriter(str(folder)) as board:
+                seconds = 0.0
+                for report in reports:
+                    seconds += minibatches / report.minibatches_per_second
+                    step = round(1e3 * seconds)
+                    board.add_scalar("loss_by_millisecond/train", report.loss, step)
+                    if report.held_out_loss is not None:
+                        held_out = report.held_out_loss
+                        board.add_scalar("loss_by_millisecond/held_out", held_out, step)

@@ -17,7 +17,7 @@ from drlpp.cli.showing.comparison_table import ComparisonRow, comparison_table
 from drlpp.cli.showing.tables import describe
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
-from drlpp.io.formatting import confidence_text
+from drlpp.io.formatting import confidence_text, range_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
@@ -191,13 +191,38 @@ def test_the_comparison_gives_medians_ranges_and_speed_ups() -> None:
     cells = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
     assert cells["found by"] == ["agent", "gpipe", "data-parallel", "exact"]
     assert cells["median"] == ["11.00 ms", "22.00 ms", "failed", "9.00 ms"]
-    assert cells["fastest"] == ["10.00 ms", "21.00 ms", "–", "9.00 ms"]
-    assert cells["slowest"] == ["20.00 ms", "33.00 ms", "–", "9.00 ms"]
+    ranges = ["10.00–20.00 ms", "21.00–33.00 ms", "–", "9.00–9.00 ms"]
+    assert cells["range"] == ranges
     assert cells["over\ngpipe"] == ["2.00×", "1.00×", "–", "2.44×"]
     assert cells["over\ndata-parallel"] == ["–"] * 4
     assert [row.style for row in table.rows] == ["bold green", None, None, None], (
         "the last one dropped out"
     )
+
+
+def test_the_table_says_what_was_emulated_and_fits_80_columns() -> None:
+    rows = [
+        ComparisonRow("plain PyTorch", "1-1-1-1, M = 16", (0.1234, 0.5678)),
+        ComparisonRow("data-parallel", "4", (0.0004,)),
+    ]
+    table = comparison_table(rows, {"best\nrival": (0.2,), "plain\nPyTorch": (0.1,)}, (0.6, 0.3))
+    lines = [line.rstrip() for line in rendered(table).splitlines()]
+    assert lines[1] == "emulated: 2 accelerators of speeds 0.6, 0.3 (a core here is 1)"
+    assert max(map(len, lines)) <= 80
+    assert any("123.40–567.80 ms" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "text"),
+    [
+        (0.0098, 0.0253, "9.80–25.30 ms"),
+        (0.5, 1.5, "0.50–1.50 s"),
+        (0.0, 0.0, "0.00–0.00 s"),
+        (2e-6, 4e-6, "2.00–4.00 µs"),
+    ],
+)
+def test_a_range_has_one_unit(least: float, most: float, text: str) -> None:
+    assert range_text(least, most) == text
 
 
 def test_confidence_is_not_rounded_up() -> None:

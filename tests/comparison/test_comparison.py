@@ -42,6 +42,7 @@ class FakeSession:
 
     def __init__(self, seconds: dict[Key, float], dies_at: int = -1) -> None:
         self.captured = SimpleNamespace(reference="made-up")
+        self.speeds = (1.0, 1.0)
         self.seconds = seconds
         self.dies_at = dies_at
         self.measured: list[Key] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import vl_convert
 from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks.fuzzing.documents import every_document
@@ -22,7 +23,7 @@ from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_document
 from drlpp.io.run_folder import CHANGES_NAME, RunRecord
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import FailedMeasurement, Measurement, WorkerUsage
+from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement import Placement
 from drlpp.reporting.page import write_report
 from drlpp.reporting.pipeline_charts import folded
@@ -30,6 +31,7 @@ from drlpp.runtime.training.changes_file import WorkersChanged, write_change
 from drlpp.schedule.method import Method
 from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
+from tests.support.measured import measurement
 from tests.support.strategies.graphs import chain_of, cluster_of
 
 EVIL = "a model</script><script>alert(1)</script>"
@@ -38,26 +40,6 @@ GRAPH, PROFILE = chain_of(
 )
 TWO = Placement.from_assignment([0, 0, 1, 1], [0, 1])
 ONE = Placement.from_assignment([0] * 4, [0])
-
-
-def measurement(seconds: float, workers: int = 2) -> Measurement:
-    return Measurement(
-        seconds_per_minibatch=seconds,
-        median_seconds=seconds,
-        standard_deviation_seconds=seconds / 10,
-        minibatches=10,
-        workers=tuple(
-            WorkerUsage(
-                worker=worker,
-                stage=worker,
-                busy_seconds=7 * seconds,
-                waiting_seconds=3 * seconds,
-                peak_memory_bytes=10**6,
-                bytes_sent=10,
-            )
-            for worker in range(workers)
-        ),
-    )
 
 
 @pytest.fixture
@@ -380,13 +362,29 @@ def test_a_large_graph_is_drawn_by_modules() -> None:
     assert sum(node.parameter_bytes for node in nodes) == graph.parameter_bytes
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no browser, chromium")
+def test_every_chart_draws(run: Path) -> None:
+    """By the same Vega as in a browser, in this process."""
+    write_document(run / "race.json", every_document()["training race"])
+    with SummaryWriter(str(run)) as board:
+        for minibatch in range(4):
+            board.add_scalar("train/loss", 3.0 - minibatch, minibatch)
+    charts = Page(write_report(run)).charts
+    assert len(charts) == 9
+    for chart in charts:
+        svg = vl_convert.vegalite_to_svg(chart)
+        marks = re.findall(r'class="mark-(?:rect|symbol|line|rule|text|area|arc)', svg)
+        assert marks, chart["description"]
+        assert "NaN" not in svg, chart["description"]
+
+
+@pytest.mark.browser
 def test_a_browser_draws_every_chart(run: Path) -> None:
+    browser = shutil.which("chromium")
+    assert browser, "this test needs the browser chromium, such as `apt-get install chromium`"
     path = write_report(run)
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000")
     done = subprocess.run(
-        ["chromium", *options, "--dump-dom", path.as_uri()],
+        [browser, *options, "--dump-dom", path.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,

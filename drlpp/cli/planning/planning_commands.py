@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +29,7 @@ from drlpp.cli.command_line import (
     read_options,
     said_if_long,
 )
+from drlpp.cli.common_options import with_common_options
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 
@@ -41,16 +42,20 @@ BEST = "best"
 cluster_app = typer.Typer(help="Clusters: hosts, accelerators, links.", no_args_is_help=True)
 
 
-@cluster_app.command("describe")
 def describe_cluster(
     file: Annotated[Path, typer.Argument(help="A cluster.yaml.")],
-) -> None:
+) -> dict[str, Any]:
     """Show the hosts, accelerators and links of a cluster."""
     from drlpp.cli.showing.tables import describe
-    from drlpp.io.documents import read_document
+    from drlpp.io.documents import content_of, read_document
     from drlpp.specs.cluster import Cluster
 
-    build_console().print(describe(read_document(file, Cluster)))
+    cluster = read_document(file, Cluster)
+    build_console().print(describe(cluster))
+    return content_of(cluster)
+
+
+cluster_app.command("describe")(with_common_options(describe_cluster, as_json=True))
 
 
 def profile_model(
@@ -68,7 +73,7 @@ def profile_model(
     timeout: TimeoutOption = None,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-) -> None:
+) -> dict[str, Any]:
     """Measure what every operator of a model costs on a worker, and the link between workers."""
     from drlpp.cli.showing.tables import describe
     from drlpp.io.documents import write_document
@@ -91,6 +96,11 @@ def profile_model(
         write_document(cluster, measured)
         console.print(describe(measured))
         console.print(f"written to {cluster}")
+    return {
+        "profile": str(output),
+        "cluster": None if cluster is None else str(cluster),
+        "seconds_per_minibatch": sum(profile.seconds),
+    }
 
 
 def plan_placement(

@@ -309,14 +309,12 @@ def plans_table(
             f"{problem.workload.model} on {problem.cluster.accelerators} accelerators; seconds per "
             f"minibatch, simulated and as a bound: {_RULES[problem.costs]}"
         )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title=None, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("planner", no_wrap=True)
-    table.add_column("configuration", overflow="fold", min_width=13)
-    for column in ("simulated", "bound", "own formula", "of all"):
+    table.add_column("configuration", overflow="fold", min_width=9)
+    for column in ("simulated", "bound", "own\nformula", "bound\nof all"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("bottleneck", overflow="fold", max_width=20)
-    table.add_column("memory", justify="right", no_wrap=True)
-    table.add_column("planned in", justify="right", no_wrap=True)
+    table.add_column("memory", justify="right")
     usable = [p for p in plans if p.runnable and not p.prediction.missing_bytes]
 
     def judged(plan: Plan) -> float:
@@ -342,12 +340,10 @@ def plans_table(
             seconds_text(prediction.seconds_per_minibatch),
             "–" if solution.own_seconds is None else seconds_text(solution.own_seconds),
             bound,
-            prediction.bottleneck,
             f"{memory} (too much)" if prediction.missing_bytes else memory,
-            seconds_text(plan.planner_seconds),
             style="bold green" if best else None,
         )
-    return Group(table, *(f"{name}: {reason}" for name, reason in failures.items()))
+    return Group(title, table, *(f"{name}: {reason}" for name, reason in failures.items()))
 
 
 def write_plan(

@@ -14,7 +14,7 @@ from rich.table import Table
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Heat
 from drlpp.comparison.verdict import best_rival, verdict_lines
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import emulation_text, range_text, seconds_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ class ComparisonRow:
 
 
 def comparison_table(
-    rows: Sequence[ComparisonRow], references: Mapping[str, Sequence[float]]
+    rows: Sequence[ComparisonRow],
+    references: Mapping[str, Sequence[float]],
+    speeds: Sequence[float] = (),
 ) -> Table:
     """Show what was compared side by side.
 
@@ -49,26 +51,35 @@ def comparison_table(
     Args:
         rows: in the order in which to print them.
         references: what ratios are given over, a column each, with the seconds of every round.
+        speeds: of every worker, if they emulated accelerators.
     """
     rounds = max((len(row.seconds) for row in rows), default=0)
     finished = [row for row in rows if row.seconds and len(row.seconds) == rounds]
     fastest = min((row.median or 0.0 for row in finished), default=None)
     title = f"time per minibatch, median and range of at most {rounds} rounds"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    if speeds:
+        title += f"\n{emulation_text(speeds)}"
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
     table.add_column("found by", no_wrap=True)
     table.add_column("configuration", no_wrap=True)
-    for column in ("median", "fastest", "slowest"):
+    for column in ("median", "range"):
         table.add_column(column, justify="right", no_wrap=True)
     for name in references:
         table.add_column(f"over\n{name}", justify="right")
     for row in rows:
         if row.median is None:
-            cells = ["failed", "–", "–", *("–" for _ in references)]
+            cells = ["failed", "–", *("–" for _ in references)]
         else:
             cells = [
                 seconds_text(row.median),
-                seconds_text(min(row.seconds)),
-                seconds_text(max(row.seconds)),
+                range_text(min(row.seconds), max(row.seconds)),
                 *(_ratio_text(seconds, row.median) for seconds in references.values()),
             ]
         style = "bold green" if row in finished and row.median == fastest else None
@@ -93,7 +104,7 @@ def describe_comparison(comparison: Comparison) -> RenderableType:
     lines = [] if verdict is None else list(verdict_lines(verdict, entrants))
     failures = [f"{c.found_by}: {c.failure}" for c in contenders if c.failure]
     heats = [_heat_text(heat) for heat in comparison.heats if len(heat.candidates) > 1]
-    return Group(comparison_table(rows, references), *lines, *failures, *heats)
+    return Group(comparison_table(rows, references, comparison.speeds), *lines, *failures, *heats)
 
 
 def _heat_text(heat: Heat) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -76,10 +76,15 @@ def show_timeline(
     ] = None,
     timeout: TimeoutOption = None,
     trust: TrustOption = [],  # noqa: B006 - typer copies it
-) -> None:
+) -> dict[str, Any]:
     """Show what every worker of a placement does when, and how much of its time that takes."""
     from drlpp.cli.planning.planning_input import read_cluster, read_speeds
-    from drlpp.cli.timeline.timeline_report import check_ending, time_use_table, write_timeline
+    from drlpp.cli.timeline.timeline_report import (
+        check_ending,
+        time_use_record,
+        time_use_table,
+        write_timeline,
+    )
     from drlpp.cli.timeline.timeline_sources import from_run, from_schedule, from_simulator
     from drlpp.placement.placement_file import read_placement
     from drlpp.schedule.method import choose_method
@@ -141,3 +146,4 @@ def show_timeline(
     if output is not None:
         write_timeline(output, recording, title)
         console.print(f"written to {output}")
+    return time_use_record(recording)

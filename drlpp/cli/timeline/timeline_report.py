@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -61,6 +62,27 @@ def write_timeline(path: Path, recording: TimelineRun, title: str) -> None:
     figure = draw(recording.timeline, title, pipeline, window=recording.bounds, unit=recording.unit)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=ending[1:], dpi=150)
+
+
+def time_use_record(recording: TimelineRun) -> dict[str, Any]:
+    """Return what :func:`time_use_table` shows, as plain data."""
+    begin, end = recording.bounds
+    uses = time_use(spans_of(recording.timeline), begin, end)
+    return {
+        "time_per_minibatch": (end - begin) / recording.window.length,
+        "unit": recording.unit,
+        "minibatches": recording.window.length,
+        "workers": [
+            {
+                "worker": use.worker,
+                "stages": list(recording.schedule.pipeline.stages_by_worker[use.worker]),
+                "utilisation": use.utilisation,
+                "bubble": use.bubble,
+                "shares": {kind.label: use.share(kind) for kind in KINDS if use.seconds[kind] > 0},
+            }
+            for use in uses
+        ],
+    }
 
 
 def time_use_table(recording: TimelineRun, title: str) -> RenderableType:

@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
+from drlpp.runtime.training.training_log import BY_TIME
 from drlpp.specs.learning_rate import LearningRateSchedule
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, data_for, loaders_for, placement_file
@@ -61,6 +62,17 @@ def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -
             assert 0 < used < 1
             assert used + steps[f"bubble/worker_{worker}"][report.epoch] == pytest.approx(1)
             assert steps[f"memory_bytes/worker_{worker}"][report.epoch] > 1e6
+
+    by_time = _steps(tmp_path / BY_TIME)
+    assert by_time.keys() == {"loss_by_millisecond/train", "loss_by_millisecond/held_out"}
+    seconds = [12 / report.minibatches_per_second for report in result.epochs]
+    for tag, losses in (
+        ("train", [report.loss for report in result.epochs]),
+        ("held_out", [report.held_out_loss for report in result.epochs]),
+    ):
+        written = by_time[f"loss_by_millisecond/{tag}"]
+        assert list(written) == [round(1e3 * seconds[0]), round(1e3 * sum(seconds))]
+        assert list(written.values()) == pytest.approx(losses)
 
 
 class _Stopped(Exception):

@@ -1,0 +1,169 @@
+"""What every command takes: a file with its options, silence, and JSON instead of text."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from contextvars import ContextVar
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from drlpp.errors import InvalidInput
+from drlpp.io.run_folder import OPTIONS_NAME
+
+_NOT_KEPT = {"out", "resume", "config", "quiet", "as_json"}
+
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+_given: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039 - not changed
+
+
+def is_quiet() -> bool:
+    """Return whether the command that runs is to print errors only."""
+    return _quiet.get()
+
+
+def with_common_options(
+    function: Callable[..., object], *, quiet: bool = False, as_json: bool = False
+) -> Callable[..., None]:
+    """Return a command that also takes ``--config``, and ``--quiet`` and ``--json`` if asked.
+
+    Args:
+        function: the command; with ``as_json``, what it returns is printed as JSON.
+        quiet: it writes files, and what it prints can be left out; with ``--json`` that goes to
+            standard error.
+        as_json: it has no ``--json`` of its own.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    more: dict[str, Any] = {"config": (_CONFIG, None)}
+    if quiet:
+        more["quiet"] = (_QUIET, False)
+    if as_json:
+        more["as_json"] = (_JSON, False)
+
+    def command(**values: Any) -> None:
+        values.pop("config")
+        silent = values.pop("quiet") if quiet else False
+        machine = values.pop("as_json") if as_json else False
+        defaults = {name: found.default for name, found in signature.parameters.items()}
+        _given.set({k: v for k, v in values.items() if k not in _NOT_KEPT and v != defaults[k]})
+        token = _quiet.set(silent)
+        try:
+            with ExitStack() as stack:
+                if silent or (machine and not quiet):
+                    nowhere = stack.enter_context(open(os.devnull, "w"))
+                    stack.enter_context(contextlib.redirect_stdout(nowhere))
+                elif machine:
+                    stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+                record = function(**values)
+        except RefusedWithRecord as refused:
+            if machine:
+                _print_json(refused.record)
+            raise typer.Exit(1) from None
+        finally:
+            _quiet.reset(token)
+        if machine:
+            _print_json(record)
+
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in more.items()
+    ]
+    parameters = [*signature.parameters.values(), *options]
+    described: Any = command
+    described.__signature__ = signature.replace(parameters=parameters)
+    described.__annotations__ = {found.name: found.annotation for found in parameters}
+    described.__name__, described.__doc__ = function.__name__, function.__doc__
+    return command
+
+
+def _print_json(record: object) -> None:
+    print(json.dumps(record, indent=2, ensure_ascii=False))
+
+
+class RefusedWithRecord(Exception):
+    """Ends a command with exit code 1, and has what ``--json`` prints even so."""
+
+    def __init__(self, record: object) -> None:
+        super().__init__()
+        self.record = record
+
+
+def keep_options(folder: Path) -> None:
+    """Write the options of the command that runs into its folder, so that it can be run again."""
+    from drlpp.io.documents import write_atomically
+
+    content = {name.replace("_", "-"): _plain(value) for name, value in _given.get().items()}
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    note = "# The options of this run: the same command with --config THIS_FILE runs it again.\n"
+    write_atomically(folder / OPTIONS_NAME, (note + text).encode())
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Enum():
+            return value.value
+        case Path():
+            return str(value)
+        case list() | tuple():
+            return [_plain(item) for item in value]
+    return value
+
+
+def _read_options(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options in a file for those that the command line leaves out."""
+    if path is None or context.resilient_parsing:
+        return path
+    from drlpp.io.documents import read_mapping
+
+    known: dict[str, Any] = {}
+    for parameter in context.command.params:
+        if parameter.name not in ("config", "help", None):
+            names = {option.lstrip("-") for option in parameter.opts}
+            known |= dict.fromkeys({parameter.name.replace("_", "-"), *names}, parameter)
+    found: dict[str, Any] = {}
+    for key, value in read_mapping(path).items():
+        chosen = known.get(str(key).replace("_", "-"))
+        if chosen is None:
+            usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
+            options = ", ".join(sorted(usual))
+            raise InvalidInput(f"{path}: {key!r} is no option of this command; there are {options}")
+        several = getattr(chosen, "multiple", False)
+        if value is not None:
+            found[chosen.name] = _as_given(value, several=several)
+    context.default_map = {**(context.default_map or {}), **found}
+    return path
+
+
+def _as_given(value: Any, *, several: bool) -> Any:
+    """Return what the command line would have given.
+
+    A mapping stands for several KEY=VALUE, a list for what commas separate there.
+    """
+    if isinstance(value, dict):
+        value = [f"{name}={json.dumps(option)}" for name, option in value.items()]
+    if several:
+        return value if isinstance(value, list) else [value]
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        is_eager=True,
+        callback=_read_options,
+        help="A YAML file with options, such as the run.yaml of a run; what is given here counts "
+        "before it.",
+    ),
+]
+_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

@@ -1,0 +1,1 @@
+"""What ``drlpp doctor`` looks at, a check each."""

@@ -1,0 +1,33 @@
+"""What a run found, as plain data: what ``--json`` prints at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def run_record(folder: Path) -> dict[str, Any]:
+    """Return what is in the folder of a run: placement, verdicts, and where to read more."""
+    from drlpp.comparison.verdict import verdict_lines
+    from drlpp.io.run_folder import REPORT_NAME
+    from drlpp.reporting.run_files import read_run
+
+    files = read_run(folder)
+    found: dict[str, Any] = {"folder": str(folder)}
+    if (folder / REPORT_NAME).exists():
+        found["report"] = str(folder / REPORT_NAME)
+    if files.placement is not None and (folder / "placement.json").exists():
+        placement = files.placement
+        measured = placement.measurement
+        found["placement"] = {
+            "file": str(folder / "placement.json"),
+            "configuration": placement.configuration,
+            "found_by": placement.found_by,
+            "seconds_per_minibatch": measured and measured.seconds_per_minibatch,
+        }
+    comparison = files.comparison
+    if comparison is not None and comparison.verdict is not None:
+        found["verdict"] = list(verdict_lines(comparison.verdict, comparison.entrants))
+    if files.race is not None:
+        found["race"] = str(folder / "race.json")
+    return found

@@ -1,0 +1,98 @@
+"""TensorBoard's events of races: every round of everybody, and a picture that fits its panel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import Contender
+from drlpp.placement.placement import Placement
+from drlpp.reporting.board import write_race, write_search_layout, write_training_race
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import build_schedule
+from drlpp.timeline.figure import draw
+from drlpp.timeline.timeline import play
+from drlpp.training_race.curves import Curve, Point
+from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
+from tests.support.measured import measurement
+
+TWO = Placement.from_assignment([0, 1], [0, 1])
+
+
+def _scalars(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    found = {}
+    for path in sorted((folder / "tensorboard" / "race").iterdir()):
+        board = EventAccumulator(str(path)).Reload()
+        found[path.name] = {
+            tag: [(event.step, round(event.value, 6)) for event in board.Scalars(tag)]
+            for tag in board.Tags()["scalars"]
+        }
+    return found
+
+
+def _contenders(*rounds: tuple[float, ...]) -> tuple[Contender, ...]:
+    return tuple(
+        Contender(
+            found_by="guided",
+            placement=TWO,
+            method=Method(),
+            measurements=tuple(measurement(seconds) for seconds in found),
+        )
+        for found in rounds
+    )
+
+
+def test_every_round_is_written_and_a_race_that_continues_replaces_it(tmp_path: Path) -> None:
+    race = Comparison(model="a", minibatches=2, contenders=_contenders((0.5,), (0.25, 0.125)))
+    write_race(tmp_path, race)
+    longer = Comparison(model="a", minibatches=2, contenders=_contenders((0.5, 1.0), (0.25, 0.125)))
+    write_race(tmp_path, longer)
+    tag = "race/seconds_per_minibatch"
+    assert list(_scalars(tmp_path).values()) == [
+        {tag: [(1, 0.5), (2, 1.0)]},
+        {tag: [(1, 0.25), (2, 0.125)]},
+    ]
+
+
+def test_losses_of_a_race_are_written_by_minibatch_and_by_time(tmp_path: Path) -> None:
+    points = (
+        Point(minibatches=0, seconds=0, loss=2.0),
+        Point(minibatches=8, seconds=0.5, loss=None),
+        Point(minibatches=16, seconds=1.25, loss=1.5),
+    )
+    race = TrainingRace(
+        model="a",
+        data="digits",
+        optimizer="adam",
+        minibatches=8,
+        every=8,
+        candidates=(Contender(found_by="plain PyTorch", method=Method(), threads=1),),
+        rates=(0.1,),
+        finals=1,
+        runs=(TrainingRun(candidate=0, rate=0.1, curve=Curve(points=points)),),
+    )
+    write_training_race(tmp_path, race)
+    (found,) = _scalars(tmp_path).values()
+    assert found["race/held_out_loss_by_minibatch"] == [(0, 2.0), (16, 1.5)]
+    assert found["race/held_out_loss_by_millisecond"] == [(0, 2.0), (1250, 1.5)]
+
+
+def test_the_layout_of_charts_is_written_once(tmp_path: Path) -> None:
+    write_search_layout(tmp_path)
+    write_search_layout(tmp_path)
+    (events,) = (tmp_path / "tensorboard" / "layout").iterdir()
+    assert EventAccumulator(str(events)).Reload().Tags()["tensors"] == ["custom_scalars__config__"]
+
+
+def test_a_picture_for_a_panel_is_as_wide_as_asked_and_no_name_leaves_it() -> None:
+    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 8)
+    figure = draw(play(schedule, lambda worker, action: 1.0), "a title", width_inches=6.4)
+    assert figure.get_size_inches()[0] == 6.4
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width

@@ -1,0 +1,84 @@
+"""The site of docs/: it is built without a network, and a link to nowhere is an error."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+INSIDE = ("runtime", "envs", "agents")
+
+
+class Page(HTMLParser):
+    """What a page loads from elsewhere, and its text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.text = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        """Note what is loaded."""
+        found = dict(attributes)
+        named = found.get("src") if tag in ("script", "img") else None
+        if tag == "link" and found.get("rel") in ("stylesheet", "preconnect"):
+            named = found.get("href")
+        if named:
+            self.loaded.append(named)
+
+    def handle_data(self, data: str) -> None:
+        """Note the text."""
+        self.text += data
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """What `make docs` has, with pages that a test may change."""
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    tree = tmp_path / ".typecheck" / "drlpp"
+    tree.mkdir(parents=True)
+    for path in [*(ROOT / "drlpp").iterdir(), *(ROOT / name for name in INSIDE)]:
+        (tree / path.name).symlink_to(path)
+    return tmp_path
+
+
+def build(project: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict"],
+        cwd=project,
+        env=dict(os.environ, NO_MKDOCS_2_WARNING="1"),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+def test_the_site_is_built_and_loads_nothing_from_elsewhere(project: Path) -> None:
+    done = build(project)
+    assert done.returncode == 0, done.stderr
+    site = project / "site"
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert pages <= {path.stem for path in site.glob("*.html")}
+    reference = Page(site / "reference.html").text
+    for described in ("PipelineTrainer", "checkpoint_every", "SimulatedCluster", "InvalidInput"):
+        assert described in reference
+    for path in site.glob("*.html"):
+        elsewhere = [name for name in Page(path).loaded if name.startswith(("http", "//"))]
+        assert not elsewhere, path
+
+
+def test_a_link_to_nowhere_is_an_error(project: Path) -> None:
+    with (project / "docs" / "index.md").open("a") as page:
+        page.write("\n[nowhere](nowhere.md) [nor there](tutorial.md#no-such-heading)\n")
+    done = build(project)
+    assert done.returncode != 0
+    assert "nowhere.md" in done.stderr
+    assert "no-such-heading" in done.stderr
