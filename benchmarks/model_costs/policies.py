@@ -89,12 +89,12 @@ def rows(name: str) -> Iterator[dict[str, str]]:
             held = [result.peak_weight_bytes / result.weight_bytes for result in by_stage]
             return [result.peak_memory_bytes for result in by_stage], held
 
-        seconds: dict[str, list[float]] = {method: [] for method in METHODS}
+        seconds: dict[str, list[float]] = {label: [] for label in METHODS}
         for turn in range(_ROUNDS):
-            for method in list(METHODS)[:: 1 if turn % 2 == 0 else -1]:
-                outcome = session.measure(Candidate(placement, METHODS[method]), 20)
+            for label in list(METHODS)[:: 1 if turn % 2 == 0 else -1]:
+                outcome = session.measure(Candidate(placement, METHODS[label]), 20)
                 assert isinstance(outcome, Measurement), outcome
-                seconds[method].append(outcome.seconds_per_minibatch)
+                seconds[label].append(outcome.seconds_per_minibatch)
         plain, _ = peaks(naive)
         plain_promised = promised(naive)
         for label, method in METHODS.items():
