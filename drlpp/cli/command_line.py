@@ -115,6 +115,17 @@ OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.modul
 
 
 POLICY_HELP = policy_help()
+CompareOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--compare",
+        metavar="FORMAT:LAYOUT",
+        help="A layout of yours to compare with: megatron:'Et*3|tt|tL', torchtitan:FILE.toml, "
+        "deepspeed:0,3,5 (parts), vllm:9,10,9, or modules:a.1,b (where stages begin); may be "
+        "repeated.",
+    ),
+]
+
 MethodOptions = Annotated[
     list[str],
     typer.Option(

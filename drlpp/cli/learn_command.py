@@ -15,6 +15,7 @@ from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
+    CompareOptions,
     DeviceOption,
     GroupOptions,
     MethodOptions,
@@ -111,6 +112,7 @@ def learn(
         float | None,
         typer.Option(help="For time-to-loss; else what plain PyTorch reaches in 3 epochs."),
     ] = None,
+    compare: CompareOptions = [],  # noqa: B006
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
     ] = False,
@@ -119,6 +121,7 @@ def learn(
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capturing.capture import capture
+    from drlpp.cli.layouts import layout_contenders
     from drlpp.comparison.contenders import RIVALS
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
@@ -144,6 +147,7 @@ def learn(
     captured = capture(reference, seed=seed)
     race_data = None if data is None else RaceData(captured, data, seed, _tell)
     workers = workers or default_num_workers()
+    layouts = layout_contenders(compare, captured, workers, method)
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
@@ -184,6 +188,7 @@ def learn(
             chooses_microbatches="microbatches" not in options,
             race_data=race_data,
             target_loss=target_loss,
+            layouts=layouts,
         )
         with ClusterSession(
             captured,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from drlpp.agents import AgentHyperparameters
     from drlpp.comparison.comparison_file import Comparison
+    from drlpp.comparison.contenders import Contender
     from drlpp.costs.profile import Profile
     from drlpp.envs import CostPrior, MeasurementMemory
     from drlpp.placement.candidate import Candidate
@@ -42,6 +44,7 @@ class Job:
     chooses_microbatches: bool
     race_data: RaceData | None
     target_loss: float | None
+    layouts: Mapping[str, Contender]
 
 
 def run_job(job: Job, session: ClusterSession) -> None:
@@ -169,8 +172,9 @@ def _compare(
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
     from drlpp.cli.showing.tables import describe
+    from drlpp.cli.layouts import measured_lines
     from drlpp.comparison.compare import compare
-    from drlpp.comparison.contenders import Contender
+    from drlpp.comparison.contenders import Contender, Heat
     from drlpp.comparison.race import RaceRules
     from drlpp.comparison.rivals import rival_heats
     from drlpp.errors import RunFailure
@@ -181,13 +185,18 @@ def _compare(
     finalists = [
         Contender.of(candidate, job.agent) for candidate, _ in memory.fastest(job.finalists)
     ]
+    # Their method may have got its microbatches after they were read.
+    own = [
+        Heat(candidates=(layout.model_copy(update={"method": session.method}),))
+        for layout in job.layouts.values()
+    ]
     begin = time.perf_counter()
     try:
         with shown(console, "planning what a user has without an agent") as tell:
             comparison = compare(
                 session,
                 finalists,
-                rival_heats(session, profile, cluster),
+                [*rival_heats(session, profile, cluster), *own],
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
@@ -197,6 +206,8 @@ def _compare(
         return None
     console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
     console.print(describe(comparison))
+    for line in measured_lines(comparison, job.layouts):
+        console.print(line, soft_wrap=True, markup=False)
     return comparison
 
 

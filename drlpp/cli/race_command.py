@@ -10,6 +10,7 @@ import typer
 from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
+    CompareOptions,
     DeviceOption,
     GroupOptions,
     MethodOptions,
@@ -73,6 +74,7 @@ def race_model(
         list[Path],
         typer.Option(help="A placement.json that takes part as it is; may be repeated."),
     ] = [],  # noqa: B006 - typer copies it
+    compare: CompareOptions = [],  # noqa: B006
     workers: Annotated[
         int | None, typer.Option(min=1, help="4, or all that torchrun has started.")
     ] = None,
@@ -111,6 +113,7 @@ def race_model(
 ) -> None:
     """Train candidates in turns on your data, plain PyTorch among them, until one is first."""
     from drlpp.capturing.capture import capture
+    from drlpp.cli.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession, default_num_workers, restarted
     from drlpp.schedule.method import choose_method
@@ -131,6 +134,7 @@ def race_model(
     captured = capture(reference, seed=seed)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
     workers = workers or default_num_workers()
+    layouts = layout_contenders(compare, captured, workers, method)
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {
         "model": reference.model_dump(),
@@ -142,6 +146,8 @@ def race_model(
         "placements": [path.read_text() if path.exists() else str(path) for path in placement],
         "seed": seed,
     }
+    if layouts:
+        settings["layouts"] = [layout.placement.model_dump() for layout in layouts.values()]
     options = RaceOptions(
         target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
     )
@@ -161,7 +167,7 @@ def race_model(
             note=console.print,
         ) as session,
     ):
-        named = _named(session, placement, trust)
+        named = [*_named(session, placement, trust), *layouts.values()]
         run_and_report(console, session, named, race_data, folder, options)
         end_with_report(console, folder)
 

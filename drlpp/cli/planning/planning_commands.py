@@ -13,6 +13,7 @@ from drlpp.cli.command_line import (
     POLICY_HELP,
     AcceleratorsOption,
     BandwidthOption,
+    CompareOptions,
     DeviceOption,
     GroupOptions,
     LatencyOption,
@@ -140,6 +141,7 @@ def plan_placement(
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
     optimizer_option: OptimizerOptions = [],  # noqa: B006
     parameter_group: GroupOptions = [],  # noqa: B006
+    compare: CompareOptions = [],  # noqa: B006 - typer copies it
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
     ] = None,
@@ -155,6 +157,7 @@ def plan_placement(
     from contextlib import suppress
     from dataclasses import replace
 
+    from drlpp.cli.planning.compared_layouts import compared_layouts
     from drlpp.cli.planning.planning_input import PlanningInput
     from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
@@ -171,6 +174,8 @@ def plan_placement(
         raise InvalidInput(
             "a placement.json names the model that it places: -o needs MODEL, and one --method"
         )
+    if compare and all_methods:
+        raise InvalidInput("--compare stands beside one plan: leave out --all")
     options = read_options(method_option, "method", "accumulate=4")
     automatic = in_flight == "auto"
     if in_flight is None and method == BEST and not all_methods:
@@ -257,12 +262,19 @@ def plan_placement(
             if plays and chosen.runnable:
                 proposal = played(chosen, run, deepen=automatic)
                 chosen = proposal.plan
+    layouts = compared_layouts(compare, given, chosen, run, deepen=automatic)
     if automatic and proposal is not None:
         run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})
     if as_json:
-        console.print_json(data=plan_record(chosen, proposal, choice, sharing))
+        record = plan_record(chosen, proposal, choice, sharing)
+        if layouts:
+            record["compared"] = [layout.record() for layout in layouts]
+        console.print_json(data=record)
     else:
         console.print(plan_report(chosen, proposal, choice, sharing))
+        for layout in layouts:
+            planned = proposal.seconds_per_minibatch if proposal is not None else 0.0
+            console.print(layout.line(planned), soft_wrap=True, markup=False)
     if output is not None:
         write_plan(output, chosen, given, run, updates)
         console.print(f"written to {output}")
