@@ -8,6 +8,7 @@ Importing this package registers them: ``PlacementEnv`` as ``drlpp/PlacementLive
 import gymnasium as _gym
 
 from drlpp.envs.action_codec import ActionCodec
+from drlpp.envs.contracted_measurer import ContractedMeasurer
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import MeasuringEnv
@@ -18,6 +19,7 @@ from drlpp.envs.stepwise_env import StepwisePlacementEnv
 __all__ = [
     "ActionCodec",
     "Measurer",
+    "ContractedMeasurer",
     "CostPrior",
     "MeasurementMemory",
     "MemorySummary",

@@ -20,6 +20,7 @@ import yaml
 from rich.console import Console
 
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
+from drlpp.exporting.cut_at import CutAt
 from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
 from drlpp.io.trust import named_in, require_trust
 from drlpp.models.model_reference import ModelReference
@@ -115,6 +116,14 @@ OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.modul
 
 
 POLICY_HELP = policy_help()
+CutAtOption = Annotated[
+    CutAt,
+    typer.Option(
+        help="What stages may divide: modules of the model stay whole, or layers of a decoder, as "
+        "programs that divide lists of them need it (drlpp export).",
+    ),
+]
+
 CompareOptions = Annotated[
     list[str],
     typer.Option(

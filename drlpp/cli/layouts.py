@@ -1,4 +1,4 @@
-"""A user's own layouts in a race: what ``--compare`` names, as contenders, and what is said of them."""
+"""A user's own layouts in a race: ``--compare`` as contenders, and what is said of them."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from drlpp.cli.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
     CompareOptions,
+    CutAtOption,
     DeviceOption,
     GroupOptions,
     MethodOptions,
@@ -35,6 +36,7 @@ from drlpp.cli.command_line import (
 from drlpp.cli.learning_job import Job, run_job
 from drlpp.cli.report_command import end_with_report
 from drlpp.errors import InvalidInput
+from drlpp.exporting.cut_at import CutAt
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
 
@@ -112,6 +114,7 @@ def learn(
         float | None,
         typer.Option(help="For time-to-loss; else what plain PyTorch reaches in 3 epochs."),
     ] = None,
+    cut_at: CutAtOption = CutAt.OPERATORS,
     compare: CompareOptions = [],  # noqa: B006
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
@@ -123,6 +126,7 @@ def learn(
     from drlpp.capturing.capture import capture
     from drlpp.cli.layouts import layout_contenders
     from drlpp.comparison.contenders import RIVALS
+    from drlpp.exporting.module_cuts import contracted_at
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
     from drlpp.runtime import ClusterSession, default_num_workers, restarted
@@ -160,6 +164,10 @@ def learn(
         "optimizer": optimizer_spec.settings,
         "seed": seed,
     }
+    contracted = None
+    if cut_at is not CutAt.OPERATORS:
+        contracted = contracted_at(captured.task.module, captured.graph, cut_at)
+        settings["cut_at"] = cut_at.value
     again = restarted()
     with (
         open_run_folder(
@@ -173,6 +181,9 @@ def learn(
             f"{reference}: {len(captured.graph)} operators, "
             f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
         )
+        if contracted is not None:
+            divided = f"{len(contracted.graph)} {cut_at}"
+            console.print(f"the agent cuts between {divided}; rivals between operators")
         if method.recomputation_text:
             console.print(method.recomputation_text, soft_wrap=True)
         job = Job(
@@ -189,6 +200,7 @@ def learn(
             race_data=race_data,
             target_loss=target_loss,
             layouts=layouts,
+            contracted=contracted,
         )
         with ClusterSession(
             captured,

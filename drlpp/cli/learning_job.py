@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters
     from drlpp.comparison.comparison_file import Comparison
     from drlpp.comparison.contenders import Contender
+    from drlpp.costs.contracted_profile import ContractedGraph
     from drlpp.costs.profile import Profile
-    from drlpp.envs import CostPrior, MeasurementMemory
+    from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.runtime import ClusterSession
@@ -45,12 +46,19 @@ class Job:
     race_data: RaceData | None
     target_loss: float | None
     layouts: Mapping[str, Contender]
+    contracted: ContractedGraph | None = None
+
+    def candidate(self, measured: Candidate) -> Candidate:
+        """Return a candidate of the agent's as one of operators."""
+        if self.contracted is None:
+            return measured
+        return self.contracted.expanded_candidate(measured)
 
 
 def run_job(job: Job, session: ClusterSession) -> None:
     """Profile, learn, compare, export the best placement; then race it to a loss, if asked to."""
     from drlpp.costs.memory import MemoryModel
-    from drlpp.envs import CostPrior, MeasurementMemory
+    from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
     from drlpp.errors import HostLost
     from drlpp.runtime import load_or_measure_profile
 
@@ -59,9 +67,14 @@ def run_job(job: Job, session: ClusterSession) -> None:
     path = job.out / "measurements.jsonl"
     if job.chooses_microbatches:
         _choose_microbatches(job, session, profile, cluster, measured=path.exists())
-    memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
     memory_model = MemoryModel.of(session.method, session.optimizer)
-    declared = CostPrior.of(profile, cluster, session.method, memory_model)
+    measurer: Measurer = session
+    known = profile
+    if job.contracted is not None:
+        measurer = ContractedMeasurer(session, job.contracted)
+        known = job.contracted.profile(profile)
+    memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions)
+    declared = CostPrior.of(known, cluster, session.method, memory_model)
     try:
         comparison = None
         if _learn(job, session, memory, declared):
@@ -89,7 +102,7 @@ def _race_to_loss(
     for candidate, _ in memory.fastest(memory.distinct):
         stages = candidate.placement.stages
         kind = len(stages), any(len(stage.accelerators) > 1 for stage in stages)
-        fastest.setdefault(kind, Contender.of(candidate, job.agent))
+        fastest.setdefault(kind, Contender.of(job.candidate(candidate), job.agent))
     named = list(fastest.values())[: job.finalists]
     folder = job.out / "race"
     folder.mkdir(exist_ok=True)
@@ -134,7 +147,8 @@ def _learn(
         if candidate not in timelines:
             return None
         title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        return draw(timelines[candidate], title, session.plan(candidate).pipeline)
+        pipeline = session.plan(job.candidate(candidate)).pipeline
+        return draw(timelines[candidate], title, pipeline)
 
     # When a placement is drawn, others of its rollout may have been measured after it.
     memory.observers.append(keep_timeline)
@@ -171,8 +185,8 @@ def _compare(
     job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
-    from drlpp.cli.showing.tables import describe
     from drlpp.cli.layouts import measured_lines
+    from drlpp.cli.showing.tables import describe
     from drlpp.comparison.compare import compare
     from drlpp.comparison.contenders import Contender, Heat
     from drlpp.comparison.race import RaceRules
@@ -183,7 +197,8 @@ def _compare(
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
     finalists = [
-        Contender.of(candidate, job.agent) for candidate, _ in memory.fastest(job.finalists)
+        Contender.of(job.candidate(candidate), job.agent)
+        for candidate, _ in memory.fastest(job.finalists)
     ]
     # Their method may have got its microbatches after they were read.
     own = [
@@ -244,7 +259,7 @@ def _export_best_so_far(
     if best is None:
         console.print("stopped before any placement was measured")
         return
-    contender = Contender.of(best[0], job.agent).with_outcome(best[1])
+    contender = Contender.of(job.candidate(best[0]), job.agent).with_outcome(best[1])
     path = export(session, contender, cluster, job.out)
     stopped = (
         f"after {memory.distinct} of {job.budget} placements"

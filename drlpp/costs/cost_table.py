@@ -7,8 +7,8 @@ As CSV, or as rows of plain data with the same names::
     layer,2.1,4.3,4194304,28351488,12
     head,3.0,6.1,4,0,1
 
-Times are of a minibatch, in ``_seconds``, ``_ms`` or ``_us``. A row reads what the row before gives,
-unless ``reads`` names others (separated by ``;``), or ``-`` for the model's inputs alone.
+Times are of a minibatch, in ``_seconds``, ``_ms`` or ``_us``. A row reads what the row before
+gives, unless ``reads`` names others (separated by ``;``), or ``-`` for the model's inputs alone.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from drlpp.cli.command_line import (
     AcceleratorsOption,
     BandwidthOption,
     CompareOptions,
+    CutAtOption,
     DeviceOption,
     GroupOptions,
     LatencyOption,
@@ -31,6 +32,7 @@ from drlpp.cli.command_line import (
     said_if_long,
 )
 from drlpp.errors import InvalidInput
+from drlpp.exporting.cut_at import CutAt
 from drlpp.schedule.method import DeviceChoice
 
 if TYPE_CHECKING:
@@ -141,6 +143,7 @@ def plan_placement(
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
     optimizer_option: OptimizerOptions = [],  # noqa: B006
     parameter_group: GroupOptions = [],  # noqa: B006
+    cut_at: CutAtOption = CutAt.OPERATORS,
     compare: CompareOptions = [],  # noqa: B006 - typer copies it
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
@@ -158,6 +161,7 @@ def plan_placement(
     from dataclasses import replace
 
     from drlpp.cli.planning.compared_layouts import compared_layouts
+    from drlpp.cli.planning.cutting import Cutting
     from drlpp.cli.planning.planning_input import PlanningInput
     from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
@@ -212,6 +216,10 @@ def plan_placement(
         problem = replace(problem, memory=MemoryModel.of(run, updates))
     if no_replication:
         problem = replace(problem, replicate=False)
+    cutting = None
+    if cut_at is not CutAt.OPERATORS:
+        cutting = Cutting.of(cut_at, given, problem, run)
+        problem = cutting.problem
     plays = given.profile is not None
     if method == BEST and not plays:
         # Whose tensors and costs are no pipeline's.
@@ -262,19 +270,31 @@ def plan_placement(
             if plays and chosen.runnable:
                 proposal = played(chosen, run, deepen=automatic)
                 chosen = proposal.plan
-    layouts = compared_layouts(compare, given, chosen, run, deepen=automatic)
+    cut_costs: str | None = None
+    of_operators = chosen
+    if cutting is not None:
+        of_operators = cutting.expanded(chosen)
+        if proposal is not None:
+            with said_if_long("planning with cuts between operators"):
+                planner = None if method == BEST else method
+                cut_costs = cutting.costs(proposal, planner, run, deepen=automatic)
+    layouts = compared_layouts(compare, given, of_operators, run, deepen=automatic)
     if automatic and proposal is not None:
         run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})
     if as_json:
         record = plan_record(chosen, proposal, choice, sharing)
+        if cut_costs is not None:
+            record["cut_at"] = cut_costs
         if layouts:
             record["compared"] = [layout.record() for layout in layouts]
         console.print_json(data=record)
     else:
         console.print(plan_report(chosen, proposal, choice, sharing))
+        if cut_costs is not None:
+            console.print(cut_costs, soft_wrap=True)
         for layout in layouts:
             planned = proposal.seconds_per_minibatch if proposal is not None else 0.0
             console.print(layout.line(planned), soft_wrap=True, markup=False)
     if output is not None:
-        write_plan(output, chosen, given, run, updates)
+        write_plan(output, of_operators, given, run, updates)
         console.print(f"written to {output}")
