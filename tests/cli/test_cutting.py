@@ -42,7 +42,7 @@ def test_a_plan_keeps_layers_whole_and_says_what_that_costs(shell: Shell, tmp_pa
     code, out, error = shell(*arguments, "--cut-at", "layers", "--json")
     assert code == 0, error
     layers = json.loads(out)
-    finer = json.loads(shell(*arguments, "--json").out)
+    finer = json.loads(shell(*arguments, "--json")[1])
     seconds = [r["simulated_seconds_per_minibatch"] for r in (layers, finer)]
     assert seconds[0] > seconds[1]
     assert f"whole layers cost {seconds[0] / seconds[1] - 1:+.1%} (simulated)" in layers["cut_at"]
