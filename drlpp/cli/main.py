@@ -30,6 +30,7 @@ from drlpp.cli.command_line import (
 )
 from drlpp.cli.export_command import export_placement
 from drlpp.cli.learn_command import learn
+from drlpp.cli.planning.convert_command import convert_profile
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
 from drlpp.cli.race_command import race_model
 from drlpp.cli.report_command import report_run
@@ -71,6 +72,7 @@ app.command("race")(race_model)
 app.add_typer(cluster_app, name="cluster")
 app.command("profile")(profile_model)
 app.command("plan")(plan_placement)
+app.command("convert")(convert_profile)
 app.command("timeline")(show_timeline)
 app.command("export")(export_placement)
 app.command("schema")(print_schema)

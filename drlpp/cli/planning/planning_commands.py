@@ -146,7 +146,12 @@ def plan_placement(
     cut_at: CutAtOption = CutAt.OPERATORS,
     compare: CompareOptions = [],  # noqa: B006 - typer copies it
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write a placement.json; PipeDream's graph.txt with stages, if it ends in .txt.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of planners that draw at random.")] = 0,
@@ -174,10 +179,8 @@ def plan_placement(
     if method not in (BEST, *PLANNERS):
         known = ", ".join((BEST, *PLANNERS))
         raise InvalidInput(f"planner {method!r} is unknown; there are {known}")
-    if output is not None and (model is None or all_methods):
-        raise InvalidInput(
-            "a placement.json names the model that it places: -o needs MODEL, and one --method"
-        )
+    if output is not None and all_methods:
+        raise InvalidInput("-o writes one plan: leave out --all, or name one --method")
     if compare and all_methods:
         raise InvalidInput("--compare stands beside one plan: leave out --all")
     options = read_options(method_option, "method", "accumulate=4")
