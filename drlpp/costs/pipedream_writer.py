@@ -17,8 +17,8 @@ def write_pipedream_profile(
     """Write a node for every operator, in milliseconds and bytes.
 
     An operator that PipeDream's own file had keeps its node; others are ``node1``, ``node2``, …
-    What an operator keeps for its backward, and what passes take whatever they compute, has no place
-    in the file.
+    What an operator keeps for its backward, and what passes take whatever they compute, has no
+    place in the file.
 
     Args:
         path: of the file.

@@ -200,7 +200,7 @@ def test_inputs_by_keyword_and_a_loss_of_the_models_own(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_copies_of_shared_weights_stay_the_same(tmp_path: Path) -> None:
-    """A weight on stages 0 and 1, one on 0, 2 and 3; its norm counts once where gradients are clipped."""
+    """A weight on stages 0 and 1, one on 0, 2 and 3; each counts once in the norm for clipping."""
     shared = capture(ModelReference.named("tests.support.models.tied:tied"), seed=1)
     placement = tied.placements(shared)["straight"]
     assert list(placement.ties(shared.graph)) == [(0, 1), (0, 2, 3)]

@@ -122,9 +122,9 @@ def test_what_is_missing_is_named() -> None:
         drlpp.plan(ROWS, 2)
     with pytest.raises(InvalidInput, match="leave out bandwidth"):
         drlpp.plan(ROWS, local_cluster(2, LINK), bandwidth=1e9)
+    problem = drlpp.PlanningProblem(Workload.of(profile_of_table(ROWS)), local_cluster(2, LINK))
     with pytest.raises(InvalidInput, match=r"drlpp\.planners\.plan"):
-        workload = Workload.of(profile_of_table(ROWS))
-        drlpp.plan("exact", drlpp.PlanningProblem(workload, local_cluster(2, LINK)))  # type: ignore[arg-type]
+        drlpp.plan("exact", problem)  # type: ignore[arg-type]
 
 
 def test_neither_torch_nor_more_than_is_documented_is_imported() -> None:

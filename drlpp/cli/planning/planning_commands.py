@@ -67,17 +67,34 @@ def profile_model(
         typer.Option(min=1, help="Of the cluster; 2, or all that torchrun has started."),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure nothing here, but read what modules took: a trace of torch.profiler "
+            "(.json, .json.gz; recorded with_stack=True), or a table (.csv) by their names."
+        ),
+    ] = None,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Measure what every operator of a model costs on a worker, and the link between workers."""
+    from drlpp.cli.planning.timed_modules import timed_profile
     from drlpp.cli.showing.tables import describe
     from drlpp.io.documents import write_document
     from drlpp.runtime import ClusterSession, default_num_workers
 
     reference = model_reference(model, size, model_option)
+    console = build_console()
+    if times is not None:
+        if cluster is not None:
+            raise InvalidInput("--times says nothing of links; leave out --cluster")
+        found = timed_profile(reference, times)
+        write_document(output, found)
+        console.print(describe(found))
+        console.print(f"written to {output}")
+        return
     workers = workers or default_num_workers(on_this_machine=2)
     with (
         said_if_long(f"profiling {reference}"),
@@ -87,7 +104,6 @@ def profile_model(
     ):
         profile, measured = session.profile(repeats)
     write_document(output, profile)
-    console = build_console()
     console.print(describe(profile))
     console.print(f"written to {output}")
     if cluster is not None:

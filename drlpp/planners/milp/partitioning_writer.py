@@ -23,9 +23,9 @@ def write_partitioning_instance(
 ) -> None:
     """Write an instance for equal accelerators.
 
-    Costs of messages are times, so the file is for one link. The outputs of an operator count as one
-    tensor, and an update as a part of the backward. A node's size, of which an accelerator holds
-    ``memory_bytes``, is that of its weights and of what it keeps for the backward.
+    Costs of messages are times, so the file is for one link. The outputs of an operator count as
+    one tensor, and an update as a part of the backward. A node's size is that of its weights and of
+    what it keeps for the backward.
 
     Args:
         path: of the file.
