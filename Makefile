@@ -7,7 +7,7 @@ ARGUMENTS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-system test-slow compatibility lint bench gpu clean
+.PHONY: train test test-system test-checkers test-slow compatibility lint bench gpu clean
 
 # The main job: learn a placement on this machine's CPU workers. A run that was interrupted goes on.
 train: $(VENV)/installed
@@ -19,6 +19,11 @@ test: $(VENV)/installed
 # Whole programs, killed, stopped and started again: they wait more than they compute.
 test-system: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m 'system and not slow'
+
+# Environments under the checkers of RLlib and TorchRL, which only these tests need.
+test-checkers: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,checkers]'
+	$(BIN)/python -m pytest -q -m checkers
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m slow

@@ -10,6 +10,7 @@ import gymnasium as _gym
 from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.contracted_measurer import ContractedMeasurer
 from drlpp.envs.cost_prior import CostPrior
+from drlpp.envs.episode_state import EpisodeState
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
@@ -26,6 +27,7 @@ __all__ = [
     "PlacementEnv",
     "StepwisePlacementEnv",
     "MeasuringEnv",
+    "EpisodeState",
 ]
 
 for _name, _stepwise in (("Placement", False), ("PlacementStepwise", True)):
