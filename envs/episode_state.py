@@ -1,4 +1,4 @@
-"""What an episode came to, as a file: enough to replay it, and to see whether it comes out again."""
+"""What an episode came to, as a file: enough to replay it and to see whether it comes out."""
 
 from __future__ import annotations
 
