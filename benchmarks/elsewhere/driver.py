@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
@@ -19,14 +20,13 @@ import torch.distributed as dist
 
 def main(mode: str, minibatches: int, more: str) -> None:
     """Train as the arguments say."""
-    from pipelined.pipeline import Pipeline
-    from pipelined.training import _example, _together
-
+    # Of the bundle in this folder.
+    pipelined, training = (import_module(f"pipelined.{name}") for name in ("pipeline", "training"))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    pipeline = Pipeline(torch.device("cpu"))
+    pipeline = pipelined.Pipeline(torch.device("cpu"))
     facts = pipeline.facts
-    step = _together(list(islice(_example(), facts.minibatches)), facts)
+    step = training._together(list(islice(training._example(), facts.minibatches)), facts)
     if mode == "weights":
         for _ in range(minibatches // facts.minibatches):
             pipeline.step(*step)

@@ -98,8 +98,8 @@ def read_module_times(path: Path, modules: Iterable[str]) -> ModuleTimes:
 def _divided(seconds: Mapping[str, float], graph: OpGraph, shares: list[float]) -> list[float]:
     """Return the seconds of every operator."""
     owned: dict[str, list[int]] = {}
-    for op in graph.operators:
-        owned.setdefault(_innermost(op.module, seconds), []).append(op.id)
+    for operator in graph.operators:
+        owned.setdefault(_innermost(operator.module, seconds), []).append(operator.id)
     found = [0.0] * len(graph)
     for module, taken in seconds.items():
         owner = module

@@ -60,8 +60,8 @@ def write_partitioning_instance(
 
     read_bytes = [0] * count
     for operator in graph.operators:
-        outputs = {k for e in graph.edges if e.source == operator.id for k in e.outputs}
-        read_bytes[operator.id] = sum(operator.outputs[k].bytes_ for k in outputs)
+        read = {k for e in graph.edges if e.source == operator.id for k in e.outputs}
+        read_bytes[operator.id] = sum(operator.outputs[k].bytes_ for k in read)
     for operator, cost in zip(graph.operators, profile.operators, strict=True):
         update = operator.parameter_bytes * profile.update_seconds_per_byte
         name, id_ = operator.name, operator.id
