@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -57,19 +57,29 @@ def written(export: TorchExport, folder: Path) -> Path:
     return folder
 
 
-def weights_difference(export: TorchExport, folder: Path, minibatches: int) -> float:
+def weights_difference(export: TorchExport, folder: Path, minibatches: int) -> tuple[float, float]:
     """Train with torch, where drlpp cannot be imported, and with our reference executor.
 
     Returns:
-        the largest difference between any two of their weights.
+        the largest difference between any two of their weights, and the most that training has
+        changed one.
     """
     file = folder / "trained.pt"
     _start(folder, export, "weights", minibatches, str(file), without_drlpp=True)
     found: dict[str, Tensor] = torch.load(file)
-    wanted = _reference(export, minibatches)
+    wanted = reference_state(export, minibatches)
     if found.keys() != wanted.keys():
         raise RunFailure(f"{folder}: names of weights differ: {found.keys() ^ wanted.keys()}")
-    return max((found[name] - value).abs().max().item() for name, value in wanted.items())
+    return largest_difference(found, wanted), largest_difference(wanted, export.captured.state)
+
+
+def largest_difference(ones: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> float:
+    """Return the largest difference between numbers with a fraction of the same name."""
+    return max(
+        (ones[name] - other).abs().max().item()
+        for name, other in others.items()
+        if other.is_floating_point()
+    )
 
 
 def seconds_in_torch(
@@ -82,7 +92,8 @@ def seconds_in_torch(
     return float(json.loads(printed.strip().splitlines()[-1]))
 
 
-def _reference(export: TorchExport, minibatches: int) -> dict[str, Tensor]:
+def reference_state(export: TorchExport, minibatches: int) -> dict[str, Tensor]:
+    """Return what our reference executor has after training on the example again and again."""
     captured, candidate = export.captured, export.nearest.candidate
     task, method = captured.task, candidate.method
     together = method.accumulate if method.flushes else export.window

@@ -45,6 +45,7 @@ class TrainedRow:
     Attributes:
         model, ranks, method, configuration: of what was trained.
         difference: the largest of any weight from our reference; None if there is no bundle.
+        moved: the most that training has changed a weight.
         refused: why there is none.
     """
 
@@ -53,6 +54,7 @@ class TrainedRow:
     method: str
     configuration: str
     difference: float | None = None
+    moved: float = 0.0
     refused: str = ""
 
 
@@ -107,10 +109,10 @@ class Study:
             try:
                 export = export_of(model, Candidate(placement, method), _WEIGHTS_MINIBATCHES)
             except InvalidInput as error:
-                yield TrainedRow(*_key(row), None, str(error))
+                yield TrainedRow(*_key(row), refused=str(error))
                 continue
             folder = written(export, self.folder / f"w-{name}-{ranks}-{method_name}")
-            yield TrainedRow(*_key(row), weights_difference(export, folder, _WEIGHTS_MINIBATCHES))
+            yield TrainedRow(*_key(row), *weights_difference(export, folder, _WEIGHTS_MINIBATCHES))
 
     def speeds(self, name: str, speeds: tuple[float, ...]) -> list[SpeedRow]:
         """Return what every cut takes in torch's runtime, and the plan in ours too, in turns."""
@@ -160,6 +162,7 @@ def weights_table(rows: Sequence[TrainedRow]) -> DataFrame:
             "method": row.method,
             "stages": row.configuration,
             "largest difference": "refused" if row.difference is None else f"{row.difference:.1e}",
+            "largest change": "–" if row.difference is None else f"{row.moved:.1e}",
         }
         for row in rows
     )

@@ -47,9 +47,9 @@ def test_every_model_is_cut_in_every_way() -> None:
 
 def test_tables() -> None:
     trained = [
-        TrainedRow("vgg16", 2, "stash", "1-1", 1e-12),
-        TrainedRow("gpt2-tied", 2, "stash", "1-1", None, "stages share"),
-        TrainedRow("gpt2-tied", 4, "stash", "1-1", None, "stages share"),
+        TrainedRow("vgg16", 2, "stash", "1-1", 1e-12, 0.1),
+        TrainedRow("gpt2-tied", 2, "stash", "1-1", refused="stages share"),
+        TrainedRow("gpt2-tied", 4, "stash", "1-1", refused="stages share"),
     ]
     assert list(weights_table(trained)["largest difference"]) == ["1.0e-12", "refused", "refused"]
     assert refusals(trained) == ["gpt2-tied with stash: stages share"]
@@ -70,4 +70,5 @@ def test_tied_weights_are_trained_by_torch_as_by_the_reference(tmp_path: Path) -
     difference = found["1f1b-flush"].difference
     assert difference is not None
     assert difference < 1e-10
+    assert found["1f1b-flush"].moved > 1e-3
     assert "whose copies an asynchronous export" in found["stash"].refused
