@@ -12,12 +12,13 @@ from .io.documents import write_document as write_document
 from .models.huggingface import from_huggingface as from_huggingface
 from .models.model_reference import ModelReference as ModelReference
 from .models.task import Task as Task
+from .placement.candidate import Candidate as Candidate
 from .placement.measurement import FailedMeasurement as FailedMeasurement
 from .placement.measurement import Measurement as Measurement
 from .placement.placement import Placement as Placement
 from .placement.placement_file import PlacementFile as PlacementFile
 from .placement.placement_file import read_placement as read_placement
-from .planners.plan import plan as plan
+from .planners.plain_data import plan as plan
 from .planners.problem.problem import PlanningProblem as PlanningProblem
 from .planners.registry import PLANNERS as PLANNERS
 from .planners.replanning import Elastic as Elastic

@@ -8,7 +8,9 @@ Importing this package registers them: ``PlacementEnv`` as ``drlpp/PlacementLive
 import gymnasium as _gym
 
 from drlpp.envs.action_codec import ActionCodec
+from drlpp.envs.contracted_measurer import ContractedMeasurer
 from drlpp.envs.cost_prior import CostPrior
+from drlpp.envs.episode_state import EpisodeState
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
@@ -18,12 +20,14 @@ from drlpp.envs.stepwise_env import StepwisePlacementEnv
 __all__ = [
     "ActionCodec",
     "Measurer",
+    "ContractedMeasurer",
     "CostPrior",
     "MeasurementMemory",
     "MemorySummary",
     "PlacementEnv",
     "StepwisePlacementEnv",
     "MeasuringEnv",
+    "EpisodeState",
 ]
 
 for _name, _stepwise in (("Placement", False), ("PlacementStepwise", True)):

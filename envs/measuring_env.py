@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
+from drlpp.envs.episode_state import EpisodeState
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
@@ -56,6 +57,27 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         )
         self.invalid_reward = invalid_reward
         self._owns_measurer = owns_measurer
+        self._seed: int | None = None
+        self._last: tuple[Candidate, Outcome] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Note the seed; without one the last stays."""
+        super().reset(seed=seed, options=options)
+        self._seed = self._seed if seed is None else seed
+        return np.zeros(self.observation_space.shape or (), np.float32), {}
+
+    @property
+    def state(self) -> EpisodeState | None:
+        """What the last measurement was of and what it gave; None before the first.
+
+        It can be written with ``write_document``, read with ``read_document`` and replayed on a
+        measurer of the same model and accelerators (:meth:`EpisodeState.replay`).
+        """
+        if self._last is None:
+            return None
+        return EpisodeState.of(self.memory, *self._last, self._seed)
 
     @property
     def graph(self) -> OpGraph:
@@ -93,11 +115,13 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         One that cannot be run is a failed measurement, ``invalid placement``, and does not count as
         measured.
         """
+        outcome: Outcome
         try:
             outcome, _ = self.memory.measure(candidate)
         except InvalidInput as error:
             # Also one that the method cannot run, such as 2BW with too many minibatches in flight.
-            return FailedMeasurement(failure=INVALID, reason=str(error))
+            outcome = FailedMeasurement(failure=INVALID, reason=str(error))
+        self._last = candidate, outcome
         return outcome
 
     def _reward(self, candidate: Candidate) -> tuple[float, dict[str, Any]]:

@@ -54,9 +54,9 @@ from drlpp import (
     TrainerCallbacks,
     Workload,
     from_huggingface,
-    plan,
     write_document,
 )
+from drlpp.planners import plan
 
 BATCH_SIZE = 32
 LENGTH = 12

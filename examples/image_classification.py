@@ -43,9 +43,9 @@ from drlpp import (
     Task,
     TrainerCallbacks,
     Workload,
-    plan,
     write_document,
 )
+from drlpp.planners import plan
 
 BATCH_SIZE = 32
 OPTIMIZER = OptimizerSpec.parse("sgd", lr=0.05, nesterov=True, weight_decay=5e-4)

@@ -53,9 +53,9 @@ from drlpp import (
     Task,
     TrainerCallbacks,
     Workload,
-    plan,
     write_document,
 )
+from drlpp.planners import plan
 
 BATCH_SIZE = 32
 LENGTH = 64

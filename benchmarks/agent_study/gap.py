@@ -29,7 +29,8 @@ from benchmarks.agent_study.methods import METHODS, history_of
 from benchmarks.options import JsonOption
 from benchmarks.report import terminal
 from drlpp.cli.command_line import build_console
-from drlpp.cli.planning.planning_input import read_profile, read_speeds
+from drlpp.cli.planning.planning_input import read_speeds
+from drlpp.costs.profile_files import read_profile
 from drlpp.errors import InvalidInput
 from drlpp.io.formatting import seconds_text
 from drlpp.specs.cluster import Link

@@ -11,6 +11,7 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Contender, Heat
 from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.envs.episode_state import EpisodeState
 from drlpp.envs.measurements_file import Entry, Header
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
@@ -122,6 +123,16 @@ def every_document() -> dict[str, Document]:
         EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),
         PartsIndex(number=2, attempt=3, workers=(0, 1, 2), leaders=(0, 2)),
         TrustRecord(folder="/runs/mine", run=(1, 2), packages={"mymodels": "/mymodels.py"}),
+        EpisodeState(
+            model=graph.model,
+            graph_fingerprint=graph.fingerprint,
+            accelerators=4,
+            minibatches=30,
+            seed=3,
+            placement=placement,
+            method=_METHOD,
+            outcome=_MEASUREMENT,
+        ),
         Hyperparameters(temperature=1.0),
         GuidedHyperparameters(),
     ]

@@ -23,6 +23,7 @@ from rich.console import Console
 from drlpp.cli.common_options import is_quiet
 from drlpp.cli.program_console import ProgramConsole, wrapped
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
+from drlpp.exporting.cut_at import CutAt
 from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
 from drlpp.io.trust import named_in, require_trust
 from drlpp.models.model_reference import ModelReference
@@ -125,6 +126,25 @@ OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.modul
 
 
 POLICY_HELP = policy_help()
+CutAtOption = Annotated[
+    CutAt,
+    typer.Option(
+        help="What stages may divide: modules of the model stay whole, or layers of a decoder, as "
+        "programs that divide lists of them need it (drlpp export).",
+    ),
+]
+
+CompareOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--compare",
+        metavar="FORMAT:LAYOUT",
+        help="A layout of yours to compare with: megatron:'Et*3|tt|tL', torchtitan:FILE.toml, "
+        "deepspeed:0,3,5 (parts), vllm:9,10,9, or modules:a.1,b (where stages begin); may be "
+        "repeated.",
+    ),
+]
+
 MethodOptions = Annotated[
     list[str],
     typer.Option(

@@ -184,8 +184,8 @@ def _check_new(output: Path) -> None:
 
 def _costs(plan: ExecutionPlan, path: Path | None) -> tuple[Profile, str]:
     """Return a profile of the model, and where it is from."""
-    from drlpp.cli.planning.planning_input import read_profile
     from drlpp.costs.estimated_profile import estimate_profile
+    from drlpp.costs.profile_files import read_profile
 
     assert plan.graph is not None
     if path is None:

@@ -15,6 +15,8 @@ from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
+    CompareOptions,
+    CutAtOption,
     DeviceOption,
     GroupOptions,
     MethodOptions,
@@ -38,6 +40,7 @@ from drlpp.cli.learning_job import Job, run_job
 from drlpp.cli.report_command import end_with_report
 from drlpp.cli.run_record import run_record
 from drlpp.errors import InvalidInput
+from drlpp.exporting.cut_at import CutAt
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
 
@@ -116,6 +119,8 @@ def learn(
         float | None,
         typer.Option(help="For time-to-loss; else what plain PyTorch reaches in 3 epochs."),
     ] = None,
+    cut_at: CutAtOption = CutAt.OPERATORS,
+    compare: CompareOptions = [],  # noqa: B006
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
     ] = False,
@@ -124,7 +129,9 @@ def learn(
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capturing.capture import capture
+    from drlpp.cli.layouts import layout_contenders
     from drlpp.comparison.contenders import RIVALS
+    from drlpp.exporting.module_cuts import contracted_at
     from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
@@ -151,6 +158,7 @@ def learn(
     race_data = None if data is None else RaceData(captured, data, seed, _tell)
     emulated = emulated_speeds(speeds, workers)
     workers = workers or (len(emulated) if emulated else default_num_workers())
+    layouts = layout_contenders(compare, captured, workers, method)
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
@@ -164,6 +172,10 @@ def learn(
         "optimizer": optimizer_spec.settings,
         "seed": seed,
     }
+    contracted = None
+    if cut_at is not CutAt.OPERATORS:
+        contracted = contracted_at(captured.task.module, captured.graph, cut_at)
+        settings["cut_at"] = cut_at.value
     again = restarted()
     with (
         open_run_folder(
@@ -180,6 +192,9 @@ def learn(
         )
         if emulated:
             console.print(emulation_text(emulated), soft_wrap=True)
+        if contracted is not None:
+            divided = f"{len(contracted.graph)} {cut_at}"
+            console.print(f"the agent cuts between {divided}; rivals between operators")
         if method.recomputation_text:
             console.print(method.recomputation_text, soft_wrap=True)
         job = Job(
@@ -195,6 +210,8 @@ def learn(
             chooses_microbatches="microbatches" not in options,
             race_data=race_data,
             target_loss=target_loss,
+            layouts=layouts,
+            contracted=contracted,
         )
         with ClusterSession(
             captured,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
 
     from drlpp.agents import AgentHyperparameters
     from drlpp.comparison.comparison_file import Comparison
+    from drlpp.comparison.contenders import Contender
+    from drlpp.costs.contracted_profile import ContractedGraph
     from drlpp.costs.profile import Profile
-    from drlpp.envs import CostPrior, MeasurementMemory
+    from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.runtime import ClusterSession, TimeSpent
@@ -45,12 +48,20 @@ class Job:
     chooses_microbatches: bool
     race_data: RaceData | None
     target_loss: float | None
+    layouts: Mapping[str, Contender]
+    contracted: ContractedGraph | None = None
+
+    def candidate(self, measured: Candidate) -> Candidate:
+        """Return a candidate of the agent's as one of operators."""
+        if self.contracted is None:
+            return measured
+        return self.contracted.expanded_candidate(measured)
 
 
 def run_job(job: Job, session: ClusterSession) -> None:
     """Profile, learn, compare, export the best placement; then race it to a loss, if asked to."""
     from drlpp.costs.memory import MemoryModel
-    from drlpp.envs import CostPrior, MeasurementMemory
+    from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
     from drlpp.errors import HostLost
     from drlpp.runtime import load_or_measure_profile
 
@@ -59,9 +70,14 @@ def run_job(job: Job, session: ClusterSession) -> None:
     path = job.out / "measurements.jsonl"
     if job.chooses_microbatches:
         _choose_microbatches(job, session, profile, cluster, measured=path.exists())
-    memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
     memory_model = MemoryModel.of(session.method, session.optimizer)
-    declared = CostPrior.of(profile, cluster, session.method, memory_model)
+    measurer: Measurer = session
+    known = profile
+    if job.contracted is not None:
+        measurer = ContractedMeasurer(session, job.contracted)
+        known = job.contracted.profile(profile)
+    memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions)
+    declared = CostPrior.of(known, cluster, session.method, memory_model)
     try:
         comparison = None
         if _learn(job, session, memory, declared):
@@ -89,7 +105,7 @@ def _race_to_loss(
     for candidate, _ in memory.fastest(memory.distinct):
         stages = candidate.placement.stages
         kind = len(stages), any(len(stage.accelerators) > 1 for stage in stages)
-        fastest.setdefault(kind, Contender.of(candidate, job.agent))
+        fastest.setdefault(kind, Contender.of(job.candidate(candidate), job.agent))
     named = list(fastest.values())[: job.finalists]
     folder = job.out / "race"
     folder.mkdir(exist_ok=True)
@@ -135,7 +151,7 @@ def _learn(
         if candidate not in timelines:
             return None
         title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        pipeline = session.plan(candidate).pipeline
+        pipeline = session.plan(job.candidate(candidate)).pipeline
         return draw(timelines[candidate], title, pipeline, width_inches=_PANEL_INCHES)
 
     write_search_layout(job.out)
@@ -178,9 +194,10 @@ def _compare(
     job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
+    from drlpp.cli.layouts import measured_lines
     from drlpp.cli.showing.tables import describe
     from drlpp.comparison.compare import compare
-    from drlpp.comparison.contenders import Contender
+    from drlpp.comparison.contenders import Contender, Heat
     from drlpp.comparison.race import RaceRules
     from drlpp.comparison.rivals import rival_heats
     from drlpp.errors import RunFailure
@@ -190,7 +207,13 @@ def _compare(
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
     finalists = [
-        Contender.of(candidate, job.agent) for candidate, _ in memory.fastest(job.finalists)
+        Contender.of(job.candidate(candidate), job.agent)
+        for candidate, _ in memory.fastest(job.finalists)
+    ]
+    # Their method may have got its microbatches after they were read.
+    own = [
+        Heat(candidates=(layout.model_copy(update={"method": session.method}),))
+        for layout in job.layouts.values()
     ]
     begin = time.perf_counter()
     try:
@@ -198,7 +221,7 @@ def _compare(
             comparison = compare(
                 session,
                 finalists,
-                rival_heats(session, profile, cluster),
+                [*rival_heats(session, profile, cluster), *own],
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
@@ -209,6 +232,8 @@ def _compare(
     write_race(job.out, comparison)
     console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
     console.print(describe(comparison))
+    for line in measured_lines(comparison, job.layouts):
+        console.print(line, soft_wrap=True, markup=False)
     return comparison
 
 
@@ -247,7 +272,7 @@ def _export_best_so_far(
     if best is None:
         console.print("stopped before any placement was measured")
         return
-    contender = Contender.of(best[0], job.agent).with_outcome(best[1])
+    contender = Contender.of(job.candidate(best[0]), job.agent).with_outcome(best[1])
     path = export(session, contender, cluster, job.out)
     stopped = (
         f"after {memory.distinct} of {job.budget} placements"

@@ -35,6 +35,7 @@ from drlpp.cli.doctor_command import examine
 from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.export_command import export_placement
 from drlpp.cli.learn_command import learn
+from drlpp.cli.planning.convert_command import convert_profile
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
 from drlpp.cli.race_command import race_model
 from drlpp.cli.report_command import report_run
@@ -275,6 +276,7 @@ app.command("race")(with_common_options(race_model, quiet=True, as_json=True))
 app.add_typer(cluster_app, name="cluster")
 app.command("profile")(with_common_options(profile_model, quiet=True, as_json=True))
 app.command("plan")(with_common_options(plan_placement, quiet=True))
+app.command("convert")(with_common_options(convert_profile, quiet=True, as_json=True))
 app.command("timeline")(with_common_options(show_timeline, quiet=True, as_json=True))
 app.command("export")(with_common_options(export_placement, quiet=True, as_json=True))
 app.command("schema")(with_common_options(print_schema))

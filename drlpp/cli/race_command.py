@@ -10,6 +10,7 @@ import typer
 from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
+    CompareOptions,
     DeviceOption,
     GroupOptions,
     MethodOptions,
@@ -77,6 +78,7 @@ def race_model(
         list[Path],
         typer.Option(help="A placement.json that takes part as it is; may be repeated."),
     ] = [],  # noqa: B006 - typer copies it
+    compare: CompareOptions = [],  # noqa: B006
     workers: Annotated[
         int | None, typer.Option(min=1, help="4, or all that torchrun has started.")
     ] = None,
@@ -116,6 +118,7 @@ def race_model(
 ) -> dict[str, Any]:
     """Train candidates in turns on your data, plain PyTorch among them, until one is first."""
     from drlpp.capturing.capture import capture
+    from drlpp.cli.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession, default_num_workers, restarted
     from drlpp.schedule.method import choose_method
@@ -137,6 +140,7 @@ def race_model(
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
     emulated = emulated_speeds(speeds, workers)
     workers = workers or (len(emulated) if emulated else default_num_workers())
+    layouts = layout_contenders(compare, captured, workers, method)
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {
         "model": reference.model_dump(),
@@ -149,6 +153,8 @@ def race_model(
         "placements": [path.read_text() if path.exists() else str(path) for path in placement],
         "seed": seed,
     }
+    if layouts:
+        settings["layouts"] = [layout.model_dump() for layout in layouts.values()]
     options = RaceOptions(
         target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
     )
@@ -170,7 +176,7 @@ def race_model(
         ) as session,
     ):
         keep_options(folder)
-        named = _named(session, placement, trust)
+        named = [*_named(session, placement, trust), *layouts.values()]
         run_and_report(console, session, named, race_data, folder, options)
         end_with_report(console, folder)
     return run_record(folder)

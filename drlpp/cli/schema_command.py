@@ -46,6 +46,7 @@ def all_schemas() -> dict[str, dict[str, Any]]:
     import drlpp.cli.showing.tables
     import drlpp.runtime.training.checkpoint_store
     import drlpp.runtime.training.evaluation_file  # noqa: F401
+    from drlpp.envs.episode_state import EpisodeState  # noqa: F401
     from drlpp.envs.measurements_file import Entry, Header
     from drlpp.io.documents import document_kinds
     from drlpp.io.schemas import schema_of, schema_of_lines

@@ -22,11 +22,15 @@ RIVALS = (PLAIN, "data-parallel", GPIPE.name, FLUSHED_1F1B.name, "pipedream", "e
 """The kinds of what a user has without an agent, in the order of the table."""
 
 
+YOURS = "your layout"
+"""What a user's own layouts begin with, which are rivals as well."""
+
+
 class Contender(Record):
     """What is measured, how it runs, and who found it.
 
     Attributes:
-        found_by: an agent, or one of :data:`RIVALS`.
+        found_by: an agent, one of :data:`RIVALS`, or a layout of the user's (:data:`YOURS`).
         placement: None for plain PyTorch.
         method: how it runs.
         threads: of plain PyTorch; None where it computes on a GPU.
@@ -75,7 +79,7 @@ class Contender(Record):
     @property
     def is_rival(self) -> bool:
         """Whether a user has it without an agent."""
-        return self.found_by in RIVALS
+        return self.found_by in RIVALS or self.found_by.startswith(YOURS)
 
     @property
     def key(self) -> Hashable:

@@ -49,8 +49,9 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
         trains_itself: whether the format is of a program with schedules and passes of its own.
 
     Raises:
-        InvalidInput: an asynchronous schedule runs on branches where the export is to do the same,
-            the method has an option that no export knows, or stages share a parameter.
+        InvalidInput: an asynchronous schedule runs on branches, or on stages that share a
+            parameter, where the export is to do the same; or the method has an option that no
+            export knows.
     """
     _check_options(plan.method)
     placement, method = plan.placement, plan.method
@@ -79,7 +80,7 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
         method = method.model_copy(update={"precision": "float32", "loss_scale": None})
     assert plan.graph is not None
     pipeline = single.pipeline(plan.graph)
-    notes += _ties(single, plan.graph, trains_itself=trains_itself)
+    notes += _ties(single, plan.graph, trains_itself=trains_itself, flushes=method.flushes)
     if branches := _branches(pipeline):
         if not method.flushes and not trains_itself:
             raise InvalidInput(
@@ -91,7 +92,9 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
     return Nearest(Candidate(single, method), tuple(notes))
 
 
-def _ties(placement: Placement, graph: OpGraph, *, trains_itself: bool) -> Iterator[str]:
+def _ties(
+    placement: Placement, graph: OpGraph, *, trains_itself: bool, flushes: bool
+) -> Iterator[str]:
     """Yield a sentence for the parameters that several stages share.
 
     Raises:
@@ -99,12 +102,14 @@ def _ties(placement: Placement, graph: OpGraph, *, trains_itself: bool) -> Itera
     """
     for stages, shared in placement.ties(graph).items():
         names = f"{' and '.join(map(str, stages))} share {', '.join(one.name for one in shared)}"
-        if not trains_itself:
+        if trains_itself:
+            yield f"stages {names}; the program there has to keep the copies the same"
+        elif not flushes:
             raise InvalidInput(
-                f"stages {names}, whose copies the export would not keep the same; put the "
-                "operators that read it into one stage, or give each a weight of its own"
+                f"stages {names}, whose copies an asynchronous export would not keep the same; "
+                "export a schedule that flushes (--policy sync), put the operators that read it "
+                "into one stage, or give each a weight of its own"
             )
-        yield f"stages {names}; the program there has to keep the copies the same"
 
 
 def with_method(nearest: Nearest, method: Method, note: str) -> Nearest:

@@ -178,6 +178,10 @@ class TorchExport:
             arrives=arrives,
             leaves=[[_spec(spec) for spec in link.leaving] for link in links],
             aliases=dict(captured.aliases),
+            ties=[
+                (list(stages), [shared.name for shared in tied])
+                for stages, tied in self.nearest.candidate.placement.ties(captured.graph).items()
+            ],
             asynchrony=None if method.flushes else _asynchrony(schedule, method),
         )
 

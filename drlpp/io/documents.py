@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
@@ -166,22 +166,38 @@ def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentTyp
         InvalidFile: naming the file, the field, and what was expected there.
     """
     path = Path(path)
-    content = read_mapping(path)
+    return document_of(read_mapping(path), expected, str(path))
+
+
+def document_of(
+    fields: Mapping[str, Any], expected: type[DocumentType], where: str
+) -> DocumentType:
+    """Validate the content of a document of the kind ``expected``.
+
+    Args:
+        fields: ``kind``, ``version`` and all others.
+        expected: its kind.
+        where: where it is from, for messages.
+
+    Raises:
+        InvalidFile: naming the field, and what was expected there.
+    """
+    content = dict(fields)
     kind = content.pop("kind", None)
     if kind != expected.kind:
         found = f"is a {kind} file" if kind else "has no field 'kind'"
-        raise InvalidFile(f"{path}: expected a {expected.kind} file, but it {found}")
-    _check_version(path, content.pop("version", None), expected)
+        raise InvalidFile(f"{where}: expected a {expected.kind} file, but it {found}")
+    _check_version(where, content.pop("version", None), expected)
     unknown = next((field for field in content if field not in expected.model_fields), None)
     if unknown is not None:
         raise InvalidFile(
-            f"{path}: field '{unknown}' is unknown; a {kind} file has the fields "
+            f"{where}: field '{unknown}' is unknown; a {kind} file has the fields "
             f"{', '.join(expected.model_fields)}"
         )
     try:
         return expected.model_validate(content)
     except ValidationError as error:
-        raise InvalidFile(f"{path}: {first_problem(error)}") from None
+        raise InvalidFile(f"{where}: {first_problem(error)}") from None
 
 
 def read_any_document(path: str | Path) -> Document:
@@ -286,14 +302,14 @@ def parse_mapping(text: str, where: str, *, is_yaml: bool = False) -> dict[str, 
     return content
 
 
-def _check_version(path: Path, version: object, expected: type[Document]) -> None:
+def _check_version(where: str, version: object, expected: type[Document]) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise InvalidFile(
-            f"{path}: field 'version' is {version!r}, expected {expected.current_version}"
+            f"{where}: field 'version' is {version!r}, expected {expected.current_version}"
         )
     if version > expected.current_version:
         raise InvalidFile(
-            f"{path}: written by a newer drlpp (format version {version}; this one reads up to "
+            f"{where}: written by a newer drlpp (format version {version}; this one reads up to "
             f"{expected.current_version}); upgrade drlpp to read it"
         )
 

@@ -310,7 +310,6 @@ def test_clusters_that_cannot_be(
         (["--profile", "PROFILE", *LINKS, "--speeds", "1,-1"], "must be a number above 0"),
         (["--profile", "PROFILE", *LINKS, "--cluster", "CLUSTER"], "leave out --accelerators"),
         (["--profile", "PROFILE", *LINKS, "--method", "magic"], "planner 'magic' is unknown"),
-        (["--profile", "PROFILE", *LINKS, "-o", "x.json"], "-o needs MODEL"),
         (
             ["--profile", "PROFILE", *LINKS, "--memory", 300, "--optimizer", "sgd"],
             "misses 1,314 bytes: its stage 1 (op2 to op2) needs 1,614 bytes",

@@ -26,7 +26,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.batches import tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.torch_versions import pipelines_take_functions
-from tests.support.models import structured
+from tests.support.models import structured, tied
 from tests.support.models.captured_zoo import captured_in_float64
 from tests.support.programs.without_drlpp import torchrun
 from tests.support.training.pipelines import in_a_row, random_order
@@ -196,6 +196,19 @@ def test_inputs_by_keyword_and_a_loss_of_the_models_own(tmp_path: Path) -> None:
     own = capture(structured.own_loss())
     trainings = {"flushed": (FLUSHED, SGD), "stash": ON_TWO["stash"]}
     check_trainings(own, in_a_row(own.graph, 0, 1), trainings, tmp_path)
+
+
+@pytest.mark.system
+def test_copies_of_shared_weights_stay_the_same(tmp_path: Path) -> None:
+    """A weight on stages 0 and 1, one on 0, 2 and 3; each counts once in the norm for clipping."""
+    shared = capture(ModelReference.named("tests.support.models.tied:tied"), seed=1)
+    placement = tied.placements(shared)["straight"]
+    assert list(placement.ties(shared.graph)) == [(0, 1), (0, 2, 3)]
+    clipped = FLUSHED.model_copy(update={"clip_norm": 0.05})
+    trainings = {"gpipe": (GPIPE, SGD), "flushed": (FLUSHED, ADAM), "clipped": (clipped, SGD)}
+    check_trainings(shared, placement, trainings, tmp_path)
+    rebuilt = shared.reference.build()
+    rebuilt.module.load_state_dict(torch.load(tmp_path / "gpipe.pt"))
 
 
 def test_a_bundle_says_how_to_give_inputs_and_refuses_several_targets(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from drlpp.cli.command_line import (
     POLICY_HELP,
     AcceleratorsOption,
     BandwidthOption,
+    CompareOptions,
+    CutAtOption,
     DeviceOption,
     GroupOptions,
     LatencyOption,
@@ -31,6 +33,7 @@ from drlpp.cli.command_line import (
 )
 from drlpp.cli.common_options import with_common_options
 from drlpp.errors import InvalidInput
+from drlpp.exporting.cut_at import CutAt
 from drlpp.schedule.method import DeviceChoice
 
 if TYPE_CHECKING:
@@ -69,30 +72,44 @@ def profile_model(
         typer.Option(min=1, help="Of the cluster; 2, or all that torchrun has started."),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure nothing here, but read what modules took: a trace of torch.profiler "
+            "(.json, .json.gz; recorded with_stack=True), or a table (.csv) by their names."
+        ),
+    ] = None,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> dict[str, Any]:
     """Measure what every operator of a model costs on a worker, and the link between workers."""
+    from drlpp.cli.planning.timed_modules import timed_profile
     from drlpp.cli.showing.tables import describe
     from drlpp.io.documents import write_document
     from drlpp.runtime import ClusterSession, default_num_workers
 
     reference = model_reference(model, size, model_option)
-    workers = workers or default_num_workers(on_this_machine=2)
-    with (
-        said_if_long(f"profiling {reference}"),
-        ClusterSession(
-            reference, workers=workers, device=device, timeout_seconds=timeout
-        ) as session,
-    ):
-        profile, measured = session.profile(repeats)
-    write_document(output, profile)
     console = build_console()
+    if times is not None and cluster is not None:
+        raise InvalidInput("--times says nothing of links; leave out --cluster")
+    measured = None
+    if times is not None:
+        profile = timed_profile(reference, times)
+    else:
+        workers = workers or default_num_workers(on_this_machine=2)
+        with (
+            said_if_long(f"profiling {reference}"),
+            ClusterSession(
+                reference, workers=workers, device=device, timeout_seconds=timeout
+            ) as session,
+        ):
+            profile, measured = session.profile(repeats)
+    write_document(output, profile)
     console.print(describe(profile))
     console.print(f"written to {output}")
-    if cluster is not None:
+    if cluster is not None and measured is not None:
         write_document(cluster, measured)
         console.print(describe(measured))
         console.print(f"written to {cluster}")
@@ -150,8 +167,15 @@ def plan_placement(
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
     optimizer_option: OptimizerOptions = [],  # noqa: B006
     parameter_group: GroupOptions = [],  # noqa: B006
+    cut_at: CutAtOption = CutAt.OPERATORS,
+    compare: CompareOptions = [],  # noqa: B006 - typer copies it
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write a placement.json; PipeDream's graph.txt with stages, if it ends in .txt.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of planners that draw at random.")] = 0,
@@ -165,6 +189,8 @@ def plan_placement(
     from contextlib import suppress
     from dataclasses import replace
 
+    from drlpp.cli.planning.compared_layouts import compared_layouts
+    from drlpp.cli.planning.cutting import Cutting
     from drlpp.cli.planning.planning_input import PlanningInput
     from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
@@ -177,10 +203,10 @@ def plan_placement(
     if method not in (BEST, *PLANNERS):
         known = ", ".join((BEST, *PLANNERS))
         raise InvalidInput(f"planner {method!r} is unknown; there are {known}")
-    if output is not None and (model is None or all_methods):
-        raise InvalidInput(
-            "a placement.json names the model that it places: -o needs MODEL, and one --method"
-        )
+    if output is not None and all_methods:
+        raise InvalidInput("-o writes one plan: leave out --all, or name one --method")
+    if compare and all_methods:
+        raise InvalidInput("--compare stands beside one plan: leave out --all")
     options = read_options(method_option, "method", "accumulate=4")
     automatic = in_flight == "auto"
     if in_flight is None and method == BEST and not all_methods:
@@ -217,6 +243,10 @@ def plan_placement(
         problem = replace(problem, memory=MemoryModel.of(run, updates))
     if no_replication:
         problem = replace(problem, replicate=False)
+    cutting = None
+    if cut_at is not CutAt.OPERATORS:
+        cutting = Cutting.of(cut_at, given, problem, run)
+        problem = cutting.problem
     plays = given.profile is not None
     if method == BEST and not plays:
         # Whose tensors and costs are no pipeline's.
@@ -267,12 +297,31 @@ def plan_placement(
             if plays and chosen.runnable:
                 proposal = played(chosen, run, deepen=automatic)
                 chosen = proposal.plan
+    cut_costs: str | None = None
+    of_operators = chosen
+    if cutting is not None:
+        of_operators = cutting.expanded(chosen)
+        if proposal is not None:
+            with said_if_long("planning with cuts between operators"):
+                planner = None if method == BEST else method
+                cut_costs = cutting.costs(proposal, planner, run, deepen=automatic)
+    layouts = compared_layouts(compare, given, of_operators, run, deepen=automatic)
     if automatic and proposal is not None:
         run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})
     if as_json:
-        console.print_json(data=plan_record(chosen, proposal, choice, sharing))
+        record = plan_record(chosen, proposal, choice, sharing)
+        if cut_costs is not None:
+            record["cut_at"] = cut_costs
+        if layouts:
+            record["compared"] = [layout.record() for layout in layouts]
+        console.print_json(data=record)
     else:
         console.print(plan_report(chosen, proposal, choice, sharing))
+        if cut_costs is not None:
+            console.print(cut_costs, soft_wrap=True)
+        for layout in layouts:
+            planned = proposal.seconds_per_minibatch if proposal is not None else 0.0
+            console.print(layout.line(planned), soft_wrap=True, markup=False)
     if output is not None:
-        write_plan(output, chosen, given, run, updates)
+        write_plan(output, of_operators, given, run, updates)
         console.print(f"written to {output}")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from drlpp.costs.pipedream_profile import read_pipedream_profile
 from drlpp.costs.profile import Profile
+from drlpp.costs.profile_files import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.io.documents import first_problem, read_document, read_mapping
@@ -88,17 +88,6 @@ class PlanningInput:
                 cluster.memory_bytes[0] if memory is None else memory,
             )
         return cls(replace(problem, cluster=cluster))
-
-
-def read_profile(path: Path) -> Profile:
-    """Read a profile of this project, or PipeDream's ``graph.txt``.
-
-    Raises:
-        InvalidFile: naming the file and what is wrong in it.
-    """
-    if path.suffix in {".json", ".yaml", ".yml"}:
-        return read_document(path, Profile)
-    return read_pipedream_profile(path)
 
 
 def read_speeds(text: str) -> tuple[float, ...]:

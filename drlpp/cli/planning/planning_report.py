@@ -14,9 +14,12 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from drlpp.cli.planning.planning_input import PlanningInput
+from drlpp.costs.pipedream_writer import write_pipedream_profile
+from drlpp.costs.workload_graph import graph_of_workload
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.io.formatting import seconds_text
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
@@ -349,26 +352,36 @@ def plans_table(
 def write_plan(
     path: Path, plan: Plan, given: PlanningInput, method: Method, optimizer: OptimizerSpec
 ) -> None:
-    """Write a plan as a placement.json, which ``drlpp train`` takes.
+    """Write a plan as a placement.json, which ``drlpp train`` takes if it names a model.
+
+    In a file that ends in ``.txt`` it is PipeDream's ``graph.txt`` with the stage of every node.
 
     Raises:
         InvalidInput: if its stages cannot be run as a pipeline, or do not fit into memory, or the
             weight policy cannot train with them.
     """
-    assert given.reference is not None
-    assert given.profile is not None
     if plan.prediction.missing_bytes:
         raise InvalidInput(
             f"{plan.placement.configuration} misses {plan.prediction.missing_bytes:,.0f} bytes of "
             "memory; plan it with a method that keeps to the limit, such as exact"
         )
-    graph, cluster = given.profile.graph, plan.problem.cluster
+    workload, cluster = plan.problem.workload, plan.problem.cluster
+    graph = graph_of_workload(workload) if given.profile is None else given.profile.graph
+    if path.suffix == ".txt":
+        if given.profile is None:
+            raise InvalidInput(f"{path}: an instance has no graph.txt; name a .json file")
+        plan.placement.validate_for(graph, cluster.accelerators)
+        stage_of = plan.placement.stage_of_operator(len(graph))
+        write_pipedream_profile(path, given.profile, stage_of)
+        return
+    # Of costs without a model the file has the name, which nothing can build it by.
+    reference = given.reference or ModelReference(name=f"<{graph.model}>")
     candidate = Candidate(plan.placement, method)
     write_document(
         path,
         PlacementFile.of(
             ExecutionPlan.of(candidate, graph, cluster.accelerators),
-            given.reference,
+            reference,
             graph,
             cluster,
             optimizer=optimizer,

@@ -52,6 +52,7 @@ class Facts:
         arrives: of every stage, what the one before sends; of the first one its inputs.
         leaves: of every stage, what it sends to the next; of the last one what the model returns.
         aliases: for every further name of a shared weight the one that the stages have.
+        ties: weights that several stages hold copies of, with these stages.
         asynchrony: None where the pipeline is empty at every update.
     """
 
@@ -69,6 +70,7 @@ class Facts:
     arrives: list[list[Spec]]
     leaves: list[list[Spec]]
     aliases: dict[str, str]
+    ties: list[tuple[list[int], list[str]]]
     asynchrony: Asynchrony | None = None
 
     @property

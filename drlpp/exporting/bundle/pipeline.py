@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .facts import FOLDER, Facts, Spec
 from .randomness import begin_pass
+from .ties import TiedWeights
 from .weights import Weights, weights_of
 
 try:
@@ -55,6 +56,7 @@ class Pipeline:
         self._loss: nn.Module = _filled(stages.Loss(), stored["loss"], device)
         trained = [weight for weight in self.stage.parameters() if weight.requires_grad]
         self.optimizer = _optimizer(facts, trained) if trained else None
+        self._ties = TiedWeights(self.stage, facts.ties)
         self._weights = weights_of(
             self.stage, self.optimizer, facts.clip_norm, facts.asynchrony, self._rank
         )
@@ -129,14 +131,17 @@ class Pipeline:
 
     def _update_all(self) -> None:
         """Perform the update at the end of a step; clipping takes the norm over all stages."""
-        gradients = [w.grad for w in self.stage.parameters() if w.grad is not None]
+        self._ties.sum_gradients()
+        named = dict(self.stage.named_parameters())
+        gradients = {name: w.grad for name, w in named.items() if w.grad is not None}
         if self.facts.clip_norm:
             square = torch.zeros((), dtype=torch.float64, device=self._device)
-            for gradient in gradients:
+            for name in gradients.keys() - self._ties.counted_elsewhere:
+                gradient = gradients[name]
                 square = square + torch.linalg.vector_norm(gradient).square()
             dist.all_reduce(square)
             scale = (self.facts.clip_norm / (square.sqrt() + 1e-6)).clamp(max=1.0)
-            for gradient in gradients:
+            for gradient in gradients.values():
                 gradient.mul_(scale)
         if self.optimizer is not None:
             self.optimizer.step()

@@ -1,0 +1,1 @@
+"""Placements exported for torch, executed there (README.md)."""

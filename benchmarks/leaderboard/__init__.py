@@ -1,0 +1,1 @@
+"""Agents on a fixed set of simulated problems (README.md)."""

@@ -1,0 +1,83 @@
+"""Planning with cuts between modules alone, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from drlpp.cli.planning.planning_input import PlanningInput
+from drlpp.costs.contracted_profile import ContractedGraph
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
+from drlpp.exporting.cut_at import CutAt
+from drlpp.exporting.module_cuts import contracted_at
+from drlpp.io.formatting import seconds_text
+from drlpp.planners import Plan, PlanningProblem, Proposal, best_simulated, plan, played
+from drlpp.schedule.method import Method
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """A problem of modules, made of one of operators.
+
+    Attributes:
+        cut_at: what stays whole.
+        contracted: the graph.
+        whole: the problem of operators.
+        problem: that of modules.
+    """
+
+    cut_at: CutAt
+    contracted: ContractedGraph
+    whole: PlanningProblem
+    problem: PlanningProblem
+
+    @classmethod
+    def of(
+        cls, cut_at: CutAt, given: PlanningInput, whole: PlanningProblem, method: Method
+    ) -> Cutting:
+        """Contract a problem.
+
+        Raises:
+            InvalidInput: no model is named, or it has no such modules.
+        """
+        if given.reference is None or given.profile is None:
+            raise InvalidInput(f"--cut-at {cut_at} divides the model's modules: name the MODEL")
+        module, profile = given.reference.build().module, given.profile
+        contracted = contracted_at(module, profile.graph, cut_at)
+        workload = Workload.of(contracted.profile(profile), method)
+        return cls(cut_at, contracted, whole, replace(whole, workload=workload))
+
+    def expanded(self, found: Plan) -> Plan:
+        """Return a plan of modules as one of operators."""
+        placement = self.contracted.expanded(found.placement)
+        solution = replace(found.solution, placement=placement)
+        memory = found.problem.memory
+        return replace(found, problem=replace(self.whole, memory=memory), solution=solution)
+
+    def costs(self, found: Proposal, planner: str | None, method: Method, *, deepen: bool) -> str:
+        """Return a sentence that compares a plan with the same planner's cuts between operators.
+
+        Args:
+            found: of modules.
+            planner: its name; None for the best of all.
+            method: that both run with.
+            deepen: whether in-flight depths are compared.
+        """
+        if planner is None:
+            finer = best_simulated(self.whole, method, deepen=deepen).best
+        else:
+            finer = played(plan(planner, self.whole), method, deepen=deepen)
+        own = played(self.expanded(found.plan), self._at_depth(found, method))
+        seconds, least = own.seconds_per_minibatch, finer.seconds_per_minibatch
+        return (
+            f"cut between {len(self.problem.workload)} {self.cut_at}: {seconds_text(seconds)} per "
+            f"minibatch; between {len(self.whole.workload)} operators "
+            f"{finer.plan.placement.configuration} takes {seconds_text(least)}, so whole "
+            f"{self.cut_at} cost {seconds / least - 1:+.1%} (simulated)"
+        )
+
+    @staticmethod
+    def _at_depth(found: Proposal, method: Method) -> Method:
+        if not method.schedule_kind.takes_in_flight_per_link:
+            return method
+        return method.model_copy(update={"in_flight_per_link": found.depth.per_link})

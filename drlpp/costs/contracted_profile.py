@@ -1,0 +1,146 @@
+"""A profile whose operators are groups of another's, such as modules: what is planned on it cuts
+between the groups alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import networkx
+
+from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement, Stage
+
+
+@dataclass(frozen=True)
+class ContractedGraph:
+    """A graph of groups.
+
+    Attributes:
+        graph: an operator for each group, under the group's name.
+        members: for each of them the original's operators, sorted.
+    """
+
+    graph: OpGraph
+    members: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, graph: OpGraph, named: Sequence[tuple[str, Sequence[int]]]) -> ContractedGraph:
+        """Contract a graph; groups that read from each other in a circle become one.
+
+        Args:
+            graph: the original.
+            named: groups with unique names, with every operator in one of them.
+        """
+        members, names = _in_order(graph, named)
+        group_of = {op: number for number, group in enumerate(members) for op in group}
+        # What leaves a group, and what the model returns, in the order of the original.
+        returned = set(graph.outputs)
+        readers: dict[tuple[int, int], set[int]] = {}
+        for edge in graph.edges:
+            for output in edge.outputs:
+                readers.setdefault((edge.source, output), set()).add(group_of[edge.target])
+        leaving = sorted(
+            tensor
+            for tensor in {*readers, *returned}
+            if tensor in returned or readers[tensor] != {group_of[tensor[0]]}
+        )
+        of_group: list[list[tuple[int, int]]] = [[] for _ in members]
+        for tensor in leaving:
+            of_group[group_of[tensor[0]]].append(tensor)
+        number = {tensor: index for found in of_group for index, tensor in enumerate(found)}
+        read: dict[tuple[int, int], list[int]] = {}
+        for tensor in leaving:
+            source = group_of[tensor[0]]
+            for target in sorted(readers.get(tensor, set()) - {source}):
+                read.setdefault((source, target), []).append(number[tensor])
+        operators = tuple(
+            Operator(
+                id=index,
+                name=names[index],
+                type="module",
+                module=names[index],
+                parameter_bytes=graph.held_parameter_bytes(group),
+                outputs=tuple(graph.operators[op].outputs[k] for op, k in of_group[index]),
+            )
+            for index, group in enumerate(members)
+        )
+        contracted = OpGraph(
+            model=graph.model,
+            operators=operators,
+            edges=tuple(
+                Edge(source=source, target=target, outputs=tuple(outputs))
+                for (source, target), outputs in sorted(read.items())
+            ),
+            outputs=tuple((group_of[tensor[0]], number[tensor]) for tensor in graph.outputs),
+            shared_parameters=_shared(graph, group_of),
+        )
+        return cls(contracted, members)
+
+    def profile(self, profile: Profile) -> Profile:
+        """Return the costs of the groups: the sums of their operators'."""
+        costs = []
+        for group in self.members:
+            inside = [profile.operators[op] for op in group]
+            costs.append(
+                OperatorProfile(
+                    forward_seconds=sum(cost.forward_seconds for cost in inside),
+                    backward_seconds=sum(cost.backward_seconds for cost in inside),
+                    kept_bytes=sum(cost.kept_bytes for cost in inside),
+                )
+            )
+        return profile.model_copy(update={"graph": self.graph, "operators": tuple(costs)})
+
+    def expanded(self, placement: Placement) -> Placement:
+        """Return a placement of groups as one of the original's operators."""
+        return Placement(
+            stages=tuple(
+                Stage(
+                    operators=tuple(sorted(op for g in stage.operators for op in self.members[g])),
+                    accelerators=stage.accelerators,
+                )
+                for stage in placement.stages
+            )
+        )
+
+    def expanded_candidate(self, candidate: Candidate) -> Candidate:
+        """Return the same with the placement expanded."""
+        return replace(candidate, placement=self.expanded(candidate.placement))
+
+
+def _in_order(
+    graph: OpGraph, named: Sequence[tuple[str, Sequence[int]]]
+) -> tuple[tuple[tuple[int, ...], ...], list[str]]:
+    """Return the groups in a topological order, and their names."""
+    group_of = {op: number for number, (_, group) in enumerate(named) for op in group}
+    between: networkx.DiGraph[int] = networkx.DiGraph()
+    between.add_nodes_from(range(len(named)))
+    between.add_edges_from(
+        (group_of[edge.source], group_of[edge.target])
+        for edge in graph.edges
+        if group_of[edge.source] != group_of[edge.target]
+    )
+    joined = networkx.condensation(between)
+    inside = {
+        number: sorted(op for one in joined.nodes[number]["members"] for op in named[one][1])
+        for number in joined
+    }
+    order = list(networkx.lexicographical_topological_sort(joined, key=lambda n: inside[n][0]))
+    names = []
+    for number in order:
+        first, *others = sorted(joined.nodes[number]["members"], key=lambda one: min(named[one][1]))
+        names.append(named[first][0] + (f" … {named[others[-1]][0]}" if others else ""))
+    return tuple(tuple(inside[number]) for number in order), names
+
+
+def _shared(graph: OpGraph, group_of: dict[int, int]) -> tuple[SharedParameter, ...]:
+    """Return the parameters that several groups read."""
+    found = []
+    for shared in graph.shared_parameters:
+        groups = tuple(sorted({group_of[op] for op in shared.operators}))
+        if len(groups) > 1:
+            found.append(shared.model_copy(update={"operators": groups}))
+    return tuple(found)

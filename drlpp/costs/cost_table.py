@@ -1,0 +1,215 @@
+"""A profile from a table of somebody's own costs: a row for every operator, layer or module.
+
+As CSV, or as rows of plain data with the same names::
+
+    name,forward_ms,backward_ms,output_bytes,parameter_bytes,count
+    embedding,0.4,0.9,4194304,206045184,1
+    layer,2.1,4.3,4194304,28351488,12
+    head,3.0,6.1,4,0,1
+
+Times are of a minibatch, in ``_seconds``, ``_ms`` or ``_us``. A row reads what the row before
+gives, unless ``reads`` names others (separated by ``;``), or ``-`` for the model's inputs alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.file_content import problem_of_text
+from drlpp.io.documents import StrictRecord, first_problem, read_text, write_atomically
+from drlpp.io.quantities import Count, Seconds
+
+_UNITS = {"_seconds": 1.0, "_ms": 1e-3, "_us": 1e-6}
+_NO_OPERATOR = "-"
+
+
+class CostRow(StrictRecord):
+    """What an operator, a layer or a module costs for one minibatch.
+
+    Attributes:
+        name: unique; of several equal ones that follow each other, ``name.0``, ``name.1``, …
+        forward_seconds, backward_seconds: or ``forward_ms``, ``forward_us`` and so on.
+        output_bytes: of the tensor that it gives, and of its gradient.
+        parameter_bytes: of its weights.
+        kept_bytes: kept from the forward to the backward; as large as the output if left out.
+        reads: the rows whose output it reads; the row before if left out.
+        count: how many there are, each reading the one before.
+    """
+
+    name: str = Field(min_length=1)
+    forward_seconds: Seconds
+    backward_seconds: Seconds
+    output_bytes: Count = 0
+    parameter_bytes: Count = 0
+    kept_bytes: Count | None = None
+    reads: tuple[str, ...] | None = None
+    count: int = Field(default=1, ge=1, le=100_000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _times_in_seconds(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            raise ValueError("expected a row: names of columns and their values")
+        row = dict(values)
+        for what in ("forward", "backward"):
+            given = [unit for unit in _UNITS if f"{what}{unit}" in row]
+            if len(given) > 1:
+                raise ValueError(f"{what} is given twice, as {what}{given[0]} and {what}{given[1]}")
+            for unit in given:
+                value = row.pop(f"{what}{unit}")
+                try:
+                    row[f"{what}_seconds"] = float(value) * _UNITS[unit]
+                except (TypeError, ValueError):
+                    raise ValueError(f"{what}{unit} is {value!r}; expected a number") from None
+        return row
+
+    @field_validator("reads", mode="before")
+    @classmethod
+    def _names_in_a_text(cls, value: object) -> object:
+        if isinstance(value, str):
+            return () if value == _NO_OPERATOR else tuple(name.strip() for name in value.split(";"))
+        return value
+
+
+def profile_of_table(
+    rows: Iterable[Mapping[str, object]],
+    model: str = "table",
+    batch_size: int = 1,
+    device: str = "table",
+) -> Profile:
+    """Return the profile of a table, an operator for each row and each of its ``count``.
+
+    Args:
+        rows: :class:`CostRow`'s fields, in an order in which each reads earlier ones.
+        model: a name for it.
+        batch_size: samples of a minibatch, which the costs are of.
+        device: that they were measured on.
+
+    Raises:
+        InvalidInput: naming the row, what is wrong in it and what is expected.
+    """
+    operators: list[Operator] = []
+    costs: list[OperatorProfile] = []
+    edges: list[Edge] = []
+    last_of: dict[str, int] = {}
+    for number, values in enumerate(rows, 1):
+        try:
+            row = CostRow.model_validate(values)
+        except ValidationError as error:
+            raise InvalidInput(f"row {number}: {first_problem(error)}") from None
+        names = [row.name]
+        if row.count > 1:
+            names = [f"{row.name}.{index}" for index in range(row.count)]
+        for name in (row.name, *names):
+            if name in last_of:
+                raise InvalidInput(f"row {number}: a second {name!r}; expected another name for it")
+        read = _sources(row, number, last_of, len(operators))
+        for name in names:
+            id_ = len(operators)
+            output = TensorSpec(
+                shape=(row.output_bytes // 4,), dtype="float32", bytes_=row.output_bytes
+            )
+            operators.append(
+                Operator(
+                    id=id_,
+                    name=name,
+                    type="row",
+                    module=name,
+                    parameter_bytes=row.parameter_bytes,
+                    outputs=(output,),
+                )
+            )
+            kept = row.output_bytes if row.kept_bytes is None else row.kept_bytes
+            costs.append(
+                OperatorProfile(
+                    forward_seconds=row.forward_seconds,
+                    backward_seconds=row.backward_seconds,
+                    kept_bytes=kept,
+                )
+            )
+            edges += [Edge(source=source, target=id_, outputs=(0,)) for source in read]
+            read = (id_,)
+            last_of[name] = id_
+        last_of[row.name] = len(operators) - 1
+    if not operators:
+        raise InvalidInput("the table of costs has no rows; expected one for each operator")
+    sources = {edge.source for edge in edges}
+    graph = OpGraph(
+        model=model,
+        operators=tuple(operators),
+        edges=tuple(sorted(edges, key=lambda edge: (edge.source, edge.target))),
+        outputs=tuple((id_, 0) for id_ in range(len(operators)) if id_ not in sources),
+    )
+    return Profile(graph=graph, device=device, batch_size=batch_size, operators=tuple(costs))
+
+
+def _sources(row: CostRow, number: int, last_of: Mapping[str, int], known: int) -> tuple[int, ...]:
+    """Return the operators that the first of a row reads."""
+    if row.reads is None:
+        return (known - 1,) if known else ()
+    for name in row.reads:
+        if name not in last_of:
+            raise InvalidInput(
+                f"row {number}: {row.name} reads {name!r}, which no row before it is; list rows in "
+                "the order in which they compute"
+            )
+    return tuple(sorted({last_of[name] for name in row.reads}))
+
+
+def read_cost_table(path: str | Path) -> Profile:
+    """Read a table of costs as CSV, whose first line names the columns.
+
+    Raises:
+        InvalidFile: naming the file and the row, and what is expected there.
+    """
+    path = Path(path)
+    text = read_text(path)
+    for number, line in enumerate(text.splitlines(), 1):
+        if problem := problem_of_text(line):
+            raise InvalidFile(f"{path}: line {number}: {problem}")
+    table = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    rows = []
+    for number, values in enumerate(table, 1):
+        if None in values:
+            raise InvalidFile(f"{path}: row {number}: has more values than there are columns")
+        # An empty cell is one that is left out.
+        rows.append({name: value for name, value in values.items() if value not in ("", None)})
+    try:
+        return profile_of_table(rows, model=path.stem)
+    except InvalidInput as error:
+        raise InvalidFile(f"{path}: {error}") from None
+
+
+def write_cost_table(path: str | Path, profile: Profile) -> None:
+    """Write the operators of a profile as CSV; what it has beyond them stays behind.
+
+    Of an operator with several outputs the sum of their bytes is written.
+    """
+    graph = profile.graph
+    text = io.StringIO()
+    columns = [name for name in CostRow.model_fields if name != "count"]
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    for operator, cost in zip(graph.operators, profile.operators, strict=True):
+        read = graph.predecessors[operator.id]
+        table.writerow(
+            {
+                "name": operator.name,
+                "forward_seconds": cost.forward_seconds,
+                "backward_seconds": cost.backward_seconds,
+                "output_bytes": operator.output_bytes,
+                "parameter_bytes": operator.parameter_bytes,
+                "kept_bytes": cost.kept_bytes,
+                "reads": ";".join(graph.operators[one].name for one in read) or _NO_OPERATOR,
+            }
+        )
+    write_atomically(Path(path), text.getvalue().encode())

@@ -1,0 +1,15 @@
+"""What stages may divide. Its own file, since the command line names it before torch is needed."""
+
+from enum import StrEnum
+
+
+class CutAt(StrEnum):
+    """What stages may divide.
+
+    ``modules`` are the model's children and those of its lists and Sequentials, as torchtitan and
+    DeepSpeed divide them; ``layers`` those of a decoder, as Megatron and vLLM do.
+    """
+
+    OPERATORS = "operators"
+    MODULES = "modules"
+    LAYERS = "layers"

@@ -1,0 +1,79 @@
+"""``--cut-at``: plans and agents that keep modules whole, and what that costs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from drlpp import ModelReference, Placement, read_placement
+from drlpp.capturing.capture import capture
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.io.documents import write_document
+from tests.support.programs.shell import Shell
+
+MODEL = "tests.exporting.decoder:decoder"
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+def stages_of_layers(graph: OpGraph, placement: Placement) -> dict[str, set[int]]:
+    """The stages of every layer's operators."""
+    found: dict[str, set[int]] = {}
+    for number, stage in enumerate(placement.stages):
+        for op in stage.operators:
+            if match := re.match(r"layers\.\d", graph.operators[op].module):
+                found.setdefault(match[0], set()).add(number)
+    return found
+
+
+def test_a_plan_keeps_layers_whole_and_says_what_that_costs(shell: Shell, tmp_path: Path) -> None:
+    graph = capture(ModelReference.named(MODEL)).graph
+    costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
+    arguments = ("plan", MODEL, "--profile", costs, "--accelerators", 4, "--bandwidth", 1e12)
+    arguments = (*arguments, "--no-replication", "--method", "exact")
+    written = tmp_path / "placement.json"
+    code, out, error = shell(*arguments, "--cut-at", "layers", "--json")
+    assert code == 0, error
+    layers = json.loads(out)
+    finer = json.loads(shell(*arguments, "--json")[1])
+    seconds = [r["simulated_seconds_per_minibatch"] for r in (layers, finer)]
+    assert seconds[0] > seconds[1]
+    assert f"whole layers cost {seconds[0] / seconds[1] - 1:+.1%} (simulated)" in layers["cut_at"]
+    assert layers["stages"][0]["operators"][0] == "before"
+    code, out, _ = shell(*arguments, "--cut-at", "layers", "-o", written)
+    assert layers["cut_at"] in out
+    placement = read_placement(written).resolve(graph)
+    assert len(placement.stages) == 4
+    of_layers = stages_of_layers(graph, placement)
+    assert len(of_layers) == 6
+    assert all(len(stages) == 1 for stages in of_layers.values())
+    code, _, error = shell("plan", *arguments[2:], "--cut-at", "modules")
+    assert (code, "name the MODEL" in error) == (2, True)
+
+
+@pytest.mark.system
+def test_an_agent_keeps_layers_whole(shell: Shell, tmp_path: Path) -> None:
+    code, out, error = shell(
+        *("learn", "--model", MODEL, "--workers", 2, "--out", tmp_path, "--budget", 3),
+        *("--rounds", 2, "--finalists", 2, "--minibatches", 4, "--repetitions", 1),
+        *("--cut-at", "layers"),
+    )
+    assert code == 0, error
+    assert "the agent cuts between 8 layers" in out
+    comparison = json.loads((tmp_path / "comparison.json").read_text())
+    graph = capture(ModelReference.named(MODEL)).graph
+    learned = [c for c in comparison["contenders"] if c["found_by"] == "guided"]
+    assert learned
+    for contender in learned:
+        placement = Placement.model_validate(contender["placement"])
+        placement.validate_for(graph, 2)
+        assert all(len(found) == 1 for found in stages_of_layers(graph, placement).values())
+    document = read_placement(tmp_path / "placement.json")
+    document.resolve(graph)

@@ -1,0 +1,128 @@
+"""Planning on modules: the contracted problem costs what the original does, whatever the cuts."""
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp import ModelReference, Placement, Workload, simulate
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.contracted_profile import ContractedGraph
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.exporting.cut_at import CutAt
+from drlpp.exporting.module_cuts import contracted_at
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Stage
+from drlpp.planners import PlanningProblem, plan
+from drlpp.schedule.method import Method
+from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Link, local_cluster
+
+METHODS = (Method(), Method(policy="sync", schedule="gpipe", microbatches=4))
+
+
+@pytest.fixture(scope="module")
+def decoder() -> CapturedModel:
+    return capture(ModelReference.named("tests.exporting.decoder:decoder"))
+
+
+@pytest.fixture(scope="module")
+def tied() -> CapturedModel:
+    return capture(ModelReference.named("gpt2", layers=3, batch_size=4, sequence_length=8))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(list(FAMILIES)), st.integers(2, 14), st.integers(0, 99), st.data())
+def test_a_placement_of_groups_costs_what_it_does_of_operators(
+    family: str, operators: int, seed: int, data: st.DataObject
+) -> None:
+    """Simulated and by the rule, for groups of any shape; circles between them become one group."""
+    profile = generate(family, operators, seed)
+    number = data.draw(st.lists(st.integers(0, 5), min_size=operators, max_size=operators))
+    named = [(f"m{g}", [op for op in range(operators) if number[op] == g]) for g in set(number)]
+    contracted = ContractedGraph.of(profile.graph, named)
+    assert sorted(op for group in contracted.members for op in group) == list(range(operators))
+    for _, group in named:
+        assert sum(set(group) <= set(members) for members in contracted.members) == 1
+    groups = len(contracted.graph)
+    cuts = data.draw(
+        st.lists(st.integers(1, groups), max_size=3).map(lambda c: sorted({*c} - {groups}))
+    )
+    bounds = [0, *cuts, groups]
+    placement = Placement(
+        stages=tuple(
+            Stage(operators=tuple(range(a, b)), accelerators=(k,))
+            for k, (a, b) in enumerate(pairwise(bounds))
+        )
+    )
+    cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1e9))
+    for method in METHODS:
+        own = Workload.of(contracted.profile(profile), method)
+        whole = Workload.of(profile, method)
+        expanded = contracted.expanded(placement)
+        expanded.validate_for(profile.graph, 4)
+        played = simulate(own, cluster, placement, method)
+        expected = simulate(whole, cluster, expanded, method)
+        assert played.seconds_per_minibatch == pytest.approx(expected.seconds_per_minibatch)
+        assert played.memory_bytes == pytest.approx(expected.memory_bytes)
+        ruled = predict(own, cluster, placement).seconds_per_minibatch
+        assert ruled == pytest.approx(predict(whole, cluster, expanded).seconds_per_minibatch)
+
+
+def test_modules_stay_whole_and_the_plan_is_the_best_of_all_cuts(decoder: CapturedModel) -> None:
+    """The exact planner against every way to divide the eight units among three stages."""
+    module, graph = decoder.task.module, decoder.graph
+    contracted = contracted_at(module, graph, CutAt.MODULES)
+    assert [op.name for op in contracted.graph.operators] == [
+        "tok_embeddings",
+        *(f"layers.{k}" for k in range(6)),
+        "norm",
+        "output",
+    ]
+    profile = estimate_profile(graph)
+    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e9))
+    work = Workload.of(contracted.profile(profile))
+    problem = PlanningProblem(work, cluster, replicate=False)
+    found = plan("exact", problem).prediction.seconds_per_minibatch
+    units = len(contracted.graph)
+    everything = [
+        Placement(
+            stages=tuple(
+                Stage(operators=tuple(range(a, b)), accelerators=(k,))
+                for k, (a, b) in enumerate(pairwise((0, *cuts, units)))
+            )
+        )
+        for count in range(3)
+        for cuts in combinations(range(1, units), count)
+    ]
+    best = min(problem.predict(one).seconds_per_minibatch for one in everything)
+    assert found == pytest.approx(best)
+
+
+def test_tied_weights_stay_tied(tied: CapturedModel) -> None:
+    contracted = contracted_at(tied.task.module, tied.graph, CutAt.LAYERS)
+    (shared,) = contracted.graph.shared_parameters
+    assert [contracted.graph.operators[op].name for op in shared.operators] == ["before", "behind"]
+    assert contracted.graph.parameter_bytes == tied.graph.parameter_bytes
+    joined = ContractedGraph.of(tied.graph, [("all", range(len(tied.graph)))])
+    assert joined.graph.shared_parameters == ()
+    assert joined.graph.parameter_bytes == tied.graph.parameter_bytes
+
+
+def test_an_agent_measures_modules(decoder: CapturedModel) -> None:
+    """A measurer of the contracted graph gives what the other one gives for the same operators."""
+    from drlpp.envs import ContractedMeasurer, MeasurementMemory
+
+    contracted = contracted_at(decoder.task.module, decoder.graph, CutAt.LAYERS)
+    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
+    whole = SimulatedCluster(estimate_profile(decoder.graph), cluster)
+    memory = MeasurementMemory(ContractedMeasurer(whole, contracted))
+    assert len(memory.graph) == 8
+    halves = Placement.from_assignment([0] * 4 + [1] * 4, [0, 1])
+    outcome, _ = memory.measure(halves)
+    candidate = Candidate(contracted.expanded(halves), whole.method)
+    expected, _ = MeasurementMemory(whole).measure(candidate)
+    assert outcome == expected

@@ -1,0 +1,144 @@
+"""``drlpp.plan``: somebody's own costs, a cluster in numbers, and no torch."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import drlpp
+from drlpp import InvalidInput, Placement, Workload, simulate
+from drlpp.costs.cost_table import profile_of_table, read_cost_table, write_cost_table
+from drlpp.errors import NothingFits
+from drlpp.placement.placement import Stage
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.programs.without import without_packages
+
+MILLISECONDS = (3.0, 1.0, 4.0, 1.0, 5.0, 9.0)
+ROWS = [
+    {
+        "name": f"layer {number}",
+        "forward_ms": time,
+        "backward_ms": 2 * time,
+        "output_bytes": 400_000,
+        "parameter_bytes": 50_000_000,
+    }
+    for number, time in enumerate(MILLISECONDS)
+]
+LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
+
+
+def simulated(placement: Placement, method: drlpp.Method) -> float:
+    work = Workload.of(profile_of_table(ROWS), method)
+    return simulate(work, local_cluster(2, LINK), placement, method).seconds_per_minibatch
+
+
+def test_nothing_is_faster_of_all_ways_to_cut_a_chain() -> None:
+    found = drlpp.plan(ROWS, 2, bandwidth=1e9, latency=1e-5, options={"in_flight_per_link": 1})
+    everything = [
+        Placement(
+            stages=tuple(
+                Stage(operators=tuple(range(first, last)), accelerators=(number,))
+                for number, (first, last) in enumerate(pairwise(bounds))
+            )
+        )
+        for bounds in [(0, 6), *((0, cut, 6) for cut in range(1, 6))]
+    ]
+    both = Placement(stages=(Stage(operators=tuple(range(6)), accelerators=(0, 1)),))
+    best = min(simulated(placement, found.method) for placement in (*everything, both))
+    assert simulated(found.placement, found.method) == pytest.approx(best)
+    assert found.configuration == "1-1"
+    assert found.method.in_flight_per_link == 1
+
+
+def test_costs_and_clusters_in_every_form_give_the_same_plan(tmp_path: Path) -> None:
+    profile = profile_of_table(ROWS, model="costs")
+    document = tmp_path / "profile.json"
+    drlpp.write_document(document, profile)
+    table = tmp_path / "costs.csv"
+    write_cost_table(table, profile)
+    cluster = local_cluster(2, LINK)
+    host = tmp_path / "cluster.json"
+    drlpp.write_document(host, cluster)
+    written = json.loads(host.read_text())
+    expected = drlpp.plan(ROWS, 2, bandwidth=1e9, latency=1e-5, planner="exact")
+    content = json.loads(document.read_text())
+    for costs in (profile, document, str(document), content, table):
+        for accelerators in (cluster, host, written):
+            assert drlpp.plan(costs, accelerators, planner="exact") == expected
+    assert read_cost_table(table) == profile
+
+
+def test_a_slow_accelerator_gets_less() -> None:
+    found = drlpp.plan(ROWS, 2, bandwidth=1e9, speeds=(1.0, 0.5), replicate=False)
+    seconds = {
+        stage.accelerators[0]: sum(MILLISECONDS[op] for op in stage.operators)
+        for stage in found.placement.stages
+    }
+    assert seconds[0] > seconds[1]
+
+
+def test_memory_counts_the_optimizer() -> None:
+    limit = 50_000_000 * 6 * 3
+    assert drlpp.plan(ROWS, 1, bandwidth=1e9, memory=limit, policy="sync", optimizer_state=0)
+    with pytest.raises(NothingFits, match="misses"):
+        drlpp.plan(ROWS, 1, bandwidth=1e9, memory=limit, policy="sync")
+
+
+def test_rows_that_repeat_and_rows_that_branch() -> None:
+    graph = profile_of_table(
+        [
+            {"name": "stem", "forward_us": 1, "backward_us": 1},
+            {"name": "left", "forward_us": 1, "backward_us": 1, "count": 2},
+            {"name": "right", "forward_us": 1, "backward_us": 1, "reads": "stem"},
+            {"name": "join", "forward_us": 1, "backward_us": 1, "reads": "left; right"},
+        ]
+    ).graph
+    assert [op.name for op in graph.operators] == ["stem", "left.0", "left.1", "right", "join"]
+    assert graph.predecessors == ((), (0,), (1,), (0,), (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"name": "b", "forward_ms": 1, "backward_ms": 1, "reads": "c"}, "row 2: b reads 'c'"),
+        ({"name": "a", "forward_ms": 1, "backward_ms": 1}, "row 2: a second 'a'"),
+        ({"name": "b", "forward_ms": 1}, "row 2: field 'backward_seconds'"),
+        ({"name": "b", "forward_ms": "fast", "backward_ms": 1}, "forward_ms is 'fast'"),
+        ({"name": "b", "forward_ms": 1, "forward_us": 1}, "forward is given twice"),
+        ({"name": "b", "forward_ms": 1, "backward_ms": 1, "speed": 2}, "row 2: field 'speed'"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named(row: dict[str, object], message: str) -> None:
+    first = {"name": "a", "forward_ms": 1, "backward_ms": 1}
+    with pytest.raises(InvalidInput, match=message):
+        drlpp.plan([first, row], 2, bandwidth=1e9)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(InvalidInput, match="give bandwidth in bytes per second"):
+        drlpp.plan(ROWS, 2)
+    with pytest.raises(InvalidInput, match="leave out bandwidth"):
+        drlpp.plan(ROWS, local_cluster(2, LINK), bandwidth=1e9)
+    problem = drlpp.PlanningProblem(Workload.of(profile_of_table(ROWS)), local_cluster(2, LINK))
+    with pytest.raises(InvalidInput, match=r"drlpp\.planners\.plan"):
+        drlpp.plan("exact", problem)  # type: ignore[arg-type]
+
+
+def test_neither_torch_nor_more_than_is_documented_is_imported() -> None:
+    """In a process that finds nothing of what docs/planning.md does not list."""
+    program = without_packages(
+        f"import drlpp\nprint(drlpp.plan({ROWS!r}, 2, bandwidth=1e9).configuration)",
+        keep="numpy networkx pydantic pyyaml highspy rich lazy-loader",
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "1-1\n"
+    refused = subprocess.run(
+        [sys.executable, "-c", without_packages("import torch", keep="numpy")],
+        capture_output=True,
+        text=True,
+    )
+    assert "is refused" in refused.stderr
