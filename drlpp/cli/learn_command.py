@@ -15,8 +15,10 @@ from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
+    ClusterOption,
     DeviceOption,
     GroupOptions,
+    HostsOption,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -27,6 +29,7 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     parameter_groups,
+    read_hosts,
     read_options,
     resume_hint_on_interrupt,
     run_program,
@@ -55,7 +58,7 @@ def learn(
         int | None,
         typer.Option(
             min=1,
-            help="Worker processes, each one accelerator; 4, or all that torchrun has started.",
+            help="Worker processes, each one accelerator; 4, or all that --cluster has.",
         ),
     ] = None,
     out: Annotated[
@@ -95,6 +98,8 @@ def learn(
     parameter_group: GroupOptions = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     device: DeviceOption = DeviceChoice.AUTO,
+    cluster: ClusterOption = None,
+    hosts: HostsOption = None,
     timeout: TimeoutOption = None,
     objective: Annotated[
         Objective,
@@ -122,7 +127,7 @@ def learn(
     from drlpp.comparison.contenders import RIVALS
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
-    from drlpp.runtime import ClusterSession, default_num_workers, restarted
+    from drlpp.runtime import ClusterSession, default_num_workers
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
@@ -143,7 +148,9 @@ def learn(
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
     race_data = None if data is None else RaceData(captured, data, seed, _tell)
-    workers = workers or default_num_workers()
+    wanted = read_hosts(hosts)
+    gpus = device is not DeviceChoice.CPU
+    workers = workers or default_num_workers(cluster=cluster, hosts=wanted, gpus=gpus)
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
@@ -156,11 +163,8 @@ def learn(
         "optimizer": optimizer_spec.settings,
         "seed": seed,
     }
-    again = restarted()
     with (
-        open_run_folder(
-            folder, "drlpp learn", settings, resume=resume, restarted=again, note=_tell
-        ),
+        open_run_folder(folder, "drlpp learn", settings, resume=resume, note=_tell),
         resume_hint_on_interrupt("the same command with --resume continues the run"),
     ):
         if reason := remember_trust(folder, [reference, optimizer_spec]):
@@ -193,6 +197,8 @@ def learn(
             seed=seed,
             timeout_seconds=timeout,
             device=device,
+            cluster=cluster,
+            hosts=wanted,
             note=_tell,
         ) as session:
             run_job(job, session)

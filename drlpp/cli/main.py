@@ -11,6 +11,7 @@ from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
+    ClusterOption,
     DeviceOption,
     GroupOptions,
     MethodOptions,
@@ -169,6 +170,7 @@ def train(
         int | None, typer.Option(help="Has to be the number that the placement is for.")
     ] = None,
     device: DeviceOption = DeviceChoice.AUTO,
+    cluster: ClusterOption = None,
     timeout: TimeoutOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; else 'training' next to PLACEMENT.")
@@ -224,6 +226,7 @@ def train(
         else None,
         workers=workers,
         device=device,
+        cluster=cluster,
         timeout_seconds=timeout,
         out=folder,
         resume=resume,

@@ -10,8 +10,10 @@ import typer
 from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
+    ClusterOption,
     DeviceOption,
     GroupOptions,
+    HostsOption,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -23,6 +25,7 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     parameter_groups,
+    read_hosts,
     read_options,
     resume_hint_on_interrupt,
     shown,
@@ -74,7 +77,7 @@ def race_model(
         typer.Option(help="A placement.json that takes part as it is; may be repeated."),
     ] = [],  # noqa: B006 - typer copies it
     workers: Annotated[
-        int | None, typer.Option(min=1, help="4, or all that torchrun has started.")
+        int | None, typer.Option(min=1, help="4, or all that --cluster has.")
     ] = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[
@@ -99,6 +102,8 @@ def race_model(
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006
     device: DeviceOption = DeviceChoice.AUTO,
+    cluster: ClusterOption = None,
+    hosts: HostsOption = None,
     timeout: TimeoutOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for everything found; else races/MODEL.")
@@ -112,7 +117,7 @@ def race_model(
     """Train candidates in turns on your data, plain PyTorch among them, until one is first."""
     from drlpp.capturing.capture import capture
     from drlpp.io.run_folder import open_run_folder
-    from drlpp.runtime import ClusterSession, default_num_workers, restarted
+    from drlpp.runtime import ClusterSession, default_num_workers
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
@@ -130,7 +135,9 @@ def race_model(
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
-    workers = workers or default_num_workers()
+    wanted = read_hosts(hosts)
+    gpus = device is not DeviceChoice.CPU
+    workers = workers or default_num_workers(cluster=cluster, hosts=wanted, gpus=gpus)
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {
         "model": reference.model_dump(),
@@ -146,9 +153,7 @@ def race_model(
         target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
     )
     with (
-        open_run_folder(
-            folder, "drlpp race", settings, resume=resume, restarted=restarted(), note=console.print
-        ),
+        open_run_folder(folder, "drlpp race", settings, resume=resume, note=console.print),
         resume_hint_on_interrupt("the same command with --resume continues the race"),
         ClusterSession(
             captured,
@@ -158,6 +163,8 @@ def race_model(
             seed=seed,
             timeout_seconds=timeout,
             device=device,
+            cluster=cluster,
+            hosts=wanted,
             note=console.print,
         ) as session,
     ):

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
-from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
-from drlpp.runtime.hosts.session_hosts import Hosts, hosts_for, release_hosts
+from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
+from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.commands import (
     Collect,
     Command,
@@ -32,10 +31,9 @@ from drlpp.runtime.ipc.commands import (
     Working,
 )
 from drlpp.runtime.ipc.session_folder import SessionFolder
-from drlpp.runtime.ipc.store import new_token, open_store
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of
-from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
 from drlpp.schedule.method import DeviceChoice
@@ -69,7 +67,7 @@ class WorkerGroup:
         speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
         device: what they compute on.
         limits: how long to wait for them; may be replaced between commands.
-        place: says where the workers run: by default on this machine, or on those of a launch.
+        place: says where the workers run: by default on this machine.
 
     Attributes:
         size: number of workers.
@@ -80,7 +78,6 @@ class WorkerGroup:
         generation: how many sets of workers there have been.
         longest_silence_seconds: without a word while a command was carried out.
         stops: how often this process was stopped while it waited for workers, and continued.
-        store: where the workers find each other; None while none run.
     """
 
     def __init__(
@@ -89,7 +86,7 @@ class WorkerGroup:
         speeds: Sequence[float],
         device: DeviceChoice = DeviceChoice.CPU,
         limits: TimeLimits = DEFAULT_TIME_LIMITS,
-        place: Callable[[int, Path, TimeLimits], Hosts] = hosts_for,
+        place: PlaceWorkers = hosts_for,
     ) -> None:
         self.size = len(speeds)
         self.limits = limits
@@ -98,7 +95,6 @@ class WorkerGroup:
         self.generation = 0
         self.longest_silence_seconds = 0.0
         self.stops = 0
-        self.store: dist.TCPStore | None = None
         self._captured = captured
         self._speeds = speeds
         self._device = device
@@ -148,9 +144,7 @@ class WorkerGroup:
             if all(host.is_whole() for host in self.hosts.hosts):
                 return
             self._kill()
-            address = self.hosts.hosts[0].address
-            self.store = open_store(address)
-            store = StoreAddress(address, self.store.port, new_token())
+            store = self.hosts.hosts[0].open_store()
             started: Counter[str] = Counter()
             for host in self.hosts.hosts:
                 host.start(
@@ -190,7 +184,7 @@ class WorkerGroup:
         try:
             self._end(lambda host: host.close())
         finally:
-            release_hosts()
+            self.hosts.release()
             self.files.close()
 
     def _kill(self) -> None:
@@ -206,7 +200,6 @@ class WorkerGroup:
             except RunFailure as error:
                 # What it was asked before may have failed; the others have to end as well.
                 self._lost = self._lost or HostLost(str(error))
-        self.store = None
 
     @contextmanager
     def _noting_lost_hosts(self) -> Iterator[None]:
@@ -237,7 +230,6 @@ class WorkerGroup:
 
         Raises:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.
-            KeyboardInterrupt: Ctrl-C was pressed on another host; nor is one left after that.
         """
         if not self.process_ids:
             self._start()
@@ -315,6 +307,9 @@ class WorkerGroup:
                     case Answered(_, Failed() as failed):
                         # A worker that has died makes others fail, and may be noticed after them.
                         self._raise_if_one_ends(events)
+                        # So does a host that is lost, whose workers can say nothing any more.
+                        for host in self.hosts.hosts:
+                            host.check()
                         raise failed.error
                     case Answered(_, Progress() as progress):
                         if on_progress:
@@ -337,9 +332,6 @@ class WorkerGroup:
             ready, seconds = self._wait(waitables, min(left, _LOOK_SECONDS))
             left -= seconds
             events = [event for host in self.hosts.hosts for event in host.events(ready)]
-            for event in events:
-                if isinstance(event, Interrupted):
-                    raise KeyboardInterrupt(f"on host {event.host}")
             if events or left <= 0:
                 return events
 

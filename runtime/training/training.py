@@ -20,9 +20,8 @@ from drlpp.io.trust_memory import remember_trust, remembered_trust
 from drlpp.models.model_reference import Model, ModelReference
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile, read_placement
-from drlpp.runtime.hosts.launch import restarted, time_limits_of
 from drlpp.runtime.ipc.tensor_file import write_state_dict
-from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.held_out import mean_score
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
@@ -84,6 +83,8 @@ class PipelineTrainer:
         workers: how many; has to be the number that the placement knows, which is the default.
         device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
             any; a checkpoint can be resumed on any of them.
+        cluster: address of a Ray cluster, as :class:`ClusterSession` says; the hosts of the
+            placement are found there by their names, addresses or labels, or by their size.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
         time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
@@ -114,6 +115,7 @@ class PipelineTrainer:
         checkpoint_every: int = 0,
         workers: int | None = None,
         device: str = DeviceChoice.AUTO,
+        cluster: str | None = None,
         timeout_seconds: float | None = None,
         time_limits: TimeLimits | None = None,
         out: str | Path,
@@ -167,6 +169,7 @@ class PipelineTrainer:
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
         self.device = device
+        self.cluster = cluster
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.resume = resume
         self.seed = seed
@@ -251,13 +254,11 @@ class PipelineTrainer:
         check_length(self._plan.pipeline, source.minibatches, self.method.microbatches)
         plan.rates(self.optimizer, source.minibatches)
         settings = training_settings(self.document, self.optimizer, source, plan, self.seed)
-        again = restarted()
         with open_run_folder(
             self.out,
             "drlpp train",
             settings,
             resume=self.resume,
-            restarted=again,
             note=self.observer.on_note,
         ) as folder:
             if reason := remember_trust(folder, self._named):
@@ -270,6 +271,8 @@ class PipelineTrainer:
             self.document.cluster.accelerators,
             method=self.method,
             device=self.device,
+            cluster=self.cluster,
+            hosts=self.document.cluster if self.cluster is not None else None,
             time_limits=self.time_limits,
             optimizer=self.optimizer,
             seed=self.seed,
