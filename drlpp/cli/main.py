@@ -35,6 +35,7 @@ from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, pr
 from drlpp.cli.race_command import race_model
 from drlpp.cli.report_command import report_run
 from drlpp.cli.schema_command import print_schema
+from drlpp.cli.slurm_command import slurm
 from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
@@ -76,6 +77,7 @@ app.command("timeline")(show_timeline)
 app.command("export")(export_placement)
 app.command("schema")(print_schema)
 app.command("report")(report_run)
+app.command("slurm")(slurm)
 
 
 @app.command("capture")

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.specs.cluster import Cluster
 
 _POLL_SECONDS = 0.5
+_NODE_SECONDS = 2.0
 _CLIENT = "ray://"
 
 
@@ -72,9 +74,24 @@ _TOKEN = (
 
 
 def nodes_of_cluster() -> list[RayNode]:
-    """Return the nodes that are alive, that of the controller first."""
+    """Return the nodes that are alive, that of the controller first.
+
+    Ray itself takes a minute to notice that one is gone, so each is asked.
+    """
     here = ray.get_runtime_context().get_node_id()
-    return in_order((RayNode.of(node) for node in ray.nodes() if node["Alive"]), here)
+    nodes = [RayNode.of(node) for node in ray.nodes() if node["Alive"]]
+    # From outside of the cluster its nodes may not be reached.
+    if nodes and not ray.util.client.ray.is_connected():
+        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+            answers = pool.map(lambda node: _listens(node.address, node.port), nodes)
+        nodes = [node for node, answer in zip(nodes, answers, strict=True) if answer]
+    return in_order(nodes, here)
+
+
+def _listens(address: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((address, port), timeout=_NODE_SECONDS):
+        return True
+    return False
 
 
 def accelerators_of_cluster(address: str, *, gpus: bool = True) -> int:
@@ -247,12 +264,10 @@ class RayHosts:
         silent_since: float | None = None
         while not self._closed.wait(_POLL_SECONDS):
             begin = time.monotonic()
-            try:
-                with socket.create_connection((name, int(port)), timeout=_POLL_SECONDS):
-                    silent_since = None
-                    continue
-            except OSError:
-                silent_since = silent_since or begin
+            if _listens(name, int(port)):
+                silent_since = None
+                continue
+            silent_since = silent_since or begin
             if time.monotonic() - silent_since > self._limits.host_silence_seconds:
                 self._head_is_lost = True
                 for host in self.hosts:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
 
 from drlpp.errors import DRLPPError, HostLost, StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
@@ -284,6 +284,6 @@ class RayHost(WorkerHost):
 
 def reason_of(error: Exception) -> str:
     """Return what an error of Ray's means for a host, in words of ours."""
-    if isinstance(error, ActorDiedError):
+    if isinstance(error, ActorDiedError | ActorUnavailableError):
         return "the process that keeps its workers has ended, or Ray's on that host has"
     return f"Ray says {' '.join(str(error).split())[:200] or type(error).__name__}"

@@ -22,12 +22,14 @@ class RayNode:
     Attributes:
         identity: by which Ray knows it.
         address: where others reach it.
+        port: of the raylet there.
         called: what it is called: its label, its name in Ray, and its own.
         resources: how many accelerators it has of each kind, ``GPU`` and ``CPU``.
     """
 
     identity: str
     address: str
+    port: int
     called: tuple[str, ...]
     resources: Mapping[str, int]
 
@@ -40,6 +42,7 @@ class RayNode:
         return cls(
             identity=node["NodeID"],
             address=address,
+            port=node["NodeManagerPort"],
             # Ray calls a node by its address if nobody says otherwise.
             called=tuple(dict.fromkeys(name for name in names if name)),
             resources={kind: int(node["Resources"].get(kind, 0)) for kind in ("GPU", "CPU")},

@@ -175,7 +175,7 @@ def test_an_error_of_the_model_is_no_lost_host(session: ClusterSession) -> None:
     session.use_samples(inputs, bad)
     try:
         deployment = session.deploy(placement, PIPEOPTIM, SGD)
-        with pytest.raises(Exception, match="(?i)target|index") as told:
+        with pytest.raises(Exception, match=r"(?i)target|index") as told:
             session.run(deployment, 4, RunOptions(order=order(4)))
         assert type(told.value).__name__ == "ModelError"
     finally:
