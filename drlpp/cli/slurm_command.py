@@ -27,9 +27,6 @@ import typer
 from drlpp.errors import InvalidInput, RunFailure
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from drlpp.runtime.hosts.ray_start import RayNodeProcess
 
 _NEEDED = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_JOB_ID")

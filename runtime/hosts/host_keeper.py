@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
@@ -112,7 +112,8 @@ class HostKeeper:
 
     def start(self, generation: int, posts: Sequence[WorkerSpec]) -> list[int]:
         """Start the workers, and return their process ids."""
-        self._host.start(posts)
+        # Ray kills an actor's whole group.
+        self._host.start([replace(post, own_group=True) for post in posts])
         theirs, self._stop = Pipe(duplex=False)
         self._watch = threading.Thread(
             target=self._report_events, args=(generation, theirs), daemon=True

@@ -28,6 +28,8 @@ from drlpp.runtime.worker.worker import Worker
 
 def worker_main(post: WorkerSpec, channel: Channel) -> None:
     """Run a worker process until a command stops it, or until the controller is gone."""
+    if post.own_group:
+        os.setpgrp()
     watch = settle(Path(channel.folder), post.limits)
     _call_this_process(f"drlpp-w{post.worker}")
     torch.set_num_threads(1)
