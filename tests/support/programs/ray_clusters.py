@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
-from benchmarks.processes import children_of
+from benchmarks.processes import children_of, process_of
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.hosts.ray_start import RayNodeProcess
 
@@ -100,11 +100,7 @@ class RayCluster:
 
     def process(self, number: int, name: str) -> int:
         """The process of a node whose command line has that name in it: raylet, gcs_server."""
-        return next(
-            process
-            for process in descendants(self.nodes[number].process.pid)
-            if name in command_line(process)
-        )
+        return process_of(self.nodes[number].process.pid, name)
 
     def actor(self, number: int) -> int:
         """The process that keeps a session's workers on a node."""
@@ -147,13 +143,6 @@ def ray_cluster(
                 os.environ.pop(name)
             else:
                 os.environ[name] = value
-
-
-def command_line(process: int) -> str:
-    """The command line of a process, empty if it has ended."""
-    with suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
-    return ""
 
 
 def descendants(process: int) -> list[int]:
