@@ -66,7 +66,7 @@ class Job:
         self._printed = 0
         environment = {**environment, "OMP_NUM_THREADS": "1"}
         self._launchers: list[subprocess.Popen[bytes]] = []
-        rendezvous = (f"{places[0].address}:{_free_port()}", name)
+        rendezvous = (f"{places[0].address}:{free_port()}", name)
         for number, place in enumerate(places):
             script = _script_of(command, place, folder / f"command-{number}.sh")
             launcher = [
@@ -175,7 +175,7 @@ class Job:
         return f"torchrun on {host}", last_words(launcher)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that is free on all addresses here: dilated clusters share them."""
     with socket.create_server(("", 0)) as server:
         port: int = server.getsockname()[1]

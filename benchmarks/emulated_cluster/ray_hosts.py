@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.emulated_cluster.job import Place, last_words, text_of
+from benchmarks.emulated_cluster.job import Place, free_port, last_words, text_of
 from benchmarks.emulated_cluster.names import MARK
 from drlpp.errors import TrialTimeout, WorkerLost
 from drlpp.runtime.hosts.ray_start import RayNodeProcess
 
-PORT = 6379
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
 _START_SECONDS = 120.0
@@ -51,6 +50,7 @@ class RayHosts:
         }
         self._folder = folder
         self._name = name
+        self._port = free_port()
         self._stopped = threading.Event()
         self.nodes: dict[str, RayNodeProcess] = {}
         try:
@@ -65,7 +65,7 @@ class RayHosts:
     @property
     def address(self) -> str:
         """Of the head."""
-        return f"{self._places[0].address}:{PORT}"
+        return f"{self._places[0].address}:{self._port}"
 
     def start_node(self, number: int) -> None:
         """Start Ray on a host, where it does not run or has ended."""
@@ -77,7 +77,7 @@ class RayHosts:
         node = RayNodeProcess(
             self._folder / f"ray-{number}.log",
             place.address,
-            PORT,
+            self._port,
             None if number == 0 else self._places[0].address,
             options,
             self._environment,

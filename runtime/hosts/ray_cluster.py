@@ -270,8 +270,9 @@ class RayHosts:
             silent_since = silent_since or begin
             if time.monotonic() - silent_since > self._limits.host_silence_seconds:
                 self._head_is_lost = True
+                reason = f"the head of the Ray cluster, {head}, has ended or is cut off"
                 for host in self.hosts:
-                    host.lose(f"the head of the Ray cluster, {head}, has ended or is cut off")
+                    host.lose(reason, with_head=True)
                 return
 
 

@@ -73,6 +73,7 @@ class RayHost(WorkerHost):
         self._starting: Any = None
         self._arrived: deque[Report] = deque()
         self._lost: HostLost | None = None
+        self._is_headless = False
         self._closed = False
         # Something to read where there are events: what waits for workers of this machine waits
         # for files, not for objects of Ray.
@@ -200,15 +201,23 @@ class RayHost(WorkerHost):
         """End the workers and the actor."""
         try:
             seconds = _SHORT_SECONDS if self._lost else self._limits.host_start_seconds
-            with suppress(RayError):
-                # Also where it seemed to be lost: it may only have been slow.
-                ray.get(self._actor.close.remote(), timeout=seconds)
+            # Without a head Ray may wait for ever, whatever the time limit. The host notices.
+            if not self._is_headless:
+                with suppress(RayError):
+                    # Also where it seemed to be lost: it may only have been slow.
+                    ray.get(self._actor.close.remote(), timeout=seconds)
         finally:
             self._closed = True
             self._forget()
 
-    def lose(self, reason: str) -> HostLost:
-        """Note that the host is lost, which whoever deals with it from now on is told."""
+    def lose(self, reason: str, *, with_head: bool = False) -> HostLost:
+        """Note that the host is lost, which whoever deals with it from now on is told.
+
+        Args:
+            reason: in words.
+            with_head: whether the head of the cluster is, and all hosts with it.
+        """
+        self._is_headless |= with_head
         if self._lost is None:
             self._lost = HostLost(f"host {self.name} cannot be reached: {reason}")
             self._tell.send_bytes(b"lost")
