@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import socket
 import threading
@@ -136,6 +137,8 @@ class RayHosts:
         self._limits = limits
         self._closed = threading.Event()
         self._head_is_lost = False
+        client = address.startswith(_CLIENT)
+        self._head = address.removeprefix(_CLIENT) if client else _gcs_address()
         self._group: PlacementGroup | None = None
         self._actors: list[Any] = []
         self.hosts: list[RayHost] = []
@@ -148,15 +151,21 @@ class RayHosts:
         except BaseException:
             self.close()
             raise
-        head = address.removeprefix(_CLIENT) if address.startswith(_CLIENT) else _gcs_address()
-        threading.Thread(target=self._watch_head, args=(head,), daemon=True).start()
+        threading.Thread(target=self._watch_head, daemon=True).start()
 
     def close(self) -> None:
         """End the actors, and let others have the accelerators."""
         self._closed.set()
         if self._head_is_lost:
-            # Ray would wait for it, and end this process.
+            # Ray would wait for it, also at the end of this program, and then end it with an error.
+            atexit.unregister(ray.shutdown)
             return
+        # In a thread, since Ray may wait for ever for a head that has ended a moment ago.
+        giving = threading.Thread(target=self._give_back, daemon=True)
+        giving.start()
+        giving.join(self._limits.host_silence_seconds)
+
+    def _give_back(self) -> None:
         for actor in self._actors:
             with suppress(Exception):
                 ray.kill(actor)
@@ -240,6 +249,7 @@ class RayHosts:
                     folder,
                     machine,
                     self._limits,
+                    self._blame,
                 )
             )
 
@@ -258,22 +268,30 @@ class RayHosts:
             found.append(answer)
         return found
 
-    def _watch_head(self, head: str) -> None:
+    def _watch_head(self) -> None:
         """Notice that the head has ended, before Ray ends this program for it without a word."""
-        name, _, port = head.rpartition(":")
         silent_since: float | None = None
         while not self._closed.wait(_POLL_SECONDS):
             begin = time.monotonic()
-            if _listens(name, int(port)):
+            if self._head_answers():
                 silent_since = None
                 continue
             silent_since = silent_since or begin
             if time.monotonic() - silent_since > self._limits.host_silence_seconds:
-                self._head_is_lost = True
-                reason = f"the head of the Ray cluster, {head}, has ended or is cut off"
                 for host in self.hosts:
-                    host.lose(reason, with_head=True)
+                    host.lose("the head does not answer")
                 return
+
+    def _blame(self, reason: str) -> str:
+        """Return why a host is lost: its own reason, unless the head is."""
+        if self._head_answers():
+            return reason
+        self._head_is_lost = True
+        return f"the head of the Ray cluster, {self._head}, has ended or is cut off"
+
+    def _head_answers(self) -> bool:
+        name, _, port = self._head.rpartition(":")
+        return _listens(name, int(port))
 
 
 def _gcs_address() -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -30,12 +33,17 @@ _SHORT_SECONDS = 2.0
 """For the last order to a host that is lost already."""
 
 
+Call = Callable[[], Any]
+"""What makes Ray do something, and returns its reference to the answer."""
+
+
 class RayHost(WorkerHost):
     """The workers of one host's actor.
 
     A thread asks for its events all the time. So each side knows that the other lives: a host that
-    says nothing for ``host_silence_seconds`` is lost. Times in results are turned into those of
-    this machine's clock.
+    says nothing for ``host_silence_seconds`` is lost. Another thread calls Ray for all else, since
+    Ray may wait for ever where its own processes have ended. Times in results are turned into those
+    of this machine's clock.
 
     Args:
         actor: of the host (:mod:`drlpp.runtime.hosts.ray_actor`), open.
@@ -46,6 +54,7 @@ class RayHost(WorkerHost):
         folder: of the session on this machine; what is fetched is put there.
         machine: this one's identity.
         limits: how long to wait for it.
+        blame: returns what a host is lost by, if that is known better, given what it seems to be.
     """
 
     def __init__(
@@ -58,6 +67,7 @@ class RayHost(WorkerHost):
         folder: Path,
         machine: str,
         limits: TimeLimits = DEFAULT_TIME_LIMITS,
+        blame: Callable[[str], str] = str,
     ) -> None:
         self.workers = tuple(workers)
         self.name = name
@@ -65,20 +75,22 @@ class RayHost(WorkerHost):
         self._actor = actor
         self._folder = folder
         self._limits = limits
+        self._blame = blame
         self._shares_folder = facts.folder == str(folder)
         self._shares_clock = facts.machine == machine
         self._orders = 0
         self._generation = 0
         self._process_ids: list[int] = []
-        self._starting: Any = None
+        self._starting: Future[Any] = Future()
+        self._calls: queue.SimpleQueue[tuple[Call, Future[Any]]] = queue.SimpleQueue()
         self._arrived: deque[Report] = deque()
         self._lost: HostLost | None = None
-        self._is_headless = False
         self._closed = False
         # Something to read where there are events: what waits for workers of this machine waits
         # for files, not for objects of Ray.
         self._news, self._tell = Pipe(duplex=False)
-        threading.Thread(target=self._listen, daemon=True).start()
+        for work in (self._listen, self._call_ray):
+            threading.Thread(target=work, daemon=True).start()
 
     @property
     def process_ids(self) -> list[int]:
@@ -153,7 +165,7 @@ class RayHost(WorkerHost):
 
     def _clock(self) -> float:
         seconds: float = self._reply(
-            self._actor.seconds.remote(), self._limits.host_silence_seconds
+            self._call(self._actor.seconds.remote), self._limits.host_silence_seconds
         )
         return seconds
 
@@ -201,25 +213,18 @@ class RayHost(WorkerHost):
         """End the workers and the actor."""
         try:
             seconds = _SHORT_SECONDS if self._lost else self._limits.host_start_seconds
-            # Without a head Ray may wait for ever, whatever the time limit. The host notices.
-            if not self._is_headless:
-                with suppress(RayError):
-                    # Also where it seemed to be lost: it may only have been slow.
-                    ray.get(self._actor.close.remote(), timeout=seconds)
+            # Also where it seemed to be lost: it may only have been slow. Without an answer it
+            # notices by itself that it is left alone.
+            with suppress(RayError, TimeoutError):
+                self._call(self._actor.close.remote).result(seconds)
         finally:
             self._closed = True
             self._forget()
 
-    def lose(self, reason: str, *, with_head: bool = False) -> HostLost:
-        """Note that the host is lost, which whoever deals with it from now on is told.
-
-        Args:
-            reason: in words.
-            with_head: whether the head of the cluster is, and all hosts with it.
-        """
-        self._is_headless |= with_head
+    def lose(self, reason: str) -> HostLost:
+        """Note that the host is lost, which whoever deals with it from now on is told."""
         if self._lost is None:
-            self._lost = HostLost(f"host {self.name} cannot be reached: {reason}")
+            self._lost = HostLost(f"host {self.name} cannot be reached: {self._blame(reason)}")
             self._tell.send_bytes(b"lost")
         return self._lost
 
@@ -231,16 +236,27 @@ class RayHost(WorkerHost):
     def _ask(self, order: str, *given: Any) -> Any:
         return self._reply(self._order(order, *given))
 
-    def _order(self, order: str, *given: Any) -> Any:
+    def _order(self, order: str, *given: Any) -> Future[Any]:
         if self._lost:
             raise self._lost
         self._orders += 1
-        try:
-            return self._actor.order.remote(self._orders, order, *given)
-        except RayError as error:
-            raise self.lose(reason_of(error)) from None
+        return self._call(partial(self._actor.order.remote, self._orders, order, *given))
 
-    def _reply(self, reference: Any, seconds: float | None = None) -> Any:
+    def _call(self, call: Call) -> Future[Any]:
+        """Have Ray called, in the order of the calls, and return what the answer will be."""
+        reply: Future[Any] = Future()
+        self._calls.put((call, reply))
+        return reply
+
+    def _call_ray(self) -> None:
+        while not self._closed:
+            call, reply = self._calls.get()
+            try:
+                call().future().add_done_callback(partial(_pass_on, reply))
+            except Exception as error:
+                reply.set_exception(error)
+
+    def _reply(self, reply: Future[Any], seconds: float | None = None) -> Any:
         """Wait for what an order gives.
 
         Raises:
@@ -253,26 +269,26 @@ class RayHost(WorkerHost):
             if self._lost:
                 raise self._lost
             try:
-                reply = ray.get(reference, timeout=_LOOK_SECONDS)
+                answer = reply.result(_LOOK_SECONDS)
                 break
-            except GetTimeoutError:
+            except TimeoutError:
                 if time.monotonic() > give_up:
                     raise self.lose(f"no answer within {limit:.0f} s") from None
             except RayError as error:
                 raise self.lose(reason_of(error)) from None
-        if isinstance(reply, DRLPPError):
-            raise type(reply)(f"host {self.name}: {reply}")
-        return reply
+        if isinstance(answer, DRLPPError):
+            raise type(answer)(f"host {self.name}: {answer}")
+        return answer
 
     def _listen(self) -> None:
         """Collect what the host reports, until it is lost or closed."""
         silence = self._limits.host_silence_seconds
         while not self._closed and self._lost is None:
-            asked = self._actor.next_events.remote()
-            batch = None
+            batch = asked = None
             while batch is None:
                 begin = time.monotonic()
                 try:
+                    asked = asked or self._actor.next_events.remote()
                     batch = ray.get(asked, timeout=silence)
                 except GetTimeoutError:
                     # Longer than that: this process was stopped, and the answer is here.
@@ -289,6 +305,14 @@ class RayHost(WorkerHost):
     def _give_up(self, reason: str) -> None:
         if not self._closed:
             self.lose(reason)
+
+
+def _pass_on(reply: Future[Any], done: Future[Any]) -> None:
+    error = done.exception()
+    if error is None:
+        reply.set_result(done.result())
+    else:
+        reply.set_exception(error)
 
 
 def reason_of(error: Exception) -> str:

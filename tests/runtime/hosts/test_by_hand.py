@@ -4,14 +4,15 @@ import json
 import os
 import re
 import secrets
+import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.emulated_cluster import EmulatedCluster
+from benchmarks.emulated_cluster.names import MARK, end_processes
 from tests.support.programs.emulated_clusters import FAST, names_left, needs_kernel, two_hosts
 
 pytestmark = [needs_kernel, pytest.mark.system, pytest.mark.timeout(600)]
@@ -46,7 +47,7 @@ def test_two_hosts_by_hand_learn_and_train(tmp_path: Path) -> None:
     # Whatever `ray` this machine has is not the one of this Python.
     ray = f'ray() {{ "{sys.executable}" -m ray.scripts.scripts "$@"; }}'
     with EmulatedCluster(two_hosts(FAST)) as emulated:
-        environment |= emulated._environment()
+        environment = emulated._environment() | environment
         places = emulated._places()
 
         def shell(host: int, lines: list[str], **options: str) -> str:
@@ -82,9 +83,6 @@ def test_two_hosts_by_hand_learn_and_train(tmp_path: Path) -> None:
             assert (out / "training" / "model.pt").exists()
         finally:
             # All of it carries the cluster's mark: `ray stop` would end other people's too.
-            from benchmarks.emulated_cluster.names import end_processes
-
-            end_processes(environment["DRLPP_EMULATED_CLUSTER"])
-            time.sleep(0.1)
-            subprocess.run(["rm", "-rf", str(folder)], check=True)
+            end_processes(environment[MARK])
+            shutil.rmtree(folder)
     assert names_left(os.getpid()) == []
