@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import socket
 import threading
@@ -157,8 +156,7 @@ class RayHosts:
         """End the actors, and let others have the accelerators."""
         self._closed.set()
         if self._head_is_lost:
-            # Ray would wait for it, also at the end of this program, and then end it with an error.
-            atexit.unregister(ray.shutdown)
+            # Ray would wait for it.
             return
         # In a thread, since Ray may wait for ever for a head that has ended a moment ago.
         giving = threading.Thread(target=self._give_back, daemon=True)
@@ -201,7 +199,9 @@ class RayHosts:
                 + ", ".join(f"{len(p.workers)} {p.kind}s of {p.node.address}" for p in plans)
                 + "; end it, or ask for fewer workers"
             )
-        actor = ray.remote(concurrency_groups=GROUPS)(host_actor())
+        # Its types know nothing of groups.
+        remote: Any = ray.remote
+        actor = remote(concurrency_groups=GROUPS)(host_actor())
         return [
             actor.options(
                 max_restarts=0,

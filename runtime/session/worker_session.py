@@ -31,6 +31,7 @@ from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for, known_choice
 from drlpp.runtime.device.emulation import checked_speeds
 from drlpp.runtime.hosts.session_hosts import (
+    PlaceWorkers,
     check_workers,
     default_num_workers,
     hosts_for,
@@ -104,7 +105,7 @@ class WorkerSession:
         self._note = note
         self._held: Deployment | None = None
         self.lent: object = None
-        place = hosts_for
+        place: PlaceWorkers = hosts_for
         if cluster is not None:
             place = hosts_on_ray(cluster, hosts, gpus=self.device is not DeviceChoice.CPU)
         self._workers = WorkerGroup(

@@ -212,6 +212,9 @@ def test_a_silent_host_is_lost(keeper: HostKeeper, tmp_path: Path, silent: str) 
         actor.order.remote = lambda *_: Reference(never)  # type: ignore[method-assign]
     limits = TimeLimits(host_silence_seconds=1, fork_seconds=1, host_start_seconds=2)
     host = host_of(actor, tmp_path, limits=limits)
+    if silent == "events":
+        (news,) = host.waitables()
+        assert news.poll(30)
     with pytest.raises(HostLost, match=r"host far cannot be reached: no (sign of life|answer)"):
         host.kill()
     # From then on at once, whoever asks.
