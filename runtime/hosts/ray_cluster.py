@@ -48,6 +48,12 @@ def connect(address: str) -> None:
         InvalidInput: there is none, it refuses this program, or it has other versions.
     """
     if ray.is_initialized():
+        there = _gcs_address()
+        if address != "auto" and not address.startswith(_CLIENT) and _resolved(address) != there:
+            raise InvalidInput(
+                f"this program belongs to the Ray cluster {there} already, and cannot use "
+                f"{address} as well; begin another program, or call ray.shutdown() before"
+            )
         return
     try:
         # Hosts' processes print nothing that a user should read; errors are ours to say.
@@ -292,6 +298,13 @@ class RayHosts:
     def _head_answers(self) -> bool:
         name, _, port = self._head.rpartition(":")
         return _listens(name, int(port))
+
+
+def _resolved(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    with suppress(OSError):
+        host = socket.gethostbyname(host)
+    return f"{host}:{port}"
 
 
 def _gcs_address() -> str:

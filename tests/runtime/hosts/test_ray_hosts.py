@@ -5,6 +5,7 @@ import re
 import signal
 import warnings
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions, TimeLimits, run_reference
 from drlpp.runtime.hosts.ray_host import RayHost
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
@@ -56,6 +58,17 @@ def _train(session: ClusterSession, placement: Placement) -> dict[str, Tensor]:
     deployment = session.deploy(placement, PIPEOPTIM, SGD)
     session.run(deployment, 12, RunOptions(order=order(12)))
     return session.collect(deployment)[0]
+
+
+def test_other_versions_are_refused_before_anything_runs(
+    cluster: RayCluster, captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the module's session has all accelerators."""
+    real = metadata.version
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata, "version", lambda name: "9.9" if name == "torch" else real(name))
+        with pytest.raises(InvalidInput, match=r"host .* has drlpp .*, and this one .*torch 9.9"):
+            ClusterSession(captured, 1, cluster=cluster.address, time_limits=PATIENT)
 
 
 @pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
@@ -120,9 +133,9 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
         session.run(deployment, 60, options)
         found.append(session.collect(deployment)[0])
     assert same(*found)
-    host = _other(session)
-    folder = Path(f"/proc/{host.process_ids[0]}/cwd")
-    assert folder.exists()
+    # It may remove the last ones a moment later.
+    session.worker_group.hosts.hosts[1].check()
+    _other(session)._reply(_other(session)._order("remove", "nothing"))
     assert not [name for name in _files_of(session) if "stream" in name]
 
 
@@ -196,3 +209,16 @@ def test_orders_and_chunks_keep_their_order(session: ClusterSession, tmp_path: P
     host._reply(host._order("remove", "large"))
     assert host._orders >= 10_000
     (session.folder / "large").unlink()
+
+
+def test_what_a_session_uses_no_other_gets(
+    session: ClusterSession, cluster: RayCluster, captured: CapturedModel
+) -> None:
+    assert session.accelerators == 4
+    impatient = TimeLimits(host_silence_seconds=20, gathering_seconds=1)
+    with pytest.raises(InvalidInput, match="another program or session has accelerators"):
+        ClusterSession(captured, 1, cluster=cluster.address, time_limits=impatient)
+    with pytest.raises(InvalidInput, match="5 workers were asked for, but the Ray cluster has 4"):
+        ClusterSession(captured, 5, cluster=cluster.address, time_limits=impatient)
+    with pytest.raises(InvalidInput, match=r"belongs to the Ray cluster .* already"):
+        ClusterSession(captured, 1, cluster="127.0.0.1:1")
