@@ -19,7 +19,7 @@ from benchmarks.emulated_cluster.ray_hosts import HostProgram
 from benchmarks.faults.trials import Trial
 from benchmarks.processes import process_of
 from drlpp.capturing.capture import capture
-from drlpp.errors import RunFailure
+from drlpp.errors import HostLost, RunFailure
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
@@ -105,8 +105,10 @@ class NetworkTrials:
                 time.sleep(PASSING_SECONDS)
                 mend()
             limit = _LONGEST_SECONDS if passes else _ENDING_SECONDS
-            _within(limit, lambda: job.exit_code is not None)
+            # The time until the training says it, or ends.
+            _within(limit, lambda: f"{HostLost.kind}:" in job.output or job.exit_code is not None)
             seconds = time.perf_counter() - begin
+            _within(limit, lambda: job.exit_code is not None)
             _within(limit, self._is_quiet)
             left = self._running()
         finally:
