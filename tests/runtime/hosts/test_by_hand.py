@@ -15,7 +15,7 @@ from benchmarks.emulated_cluster import EmulatedCluster
 from benchmarks.emulated_cluster.names import MARK, end_processes
 from tests.support.programs.emulated_clusters import FAST, names_left, needs_kernel, two_hosts
 
-pytestmark = [needs_kernel, pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [needs_kernel, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PAGE = Path("docs/many-hosts.md")
 
