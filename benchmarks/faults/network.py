@@ -19,7 +19,7 @@ from benchmarks.emulated_cluster.ray_hosts import HostProgram
 from benchmarks.faults.trials import Trial
 from benchmarks.processes import process_of
 from drlpp.capturing.capture import capture
-from drlpp.errors import HostLost, RunFailure
+from drlpp.errors import HostLost, RunFailure, WorkerLost
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
@@ -113,7 +113,11 @@ class NetworkTrials:
             left = self._running()
         finally:
             mend()
-        failure, _, reason = job.output.rstrip().split("\n")[-1].partition(": ")
+        # Ray may print after it what its own processes said last.
+        said = [_ENDS, *(f"{kind.kind}: " for kind in (HostLost, WorkerLost))]
+        lines = job.output.splitlines()
+        told = [line for line in lines if line.startswith(tuple(said))] or lines[-1:]
+        failure, _, reason = told[-1].partition(": ")
         if failure == _ENDS:
             failure = ""
         else:
