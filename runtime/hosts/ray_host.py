@@ -89,8 +89,9 @@ class RayHost(WorkerHost):
         # Something to read where there are events: what waits for workers of this machine waits
         # for files, not for objects of Ray.
         self._news, self._tell = Pipe(duplex=False)
-        for work in (self._listen, self._call_ray):
-            threading.Thread(target=work, daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        for thread in (self._listening, threading.Thread(target=self._call_ray, daemon=True)):
+            thread.start()
 
     @property
     def process_ids(self) -> list[int]:

@@ -67,9 +67,19 @@ AHEAD = 1000.0
 FACTS = HostFacts("/elsewhere", "far", "another machine", (0,))
 
 
+HOSTS: list[RayHost] = []
+
+
 @pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ray_host.ray, "get", Reference.get)
+    yield
+    while HOSTS:
+        host = HOSTS.pop()
+        host._closed = True
+        # Or it would ask Ray itself, which would then start a cluster.
+        host._listening.join(30)
+        assert not host._listening.is_alive()
 
 
 @pytest.fixture
@@ -84,7 +94,8 @@ def host_of(
     actor: Any, folder: Path, machine: str = "this one", limits: TimeLimits | None = None
 ) -> RayHost:
     limits = limits or TimeLimits()
-    return RayHost(actor, FACTS, [1], "far", "127.0.0.1", folder, machine, limits)
+    HOSTS.append(RayHost(actor, FACTS, [1], "far", "127.0.0.1", folder, machine, limits))
+    return HOSTS[-1]
 
 
 def events_of(host: RayHost, count: int = 1) -> list[Event]:
