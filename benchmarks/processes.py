@@ -88,3 +88,18 @@ def _runs(process_id: int) -> bool:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def process_of(ancestor: int, name: str) -> int:
+    """Return the process below another whose command line has that name in it.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    for child in children_of(ancestor):
+        with suppress(OSError):
+            if name in Path(f"/proc/{child}/cmdline").read_text():
+                return child
+        with suppress(RuntimeError):
+            return process_of(child, name)
+    raise RuntimeError(f"process {ancestor} has no descendant {name}")

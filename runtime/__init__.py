@@ -14,9 +14,7 @@ __getattr__ = with_old_names(
     _find,
     {
         "Observer": "TrainerCallbacks",
-        "join_launch": "init_multihost",
         "kept_profile": "load_or_measure_profile",
-        "leave_launch": "shutdown_multihost",
         "usual_workers": "default_num_workers",
     },
 )

@@ -2,10 +2,7 @@
 from .deploying.deployment import Deployment as Deployment
 from .deploying.evaluation_commands import Evaluation as Evaluation
 from .deploying.run_commands import RunOptions as RunOptions
-from .hosts.launch import default_num_workers as default_num_workers
-from .hosts.launch import init_multihost as init_multihost
-from .hosts.launch import restarted as restarted
-from .hosts.launch import shutdown_multihost as shutdown_multihost
+from .hosts.session_hosts import default_num_workers as default_num_workers
 from .ipc.time_limits import TimeLimits as TimeLimits
 from .reference.random_delays import RandomDelays as RandomDelays
 from .reference.reference import ReferenceExecutor as ReferenceExecutor

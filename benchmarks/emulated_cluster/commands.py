@@ -32,7 +32,8 @@ ClusterArgument = Annotated[Path, typer.Argument(metavar="CLUSTER", help="A clus
 def run(
     cluster: ClusterArgument,
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="Run on every accelerator.")
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="Run on the first host."),
     ],
     timeout: Annotated[
         float | None, typer.Option(min=0, help="In seconds, after which the command is ended.")
@@ -46,9 +47,9 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Build a cluster and run a command under torchrun on each of its hosts.
+    """Build a cluster with Ray on each of its hosts, and run a command on the first.
 
-    What rank 0 prints is shown. In the end, after a failure and after Ctrl-C too, nothing is left.
+    What it prints is shown. In the end, after a failure and after Ctrl-C too, nothing is left.
     """
     description = read_document(cluster, Cluster)
     with ended_by_signals(), EmulatedCluster(description, dilated=dilate) as emulated:

@@ -34,6 +34,7 @@ from benchmarks.emulated_cluster.network import (
     network_unavailable,
     remove_namespaces,
 )
+from benchmarks.emulated_cluster.ray_hosts import HostProgram, RayHosts
 from drlpp.errors import InvalidCluster, InvalidInput, RunFailure
 from drlpp.specs.cluster import Cluster, Link
 
@@ -55,7 +56,7 @@ class EmulatedCluster:
 
         with EmulatedCluster(read_document("cluster.yaml", Cluster)) as emulated:
             print(emulated.description)
-            print(emulated.run(["python", "train.py"], timeout=300))
+            print(emulated.run(["python", "train_agent.py", "--cluster", "auto"], timeout=300))
 
     Afterwards nothing is left of it, whatever happened: no process, namespace or control group.
 
@@ -88,6 +89,9 @@ class EmulatedCluster:
         self._groups: ControlGroups | None = None
         self._folder = Path()
         self._jobs: list[Job] = []
+        self._programs: list[HostProgram] = []
+        self._ray: RayHosts | None = None
+        self._ray_folder: Path | None = None
         self._ending = ExitStack()
 
     def __enter__(self) -> Self:
@@ -104,7 +108,7 @@ class EmulatedCluster:
                 self._groups = ControlGroups(self.cluster.speeds, self._name)
                 building.callback(self._groups.remove)
             building.callback(end_processes, self._name)
-            building.callback(self.stop)
+            building.callback(self.stop_ray)
             self._ending = building.pop_all()
         return self
 
@@ -116,7 +120,28 @@ class EmulatedCluster:
     ) -> None:
         self._ending.close()
 
-    def start(self, command: Sequence[str]) -> Job:
+    def start(self, command: Sequence[str]) -> HostProgram:
+        """Start a command on the first host of a Ray cluster, which has a node on every host.
+
+        There it is the cluster ``auto``. Ray is started with the first command, and stays.
+
+        Raises:
+            InvalidInput: there is no command.
+        """
+        self.stop()
+        self._programs.append(self.ray.start(_checked(command)))
+        return self._programs[-1]
+
+    @property
+    def ray(self) -> RayHosts:
+        """Ray on the hosts."""
+        if self._ray is None:
+            # Not where temporary files go: names of sockets there may be too long for Ray.
+            self._ray_folder = Path(tempfile.mkdtemp(prefix=f"{self._name}-", dir="/tmp"))
+            self._ray = RayHosts(self._places(), self._environment(), self._ray_folder, self._name)
+        return self._ray
+
+    def start_ranks(self, command: Sequence[str]) -> Job:
         """Start a command on every accelerator by ``torchrun`` on every host; one at a time.
 
         Rank 0 is the first accelerator of the first host, and so on in the cluster's order.
@@ -124,11 +149,15 @@ class EmulatedCluster:
         Raises:
             InvalidInput: there is no command.
         """
-        if not command:
-            raise InvalidInput("there is no command to run; give one, such as `python train.py`")
         self.stop()
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        places, environment = self._places(), self._environment()
+        self._jobs.append(Job(_checked(command), places, environment, folder, self._name))
+        return self._jobs[-1]
+
+    def _environment(self) -> dict[str, str]:
         interface = "lo" if self._network is None else self._network.interface
-        environment = {
+        return {
             # Emulated hosts have no names, and torch warns of each.
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             **os.environ,
@@ -136,9 +165,6 @@ class EmulatedCluster:
             "GLOO_SOCKET_IFNAME": interface,
             "TP_SOCKET_IFNAME": interface,
         }
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        self._jobs.append(Job(command, self._places(), environment, folder, self._name))
-        return self._jobs[-1]
 
     def run(
         self,
@@ -151,13 +177,13 @@ class EmulatedCluster:
         Args:
             command: with its arguments.
             timeout: in seconds.
-            on_output: called with what rank 0 prints, as it does.
+            on_output: called with what it prints, as it does.
 
         Returns:
-            What rank 0 printed, errors included.
+            What it printed, errors included.
 
         Raises:
-            WorkerLost: the command failed on a host.
+            WorkerLost: the command failed.
             TrialTimeout: it did not end in time.
         """
         try:
@@ -165,14 +191,39 @@ class EmulatedCluster:
         finally:
             self.stop()
 
+    def run_ranks(self, command: Sequence[str], timeout: float | None = None) -> str:
+        """:meth:`start_ranks` a command and wait for its end, as :meth:`run` does.
+
+        Returns:
+            What rank 0 printed, errors included.
+        """
+        try:
+            return self.start_ranks(command).wait(timeout)
+        finally:
+            self.stop()
+
     def stop(self) -> None:
-        """End what runs."""
+        """End what runs, but Ray."""
+        while self._programs:
+            self._programs.pop().stop()
         while self._jobs:
             self._jobs.pop().stop()
+            if self._ray is None:
+                end_processes(self._name)
+
+    def stop_ray(self) -> None:
+        """End Ray on all hosts, and all that runs."""
+        self.stop()
+        if self._ray is not None:
+            self._ray.stop()
+            self._ray = None
             end_processes(self._name)
+        if self._ray_folder is not None:
+            shutil.rmtree(self._ray_folder, ignore_errors=True)
+            self._ray_folder = None
 
     def process_ids(self, host: str) -> list[int]:
-        """Return the processes of a host's ranks that run now, their children included."""
+        """Return the processes on a host's accelerators that run now: workers, or ranks."""
         if self._groups is None:
             raise InvalidInput("a dilated cluster does not know which host a process is of")
         number = self._number(host)
@@ -247,6 +298,7 @@ class EmulatedCluster:
                     if self._groups is None
                     else tuple(self._groups.folders[number] / "cgroup.procs" for number in mine),
                     accelerators=len(mine),
+                    network=None if self._network is None else self._network.namespace(host),
                 )
             )
         return found
@@ -297,6 +349,12 @@ def _check_order(cluster: Cluster) -> None:
                 f"the lines of host {cluster.host_names[after]!r} are apart; list them one after "
                 "the other, since torchrun numbers accelerators host by host"
             )
+
+
+def _checked(command: Sequence[str]) -> Sequence[str]:
+    if not command:
+        raise InvalidInput("there is no command to run; give one, such as `python train.py`")
+    return command
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import shlex
 import socket
 import subprocess
@@ -14,9 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drlpp.errors import RunFailure, TrialTimeout, WorkerLost
-
-TOKEN = "DRLPP_TOKEN"
-"""The environment variable with the secret that the processes of one run know each other by."""
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
@@ -34,6 +30,7 @@ class Place:
         prefix: of every command that runs there.
         groups: the file that a process of each accelerator writes itself into; none without quotas.
         accelerators: how many processes.
+        network: the file of its network namespace; None if it has none of its own.
     """
 
     host: str
@@ -41,6 +38,7 @@ class Place:
     prefix: tuple[str, ...]
     groups: tuple[Path, ...]
     accelerators: int
+    network: Path | None = None
 
 
 class Job:
@@ -66,9 +64,9 @@ class Job:
         self._places = places
         self._folder = folder
         self._printed = 0
-        environment = {**environment, TOKEN: secrets.token_hex(32), "OMP_NUM_THREADS": "1"}
+        environment = {**environment, "OMP_NUM_THREADS": "1"}
         self._launchers: list[subprocess.Popen[bytes]] = []
-        rendezvous = (f"{places[0].address}:{_free_port()}", name)
+        rendezvous = (f"{places[0].address}:{free_port()}", name)
         for number, place in enumerate(places):
             script = _script_of(command, place, folder / f"command-{number}.sh")
             launcher = [
@@ -93,7 +91,7 @@ class Job:
     @property
     def output(self) -> str:
         """What rank 0 has printed so far."""
-        return _text_of(self._folder / "rank-0.log")
+        return text_of(self._folder / "rank-0.log")
 
     def wait(
         self, timeout_seconds: float | None = None, on_output: Callable[[str], object] | None = None
@@ -123,7 +121,7 @@ class Job:
             if timeout_seconds is not None and time.monotonic() - begin > timeout_seconds:
                 raise TrialTimeout(
                     f"the command has not ended within {timeout_seconds:g} s; the last line of "
-                    f"rank 0: {_last_words(self.output) or 'none'}"
+                    f"rank 0: {last_words(self.output) or 'none'}"
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -170,14 +168,14 @@ class Job:
     def _last_words_on(self, number: int) -> tuple[str, str]:
         """Return who failed on a host, and the last line that it printed."""
         host = self._places[number].host
-        launcher = _text_of(self._launcher_log(number))
+        launcher = text_of(self._launcher_log(number))
         if cause := _FAILED_RANK.search(launcher):
             log = self._folder / f"rank-{cause.group(1)}.log"
-            return f"rank {cause.group(1)} on {host}", _last_words(_text_of(log))
-        return f"torchrun on {host}", _last_words(launcher)
+            return f"rank {cause.group(1)} on {host}", last_words(text_of(log))
+        return f"torchrun on {host}", last_words(launcher)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that is free on all addresses here: dilated clusters share them."""
     with socket.create_server(("", 0)) as server:
         port: int = server.getsockname()[1]
@@ -215,11 +213,13 @@ def _script_of(command: Sequence[str], place: Place, path: Path) -> Path:
     return path
 
 
-def _last_words(text: str) -> str:
+def last_words(text: str) -> str:
+    """Return the last line that says anything."""
     # Rules and the frames of boxes say nothing.
     lines = [line.strip(" │") for line in text.splitlines() if any(map(str.isalnum, line))]
     return lines[-1] if lines else ""
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return what a file has in it; nothing if there is none yet."""
     return path.read_text(errors="replace") if path.exists() else ""

@@ -115,6 +115,10 @@ class Network:
         # `ip netns exec` would also mount another /sys, without the control groups.
         return ["nsenter", f"--net=/run/netns/{self._namespaces[host]}"]
 
+    def namespace(self, host: int) -> Path:
+        """Return the file that stands for a host's network namespace."""
+        return Path("/run/netns") / self._namespaces[host]
+
     def cut(self, host: int) -> None:
         """Let nothing through between a host and all others."""
         _ip(self._switch, f"link set {self._member(f'port-{host}')} nomaster")

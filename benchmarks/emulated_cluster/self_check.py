@@ -121,7 +121,7 @@ def check(emulated: EmulatedCluster) -> SelfCheck:
             "addresses": [emulated.addresses[host] for host in cluster.host_of],
         }
         task.write_text(json.dumps(content))
-        emulated.run([sys.executable, str(_PROBE), str(task), str(result)], _TIMEOUT_SECONDS)
+        emulated.run_ranks([sys.executable, str(_PROBE), str(task), str(result)], _TIMEOUT_SECONDS)
         found = json.loads(result.read_text())
     return SelfCheck(
         links=tuple(

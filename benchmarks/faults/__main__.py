@@ -27,7 +27,7 @@ from pandas import DataFrame
 
 from benchmarks.emulated_cluster import EmulatedCluster, available
 from benchmarks.faults.agent import AgentTrials
-from benchmarks.faults.network import HOSTS, NetworkTrials
+from benchmarks.faults.network import HOSTS, KINDS, NetworkTrials
 from benchmarks.faults.strikes import EXPECTED, SURVIVED
 from benchmarks.faults.trials import FaultTrials, Trial
 from benchmarks.report import terminal
@@ -96,7 +96,7 @@ def _network_trials(folder: Path, count: int) -> Iterator[Trial]:
     with EmulatedCluster(HOSTS) as emulated:
         trials = NetworkTrials(emulated, folder, _NETWORK_EPOCHS)
         for seed in range(count):
-            for kind in ("cut", "lost", "paused host agent", "frozen host agent"):
+            for kind in KINDS:
                 yield attempted(kind, "training", partial(trials.trial, kind, seed))
 
 

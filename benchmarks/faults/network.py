@@ -1,4 +1,4 @@
-"""A host cut off, or its host agent frozen, while two emulated hosts train, and what came of it."""
+"""A host cut off, or Ray struck there, while two emulated hosts train, and what came of it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.emulated_cluster import EmulatedCluster
-from benchmarks.emulated_cluster.job import Job
+from benchmarks.emulated_cluster.ray_hosts import HostProgram
 from benchmarks.faults.trials import Trial
+from benchmarks.processes import process_of
 from drlpp.capturing.capture import capture
-from drlpp.errors import RunFailure
+from drlpp.errors import HostLost, RunFailure, WorkerLost
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime import PipelineTrainer, TrainerCallbacks, init_multihost
+from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -33,11 +34,13 @@ HOSTS = Cluster(
     within_host=Link(bandwidth_bytes_per_second=1.25e9),
     between_hosts=Link(bandwidth_bytes_per_second=1.25e7),
 )
-CUT_SECONDS = 5.0
+KINDS = ("cut", "lost", "paused actor", "frozen actor", "killed actor", "killed raylet")
+PASSING_SECONDS = 1.5
+"""Of what passes: less than half of the silence after which a host is lost."""
+
 _VICTIM = "host-1"
 _CHECKPOINT_EVERY = 40
 _LONGEST_SECONDS = 300.0
-# torchrun gives a frozen process 30 seconds to end before it kills it.
 _ENDING_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _BEGINS, _GOES_ON, _ENDS = "begins", "goes on", "ends"
@@ -77,9 +80,9 @@ class NetworkTrials:
         self._wanted = _weights(folder / "whole")
 
     def trial(self, kind: str, seed: int) -> Trial:
-        """Cut a host off, or freeze its host agent, at a random moment.
+        """Cut a host off, or strike Ray there, at a random moment.
 
-        For some seconds ("cut", "paused host agent") or for good ("lost", "frozen host agent").
+        For a moment ("cut", "paused actor") or for good.
 
         A training continues if it ends with the bits of one that nothing happened to. Where a host
         was lost, it is resumed before.
@@ -95,22 +98,31 @@ class NetworkTrials:
         _within(_LONGEST_SECONDS, lambda: job.output.count(_GOES_ON) >= epochs)
         time.sleep(chance.uniform(0, self._epoch_seconds))
         begin = time.perf_counter()
-        passes = kind in ("cut", "paused host agent")
+        passes = kind in ("cut", "paused actor")
         mend = self._strike(kind)
         try:
             if passes:
-                time.sleep(CUT_SECONDS)
+                time.sleep(PASSING_SECONDS)
                 mend()
-            # torchrun itself may wait longer, for hosts that it cannot reach any more.
-            _within(_LONGEST_SECONDS if passes else _ENDING_SECONDS, self._is_quiet)
+            limit = _LONGEST_SECONDS if passes else _ENDING_SECONDS
+            # The time until the training says it, or ends.
+            _within(limit, lambda: f"{HostLost.kind}:" in job.output or job.exit_code is not None)
             seconds = time.perf_counter() - begin
+            _within(limit, lambda: job.exit_code is not None)
+            _within(limit, self._is_quiet)
             left = self._running()
         finally:
             mend()
-        failure, _, reason = job.output.rstrip().split("\n")[-1].partition(": ")
+        # Ray may print after it what its own processes said last.
+        said = [_ENDS, *(f"{kind.kind}: " for kind in (HostLost, WorkerLost))]
+        lines = job.output.splitlines()
+        told = [line for line in lines if line.startswith(tuple(said))] or lines[-1:]
+        failure, _, reason = told[-1].partition(": ")
         if failure == _ENDS:
             failure = ""
         else:
+            # Ray's own processes may be what was struck.
+            self._emulated.stop_ray()
             self._start(out).wait(_LONGEST_SECONDS)
         found = _weights(out)
         went_on = all(torch.equal(value, found[name]) for name, value in self._wanted.items())
@@ -118,20 +130,20 @@ class NetworkTrials:
 
     def _strike(self, kind: str) -> Callable[[], None]:
         """Strike, and return what takes the fault back."""
-        if "host agent" not in kind:
+        if kind in ("cut", "lost"):
             self._emulated.cut(_VICTIM)
             return lambda: self._emulated.restore(_VICTIM)
-        # The first process of its host; it has started the others.
-        host_agent = min(self._emulated.process_ids(_VICTIM))
-        os.kill(host_agent, signal.SIGSTOP)
+        what = "/raylet" if "raylet" in kind else "HostActor"
+        victim = process_of(self._emulated.ray.nodes[_VICTIM].process.pid, what)
+        os.kill(victim, signal.SIGKILL if "killed" in kind else signal.SIGSTOP)
 
         def go_on() -> None:
             with suppress(ProcessLookupError):
-                os.kill(host_agent, signal.SIGCONT)
+                os.kill(victim, signal.SIGCONT)
 
         return go_on
 
-    def _start(self, out: Path) -> Job:
+    def _start(self, out: Path) -> HostProgram:
         """Return a training that has begun, or that resumes."""
         arguments = (self._path, self._epochs, out)
         command = [sys.executable, "-m", "benchmarks.faults.network", *map(str, arguments)]
@@ -141,7 +153,7 @@ class NetworkTrials:
         return job
 
     def _running(self) -> list[str]:
-        """Return descriptions of the ranks' processes."""
+        """Return descriptions of the workers' processes."""
         return [
             f"process {process} on {host}"
             for host in HOSTS.host_names
@@ -167,13 +179,13 @@ def _weights(out: Path) -> dict[str, Tensor]:
 
 
 def _program(placement: str, epochs: str, out: str) -> None:
-    """Run on every host: the first is the controller, and reports how the training proceeds."""
-    init_multihost()
+    """Run on the first host, and report how the training proceeds."""
     folder = Path(out)
     try:
         trainer = PipelineTrainer(
             placement,
             trust="tests",
+            cluster="auto",
             checkpoint_every=_CHECKPOINT_EVERY,
             out=folder,
             resume=folder.exists(),

@@ -33,7 +33,7 @@ from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 ACCELERATORS = (0, 0, 1)
-TOLD = EXPECTED | {"lost": HostLost, "frozen host agent": HostLost}
+TOLD = EXPECTED | dict.fromkeys(("lost", "frozen actor", "killed actor", "killed raylet"), HostLost)
 """What is said of every fault, that of a lost host included; of others nothing."""
 
 _CHECKPOINT_EVERY = 40

@@ -4,7 +4,7 @@
     python -m benchmarks.in_flight links --short --rates 1000            # to see it work
 
 For every speed, four emulated hosts with one accelerator each (``emulated_cluster/``) train an even
-straight pipeline under ``torchrun``, with NOAM and with one to three more in flight for each link,
+straight pipeline, with NOAM and with one to three more in flight for each link,
 in turns. The simulator plays the same placement with the profile that these workers took and the
 links that were asked for. There, messages take no worker's time; on emulated accelerators, sending
 and receiving take of their quotas.

@@ -1,9 +1,9 @@
 """What runs on the hosts of ``benchmarks.in_flight links``: a pipeline with every depth, in turns.
 
-    torchrun … -m benchmarks.in_flight.program SETTINGS FILE
+    python -m benchmarks.in_flight.program SETTINGS FILE
 
-The first process is the controller. It writes what it has measured into the file and prints how far
-it is.
+The first host of a Ray cluster runs it. It writes what it has measured into the file and prints how
+far it is.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def take(settings: Settings) -> DepthSamples:
         method=METHOD,
         optimizer=_OPTIMIZER,
         device="cpu",
+        cluster="auto",
     ) as session:
         profile, _ = session.profile(settings.profile_repeats)
         placement = even_placement(profile)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
 import shutil
-import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +32,7 @@ from drlpp.schedule.weight_policies import policy_help
 
 if TYPE_CHECKING:
     from drlpp.placement.placement_file import PlacementFile
+    from drlpp.specs.cluster import Cluster
     from drlpp.specs.optimizer_spec import ParameterGroup
 
 _INTERRUPTED = 130
@@ -80,6 +79,24 @@ SpeedsOption = Annotated[
     typer.Option(
         help="Emulate accelerators of these relative speeds, such as 1,1,0.5,0.5, a worker each: "
         "workers compute for a part of the time and sleep for the rest.",
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="A Ray cluster whose hosts the workers run on, instead of this machine: auto for the "
+        "one that it belongs to, HOST:PORT of its head, or ray://HOST:PORT.",
+    ),
+]
+HostsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--hosts",
+        metavar="FILE",
+        help="A cluster.yaml with the hosts of it that are wanted; else all, or the first that "
+        "have --workers accelerators.",
     ),
 ]
 MODEL_HELP = (
@@ -279,6 +296,18 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
     return values
 
 
+def read_hosts(path: Path | None) -> Cluster | None:
+    """Return the hosts that a ``cluster.yaml`` describes, None if there is none.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
+    from drlpp.io.documents import read_document
+    from drlpp.specs.cluster import Cluster
+
+    return None if path is None else read_document(path, Cluster)
+
+
 @contextmanager
 def resume_hint_on_interrupt(how: str) -> Iterator[None]:
     """Print ``how`` after Ctrl-C in the block; it tells how to continue."""
@@ -293,25 +322,16 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     """Run a command line and end with it; errors that we foresee are one line.
 
     The exit code says which kind: 2 for what the user gave, 1 for what happened while running, 130
-    for Ctrl-C. Under ``torchrun`` the program runs on the first process, and the others keep its
-    workers.
+    for Ctrl-C.
     """
     # At its end Python would look for cycles among all that torch has, for up to a second.
     atexit.register(gc.freeze)
-    launched = "TORCHELASTIC_RUN_ID" in os.environ
     warnings.showwarning = _printing_notes(warnings.showwarning)
     code = 0
     try:
-        if launched:
-            from drlpp.runtime.hosts.launch import init_multihost
-
-            init_multihost()
-            # torchrun decides which host is the first.
-            here = f"{socket.gethostname()}, in {os.getcwd()}"
-            print(f"{name}: runs on {here}; files are read and written there", file=sys.stderr)
         program()
     except SystemExit as ended:
-        # That of typer, which makes one of Ctrl-C too, or of a process that has kept workers.
+        # That of typer, which makes one of Ctrl-C too.
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except InvalidInput as error:
         code = _tell(name, error, 2)
@@ -321,10 +341,6 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
         code = _INTERRUPTED
     if code == _INTERRUPTED:
         print(f"{name}: interrupted", file=sys.stderr)
-    if launched:
-        from drlpp.runtime.hosts.launch import shutdown_multihost
-
-        shutdown_multihost(code)
     sys.exit(code)
 
 

@@ -15,10 +15,12 @@ from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
+    ClusterOption,
     CompareOptions,
     CutAtOption,
     DeviceOption,
     GroupOptions,
+    HostsOption,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -30,6 +32,7 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     parameter_groups,
+    read_hosts,
     read_options,
     resume_hint_on_interrupt,
     run_program,
@@ -62,7 +65,7 @@ def learn(
         int | None,
         typer.Option(
             min=1,
-            help="Worker processes, each one accelerator; 4, or all that torchrun has started.",
+            help="Worker processes, each one accelerator; 4, or all that --cluster has.",
         ),
     ] = None,
     speeds: SpeedsOption = None,
@@ -103,6 +106,8 @@ def learn(
     parameter_group: GroupOptions = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     device: DeviceOption = DeviceChoice.AUTO,
+    cluster: ClusterOption = None,
+    hosts: HostsOption = None,
     timeout: TimeoutOption = None,
     objective: Annotated[
         Objective,
@@ -135,7 +140,7 @@ def learn(
     from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
-    from drlpp.runtime import ClusterSession, default_num_workers, restarted
+    from drlpp.runtime import ClusterSession, default_num_workers
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
@@ -156,8 +161,12 @@ def learn(
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
     race_data = None if data is None else RaceData(captured, data, seed, _tell)
+    wanted = read_hosts(hosts)
+    gpus = device is not DeviceChoice.CPU
     emulated = emulated_speeds(speeds, workers)
-    workers = workers or (len(emulated) if emulated else default_num_workers())
+    if emulated and not workers:
+        workers = len(emulated)
+    workers = workers or default_num_workers(cluster=cluster, hosts=wanted, gpus=gpus)
     layouts = layout_contenders(compare, captured, workers, method)
     settings = {
         "model": reference.model_dump(),
@@ -176,11 +185,8 @@ def learn(
     if cut_at is not CutAt.OPERATORS:
         contracted = contracted_at(captured.task.module, captured.graph, cut_at)
         settings["cut_at"] = cut_at.value
-    again = restarted()
     with (
-        open_run_folder(
-            folder, "drlpp learn", settings, resume=resume, restarted=again, note=_tell
-        ),
+        open_run_folder(folder, "drlpp learn", settings, resume=resume, note=_tell),
         resume_hint_on_interrupt("the same command with --resume continues the run"),
     ):
         keep_options(folder)
@@ -222,6 +228,8 @@ def learn(
             timeout_seconds=timeout,
             speeds=emulated,
             device=device,
+            cluster=cluster,
+            hosts=wanted,
             note=_tell,
         ) as session:
             run_job(job, session)

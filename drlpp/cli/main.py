@@ -12,6 +12,7 @@ from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
+    ClusterOption,
     DeviceOption,
     GroupOptions,
     MethodOptions,
@@ -40,6 +41,7 @@ from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, pr
 from drlpp.cli.race_command import race_model
 from drlpp.cli.report_command import report_run
 from drlpp.cli.schema_command import print_schema
+from drlpp.cli.slurm_command import slurm
 from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.cli.weights_command import write_weights
 from drlpp.errors import InvalidInput
@@ -189,6 +191,7 @@ def train(
     ] = None,
     speeds: SpeedsOption = None,
     device: DeviceOption = DeviceChoice.AUTO,
+    cluster: ClusterOption = None,
     timeout: TimeoutOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; else 'training' next to PLACEMENT.")
@@ -263,6 +266,7 @@ def train(
         elastic=None if elastic is None else Elastic.parse(elastic),
         speeds=emulated_speeds(speeds, workers),
         device=device,
+        cluster=cluster,
         timeout_seconds=timeout,
         out=folder,
         resume=resume,
@@ -285,6 +289,7 @@ app.command("capture")(with_common_options(capture_model, quiet=True, as_json=Tr
 app.command("show")(with_common_options(show, as_json=True))
 app.command("train")(with_common_options(train, quiet=True, as_json=True))
 app.command("weights")(with_common_options(write_weights, quiet=True, as_json=True))
+app.command("slurm")(slurm)
 app.command("doctor")(with_common_options(examine, as_json=True))
 
 

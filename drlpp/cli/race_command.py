@@ -10,9 +10,11 @@ import typer
 from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
+    ClusterOption,
     CompareOptions,
     DeviceOption,
     GroupOptions,
+    HostsOption,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -25,6 +27,7 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     parameter_groups,
+    read_hosts,
     read_options,
     resume_hint_on_interrupt,
     shown,
@@ -80,7 +83,7 @@ def race_model(
     ] = [],  # noqa: B006 - typer copies it
     compare: CompareOptions = [],  # noqa: B006
     workers: Annotated[
-        int | None, typer.Option(min=1, help="4, or all that torchrun has started.")
+        int | None, typer.Option(min=1, help="4, or all that --cluster has.")
     ] = None,
     speeds: SpeedsOption = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
@@ -106,6 +109,8 @@ def race_model(
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006
     device: DeviceOption = DeviceChoice.AUTO,
+    cluster: ClusterOption = None,
+    hosts: HostsOption = None,
     timeout: TimeoutOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for everything found; else races/MODEL.")
@@ -120,7 +125,7 @@ def race_model(
     from drlpp.capturing.capture import capture
     from drlpp.cli.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
-    from drlpp.runtime import ClusterSession, default_num_workers, restarted
+    from drlpp.runtime import ClusterSession, default_num_workers
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
@@ -138,8 +143,12 @@ def race_model(
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
+    wanted = read_hosts(hosts)
+    gpus = device is not DeviceChoice.CPU
     emulated = emulated_speeds(speeds, workers)
-    workers = workers or (len(emulated) if emulated else default_num_workers())
+    if emulated and not workers:
+        workers = len(emulated)
+    workers = workers or default_num_workers(cluster=cluster, hosts=wanted, gpus=gpus)
     layouts = layout_contenders(compare, captured, workers, method)
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {
@@ -159,9 +168,7 @@ def race_model(
         target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
     )
     with (
-        open_run_folder(
-            folder, "drlpp race", settings, resume=resume, restarted=restarted(), note=console.print
-        ),
+        open_run_folder(folder, "drlpp race", settings, resume=resume, note=console.print),
         resume_hint_on_interrupt("the same command with --resume continues the race"),
         ClusterSession(
             captured,
@@ -172,6 +179,8 @@ def race_model(
             timeout_seconds=timeout,
             speeds=emulated,
             device=device,
+            cluster=cluster,
+            hosts=wanted,
             note=console.print,
         ) as session,
     ):

@@ -17,7 +17,7 @@ from drlpp.errors import RunFailure, StorageFailure, TrialTimeout, WorkerLost
 from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.runtime.device.emulation import available_cores, cores_for
-from drlpp.runtime.hosts.local_host import (
+from drlpp.runtime.hosts.fork_server import (
     describe_exit,
     forking_context,
     main_module_left_out,

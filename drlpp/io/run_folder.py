@@ -69,7 +69,6 @@ def open_run_folder(
     settings: Mapping[str, Any],
     *,
     resume: bool,
-    restarted: bool = False,
     note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[Path]:
     """Claim ``folder`` for a run, or resume the run that it holds, and lend it to the block.
@@ -83,7 +82,6 @@ def open_run_folder(
         command: the command that was given.
         settings: the settings that decide the run's result.
         resume: continue the run in the folder, or begin it if there is nothing to continue.
-        restarted: this is another attempt at the same run, which may or may not have begun.
         note: called with a line if a run begins that was to be resumed.
 
     Raises:
@@ -103,7 +101,7 @@ def open_run_folder(
             remove_temporary_files(folder)
         record = _record_of(folder)
         if record is not None and (record.command != command or _kept_anything(folder)):
-            _check_same_run(folder, record, command, settings, resume or restarted)
+            _check_same_run(folder, record, command, settings, resume)
             yield folder
             return
         if resume:

@@ -1,1 +1,1 @@
-"""The hosts that keep workers: this machine and others, and how they find each other."""
+"""The hosts that keep workers: this machine, and those of a Ray cluster."""

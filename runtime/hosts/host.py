@@ -1,4 +1,4 @@
-"""Where workers run: this machine, or another that a host agent looks after.
+"""Where workers run: this machine, or another that an actor of Ray looks after.
 
 A :class:`~drlpp.runtime.session.worker_group.WorkerGroup` gives every host the same orders and
 hears the same events of it, wherever it is.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.runtime.ipc.commands import Answer, Command
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,7 @@ class Ended:
     how: str
 
 
-@dataclass(frozen=True)
-class Interrupted:
-    """Ctrl-C has been pressed on another host."""
-
-    host: str
-
-
-Event = Answered | Ended | Interrupted
+Event = Answered | Ended
 
 
 class WorkerHost(ABC):
@@ -59,6 +52,16 @@ class WorkerHost(ABC):
     @abstractmethod
     def process_ids(self) -> list[int]:
         """Process ids of the workers that run now; on another machine, as it counts them."""
+
+    @abstractmethod
+    def open_store(self) -> StoreAddress:
+        """Open a store on this machine, in which the workers of all hosts find each other.
+
+        It is there until the workers are ended.
+
+        Raises:
+            HostLost: the machine does not answer.
+        """
 
     @abstractmethod
     def start(self, posts: Sequence[WorkerSpec]) -> None:
@@ -114,6 +117,14 @@ class WorkerHost(ABC):
     @abstractmethod
     def fetch(self, file: str) -> Path:
         """Return a file of the host's folder, or a copy of it in the session's."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Ask the machine for a sign of life.
+
+        Raises:
+            HostLost: it gives none.
+        """
 
     @abstractmethod
     def kill(self) -> None:

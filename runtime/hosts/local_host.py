@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import sys
-import tempfile
 import threading
 import time
-import types
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Sequence
+from contextlib import suppress
 from multiprocessing import connection as mp_connection
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from drlpp.errors import HostLost, InvalidInput, WorkerLost
+import torch.distributed as dist
+
+from drlpp.errors import HostLost, WorkerLost
+from drlpp.runtime.hosts.fork_server import (
+    SERVER_HAS_ENDED,
+    describe_exit,
+    forking_context,
+    kill_server,
+    main_module_left_out,
+    warm_up,
+)
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import Command, Stop
-from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from drlpp.runtime.ipc.store import new_token, open_store
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 from drlpp.runtime.worker.worker_process import worker_main
-
-_UNKNOWN_EXIT_CODE = 255
-"""What multiprocessing says if the server that would have reported the exit code has ended."""
-
-_SERVER_HAS_ENDED = (
-    "the server that workers are forked from has ended, which the system may have killed for want "
-    "of memory"
-)
 
 
 class LocalHost(WorkerHost):
@@ -52,6 +49,7 @@ class LocalHost(WorkerHost):
 
     Attributes:
         folder, limits: as in the arguments; the limits may be replaced.
+        store: where workers find each other, if this host has it; None while none run.
     """
 
     def __init__(
@@ -73,11 +71,17 @@ class LocalHost(WorkerHost):
         self._ends: dict[int, int] = {}
         self._channels: dict[int, Channel] = {}
         self._started = 0
+        self.store: dist.TCPStore | None = None
 
     @property
     def process_ids(self) -> list[int]:
         """Process ids of the workers that run now."""
         return [process.pid for process in self._processes.values() if process.pid is not None]
+
+    def open_store(self) -> StoreAddress:
+        """Open a store for the workers of all hosts, in this process."""
+        self.store = open_store(self.address)
+        return StoreAddress(self.address, self.store.port, new_token())
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         """Start the workers; none runs.
@@ -95,13 +99,13 @@ class LocalHost(WorkerHost):
                 name=f"drlpp-worker-{post.worker}",
                 daemon=True,
             )
-            frozen = threading.Timer(self.limits.fork_seconds, _kill_server)
+            frozen = threading.Timer(self.limits.fork_seconds, kill_server)
             frozen.start()
             try:
                 with main_module_left_out():
                     process.start()
             except (EOFError, ConnectionError, FileNotFoundError):
-                reason = _SERVER_HAS_ENDED
+                reason = SERVER_HAS_ENDED
                 if frozen.finished.is_set():
                     reason = (
                         "the server that workers are forked from did not do so within "
@@ -164,12 +168,16 @@ class LocalHost(WorkerHost):
         """Return the file that a worker has written."""
         return self.folder / file
 
+    def check(self) -> None:
+        """Return at once: this machine answers."""
+
     def kill(self) -> None:
         """End all workers at once.
 
         Raises:
             HostLost: one does not end.
         """
+        self.store = None
         for end in self._ends.values():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(end, signal.SIGKILL)
@@ -180,7 +188,7 @@ class LocalHost(WorkerHost):
             process.join(max(0.0, give_up - time.monotonic()))
             if ends and ended and process.is_alive():
                 # It is the server that does not say so. Without it, that is known at once.
-                _kill_server()
+                kill_server()
                 process.join(self.limits.farewell_seconds)
             if not ended or process.is_alive():
                 raise HostLost(
@@ -202,82 +210,3 @@ class LocalHost(WorkerHost):
         for process in self._processes.values():
             process.join(self.limits.farewell_seconds)
         self.kill()
-
-
-def warm_up() -> None:
-    """Start the server that workers are forked from; it loads torch while other work continues.
-
-    Raises:
-        InvalidInput: the folder for temporary files has too long a name for the server's socket.
-    """
-    forking_context()
-    # Made before the first worker, so that all know its name and can remove it.
-    keep_socket_folder()
-    try:
-        with _interrupts_ignored():
-            forkserver.ensure_running()
-    except OSError as error:
-        if "AF_UNIX path too long" not in str(error):
-            raise
-        raise InvalidInput(
-            f"temporary files go to {tempfile.gettempdir()}, a name too long for sockets; set "
-            "TMPDIR to a shorter one, such as /tmp"
-        ) from None
-
-
-def _kill_server() -> None:
-    """Kill the server; :func:`warm_up` starts another one."""
-    server: Any = forkserver._forkserver
-    if server._forkserver_pid is not None:
-        with suppress(ProcessLookupError):
-            os.kill(server._forkserver_pid, signal.SIGKILL)
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Have a process that starts here ignore Ctrl-C, which reaches the whole process group.
-
-    Otherwise the server, which ignores it only when all is imported, prints where it was.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def forking_context() -> ForkServerContext:
-    """Return what makes processes that the server forks, with torch loaded."""
-    context = multiprocessing.get_context("forkserver")
-    # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
-    context.set_forkserver_preload(["drlpp.runtime.worker.worker_process", "torch._dynamo"])
-    return context
-
-
-def describe_exit(code: int | None) -> str:
-    """Say how a process has ended."""
-    if code == _UNKNOWN_EXIT_CODE:
-        return f"is given up: {_SERVER_HAS_ENDED}"
-    if code == -signal.SIGKILL:
-        return "was killed by SIGKILL, as the system does for want of memory"
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
-
-
-@contextmanager
-def main_module_left_out() -> Iterator[None]:
-    """Keep multiprocessing from running the user's main script again in every worker.
-
-    Workers need nothing of it, and it may lack the ``if __name__ == "__main__"`` that would
-    otherwise be required.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

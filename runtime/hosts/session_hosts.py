@@ -1,8 +1,9 @@
-"""Where the workers of a session run."""
+"""Where the workers of a session run: on this machine, or on the hosts of a Ray cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,26 +11,33 @@ from pathlib import Path
 from drlpp.errors import InvalidInput
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.host import WorkerHost
-from drlpp.runtime.hosts.host_protocol import Handshake
-from drlpp.runtime.hosts.launch import check_joined, controller
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.hosts.remote_host import RemoteHost
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.specs.cluster import Cluster
 
 _WORKERS_PER_CORE, _LEAST_MOST_WORKERS = 4, 64
 """More workers than these only wait for each other and fill the memory. A file may ask for more."""
 
+PlaceWorkers = Callable[[int, Path, TimeLimits], "Hosts"]
+"""Says where a number of workers run whose session has that folder and those limits."""
+
+
+def _nothing() -> None:
+    pass
+
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of a session, that of the controller first.
+    """The hosts of a session, in the order of their workers.
 
     ``machines`` gives for every worker which machine it runs on, and the cores that may be used
-    there: emulated hosts may share one.
+    there: emulated hosts may share one. ``release`` lets others have the hosts, when all are
+    closed.
     """
 
     hosts: tuple[WorkerHost, ...]
     machines: tuple[tuple[str, tuple[int, ...]], ...]
+    release: Callable[[], None] = _nothing
 
     @cached_property
     def of_worker(self) -> dict[int, WorkerHost]:
@@ -42,7 +50,35 @@ class Hosts:
         return tuple(self.of_worker[worker].name for worker in sorted(self.of_worker))
 
 
-def check_workers(workers: int) -> None:
+def default_num_workers(
+    on_this_machine: int = 4,
+    *,
+    cluster: str | None = None,
+    hosts: Cluster | None = None,
+    gpus: bool = True,
+) -> int:
+    """Return a session's usual number of workers.
+
+    Args:
+        on_this_machine: without a Ray cluster.
+        cluster: address of a Ray cluster: one for each of its accelerators.
+        hosts: of it that are wanted: one for each of theirs.
+        gpus: whether its GPUs count, where it has some; else its CPUs do.
+
+    Raises:
+        InvalidInput: the cluster cannot be reached.
+    """
+    if hosts is not None:
+        return hosts.accelerators
+    if cluster is None:
+        return on_this_machine
+    require_ray()
+    from drlpp.runtime.hosts.ray_cluster import accelerators_of_cluster
+
+    return accelerators_of_cluster(cluster, gpus=gpus)
+
+
+def check_workers(workers: int, cluster: str | None = None, hosts: Cluster | None = None) -> None:
     """Check that this number of workers can be had.
 
     Raises:
@@ -50,15 +86,16 @@ def check_workers(workers: int) -> None:
     """
     if workers < 1:
         raise InvalidInput(f"workers is {workers}; at least 1 is needed")
-    launched = controller()
-    if launched is not None and workers > launched.launch.size:
+    if hosts is not None and cluster is None:
+        raise InvalidInput("hosts are those of a Ray cluster; name it too (--cluster, cluster=)")
+    if hosts is not None and hosts.accelerators != workers:
         raise InvalidInput(
-            f"{workers} workers were asked for, but torchrun has started {launched.launch.size} "
-            "processes, each of which is one; see --nproc-per-node"
+            f"{workers} workers were asked for, and hosts with {hosts.accelerators} accelerators; "
+            "leave out one of them"
         )
     cores = len(available_cores())
     most = max(_LEAST_MOST_WORKERS, _WORKERS_PER_CORE * cores)
-    if launched is None and workers > most:
+    if cluster is None and workers > most:
         raise InvalidInput(
             f"{workers} workers were asked for, and each is a process; up to {most} are started "
             f"on this machine of {cores} cores"
@@ -66,55 +103,64 @@ def check_workers(workers: int) -> None:
 
 
 def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Hosts:
-    """Return where a session's workers run: on this machine, or as ``torchrun`` has spread them.
+    """Return where a session's workers run by default: on this machine.
 
     Args:
         workers: how many.
         folder: of the session.
-        limits: how long to wait for a host.
+        limits: how long to wait for them.
 
     Raises:
-        InvalidInput: ``torchrun`` has started this process, which has not joined the others.
-        HostLost: a host does not answer.
+        InvalidInput: ``torchrun`` has started this program, once for every worker.
     """
-    here = tuple(available_cores())
-    check_joined()
-    launched = controller()
-    if launched is None:
-        machines = (("localhost", here),) * workers
-        return Hosts((LocalHost(range(workers), folder, limits=limits),), machines)
-    if launched.in_session:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
         raise InvalidInput(
-            "the processes of torchrun are workers of another session; close it before the next"
+            "this program was started by torchrun, and every process would have workers of its "
+            "own; start it once, and name a Ray cluster for several hosts (--cluster, cluster=)"
         )
-    host_agents = launched.host_agents()[: workers - 1]
-    hellos = [launched.hello, *(hello for hello, _ in host_agents)]
-    names = _names_of(hellos)
-    first = LocalHost([0], folder, names[0], launched.hello.address, limits)
-    hosts: list[WorkerHost] = [first]
-    folders = {launched.hello.node: str(folder)}
-    for (hello, connection), name in zip(host_agents, names[1:], strict=True):
-        shares_clock = hello.machine == launched.hello.machine
-        host = RemoteHost(hello, connection, name, folder, limits, shares_clock=shares_clock)
-        folders[hello.node] = host.open(folders.get(hello.node))
-        hosts.append(host)
-    launched.in_session = True
-    return Hosts(tuple(hosts), tuple((hello.machine, hello.cores) for hello in hellos))
+    machines = (("localhost", tuple(available_cores())),) * workers
+    return Hosts((LocalHost(range(workers), folder, limits=limits),), machines)
 
 
-def release_hosts() -> None:
-    """Let another session have the hosts of this launch, if it is one."""
-    launched = controller()
-    if launched is not None:
-        launched.in_session = False
+def hosts_on_ray(cluster: str, hosts: Cluster | None, *, gpus: bool) -> PlaceWorkers:
+    """Return what places workers on the hosts of a Ray cluster.
+
+    Args:
+        cluster: its address.
+        hosts: that are wanted; else the first that it has.
+        gpus: whether workers may compute on GPUs.
+
+    Raises:
+        InvalidInput: Ray is not installed.
+    """
+    require_ray()
+
+    def place(workers: int, folder: Path, limits: TimeLimits) -> Hosts:
+        # Only here: a session on one machine neither needs Ray nor waits for its import.
+        from drlpp.runtime.hosts.ray_cluster import RayHosts
+
+        found = RayHosts(cluster, workers, hosts, folder, limits, gpus=gpus)
+        machines = {
+            worker: (facts.machine, facts.cores)
+            for host, facts in zip(found.hosts, found.facts, strict=True)
+            for worker in host.workers
+        }
+        of_workers = tuple(machines[worker] for worker in range(workers))
+        return Hosts(tuple(found.hosts), of_workers, found.close)
+
+    return place
 
 
-def _names_of(hellos: Sequence[Handshake]) -> list[str]:
-    """Return names of hosts; where several call themselves the same, with their numbers."""
-    nodes: dict[str, set[int]] = {}
-    for hello in hellos:
-        nodes.setdefault(hello.host_name, set()).add(hello.node)
-    return [
-        hello.host_name if len(nodes[hello.host_name]) == 1 else f"{hello.host_name}-{hello.node}"
-        for hello in hellos
-    ]
+def require_ray() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise InvalidInput(
+            "a cluster of several hosts needs Ray, which is not installed: "
+            "pip install 'drlpp[ray]', on every host"
+        ) from None

@@ -101,7 +101,7 @@ def remove_files_of_dead_controller(folder: Path, limit_seconds: float) -> None:
     closes its connection to a worker as well when the server that forks workers is gone.
 
     Args:
-        folder: of the session; it may be another process's, as that of a host agent is.
+        folder: of the session; of another process, where that is the controller on this host.
         limit_seconds: for the controller's locks to be gone.
     """
     folders = folder, Path(util.get_temp_dir())

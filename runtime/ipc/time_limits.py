@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import checked_timeout
@@ -26,8 +26,7 @@ class TimeLimits:
             the server is replaced.
         host_start_seconds: for another host to start its workers; more than `fork_seconds`.
         farewell_seconds: for a worker to end when it is asked to, before it is killed.
-        end_seconds: for a killed process to be gone; less than half of `host_silence_seconds`, so
-            that a host can report it.
+        end_seconds: for a killed process to be gone.
         orphan_seconds: for a worker whose connection to the controller has ended to find out
             whether the controller has.
         abandoned_seconds: for a controller that dies to give up its folder, which its workers then
@@ -35,13 +34,11 @@ class TimeLimits:
         link_seconds: for the two ends of a link that is measured to meet, and for one message.
         group_seconds: for the workers of a placement to connect, and for one message; long, since
             the controller watches them.
-        host_silence_seconds: silence of another host after which it is lost; shorter failures of
-            the network are survived.
-        gathering_seconds: for the processes of a launch to find each other.
-        handshake_seconds: for a process that connects to prove that it knows the token.
-        restart_seconds: for `torchrun` to replace a controller that has ended.
-        exit_code_seconds: for `torchrun`'s store to say how the controller has ended.
-        launch_seconds: for the controller to say where it listens.
+        host_silence_seconds: silence of another host, or of the Ray cluster's head, after which it
+            is lost; failures of the network that last less than half of it are survived.
+        lease_seconds: for another host without a word from the controller to end its workers; more
+            than `host_silence_seconds`.
+        gathering_seconds: for hosts and their accelerators to be there, and free.
 
     Raises:
         InvalidInput: a limit is no time, or too long for another one.
@@ -60,12 +57,9 @@ class TimeLimits:
     abandoned_seconds: float = 2.0
     link_seconds: float = 60.0
     group_seconds: float = 24 * 3600.0
-    host_silence_seconds: float = 30.0
-    gathering_seconds: float = 120.0
-    handshake_seconds: float = 5.0
-    restart_seconds: float = 20.0
-    exit_code_seconds: float = 10.0
-    launch_seconds: float = 24 * 3600.0
+    host_silence_seconds: float = 4.0
+    lease_seconds: float = 30.0
+    gathering_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
@@ -80,11 +74,25 @@ class TimeLimits:
                 f"fork_seconds is {self.fork_seconds}; expected less than host_start_seconds, "
                 f"{self.host_start_seconds}"
             )
-        if not 2 * self.end_seconds < self.host_silence_seconds:
+        if not self.host_silence_seconds < self.lease_seconds:
             raise InvalidInput(
-                f"end_seconds is {self.end_seconds}; expected less than half of "
-                f"host_silence_seconds, {self.host_silence_seconds}"
+                f"host_silence_seconds is {self.host_silence_seconds}; expected less than "
+                f"lease_seconds, {self.lease_seconds}"
             )
 
 
 DEFAULT_TIME_LIMITS = TimeLimits()
+
+
+def time_limits_of(
+    given: TimeLimits | None = None, timeout_seconds: float | None = None
+) -> TimeLimits:
+    """Return the limits of a session.
+
+    Args:
+        given: to the session; else the defaults.
+        timeout_seconds: the limit for an answer, instead of that in the others.
+    """
+    limits = DEFAULT_TIME_LIMITS if given is None else given
+    seconds = checked_timeout(timeout_seconds)
+    return limits if seconds is None else replace(limits, answer_seconds=seconds)

@@ -35,6 +35,8 @@ class WorkerSpec:
         limits: of the session.
         speed: below 1 it sleeps after every pass, as if it took so much longer.
         core: that it computes on; None leaves it to the system.
+        own_group: whether it leaves the process group that it starts in, since whoever started that
+            kills the whole of it, and the worker has files to remove.
     """
 
     worker: int
@@ -44,3 +46,4 @@ class WorkerSpec:
     limits: TimeLimits = DEFAULT_TIME_LIMITS
     speed: float = 1.0
     core: int | None = None
+    own_group: bool = False

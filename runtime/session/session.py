@@ -48,21 +48,26 @@ class ClusterSession(WorkerSession):
     Args:
         model: a :class:`~drlpp.Task`, a factory that returns one, a reference to such a factory or
             its name (of the zoo's, the small size), or a captured model.
-        workers: how many processes; each is one accelerator, with one thread. By default 4, or
-            under ``torchrun`` all that it has started (:func:`drlpp.runtime.init_multihost`).
+        workers: how many processes; each is one accelerator, with one thread. By default 4, or all
+            accelerators of the Ray cluster or the hosts that are named.
         method: schedule and weight policy of measurements that name none.
         optimizer: updates the weights.
         seed: of the model's weights and of dropout.
         timeout_seconds: without a word from any worker, after which a trial counts as hung; by
             default 120 s for the first trial, later 20 times the longest silence so far, and at
             least 20 s.
-        time_limits: all limits of waiting, of which ``timeout_seconds`` is one; by default those of
-            the launch, or :class:`TimeLimits`.
+        time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
         speeds: of every worker, at most 1, to emulate accelerators: a worker of speed 0.5 takes
             twice the processor time that a pass needs, and sleeps the rest of it. So several
             workers can share a core and still take their time in parallel. 1 each by default.
         device: what workers compute on: ``cpu``, ``cuda`` for the host's GPUs in turns, or
             ``auto`` for GPUs where there are any, unless workers are to be slower.
+        cluster: a Ray cluster whose hosts the workers run on, instead of this machine: ``auto`` for
+            the one that this machine belongs to, ``HOST:PORT`` of its head, or
+            ``ray://HOST:PORT`` from outside. Its accelerators belong to the session until it is
+            closed.
+        hosts: of the cluster that are wanted, as ``cluster.yaml`` describes them; by default those
+            that it has, the controller's first, as long as there are workers left for them.
         note: called with a line if a measurement loses a worker and is made once more; warns by
             default.
     """

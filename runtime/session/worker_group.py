@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
-from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
-from drlpp.runtime.hosts.session_hosts import Hosts, hosts_for, release_hosts
+from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
+from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.commands import (
     Collect,
     Command,
@@ -32,10 +31,9 @@ from drlpp.runtime.ipc.commands import (
     Working,
 )
 from drlpp.runtime.ipc.session_folder import SessionFolder
-from drlpp.runtime.ipc.store import new_token, open_store
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of
-from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.runtime.session.present_workers import PresentWorkers, naming_workers_of
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
@@ -73,7 +71,7 @@ class WorkerGroup:
         speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
         device: what they compute on.
         limits: how long to wait for them; may be replaced between commands.
-        place: says where the workers run: by default on this machine, or on those of a launch.
+        place: says where the workers run: by default on this machine.
 
     Attributes:
         size: number of workers.
@@ -85,7 +83,6 @@ class WorkerGroup:
         generation: how many sets of workers there have been.
         longest_silence_seconds: without a word while a command was carried out.
         stops: how often this process was stopped while it waited for workers, and continued.
-        store: where the workers find each other; None while none run.
     """
 
     def __init__(
@@ -94,7 +91,7 @@ class WorkerGroup:
         speeds: Sequence[float],
         device: DeviceChoice = DeviceChoice.CPU,
         limits: TimeLimits = DEFAULT_TIME_LIMITS,
-        place: Callable[[int, Path, TimeLimits], Hosts] = hosts_for,
+        place: PlaceWorkers = hosts_for,
     ) -> None:
         self.size = len(speeds)
         self.limits = limits
@@ -103,7 +100,6 @@ class WorkerGroup:
         self.generation = 0
         self.longest_silence_seconds = 0.0
         self.stops = 0
-        self.store: dist.TCPStore | None = None
         self._captured = captured
         self._speeds = speeds
         self._device = device
@@ -154,9 +150,7 @@ class WorkerGroup:
             if all(self._asked(host, host.is_whole) for host in self.present.hosts):
                 return
             self._kill()
-            address = self.hosts.hosts[0].address
-            self.store = open_store(address)
-            store = StoreAddress(address, self.store.port, new_token())
+            store = self._asked(self.present.hosts[0], self.present.hosts[0].open_store)
             before: Counter[str] = Counter()
             posts: dict[int, WorkerSpec] = {}
             for host in self.hosts.hosts:
@@ -195,7 +189,7 @@ class WorkerGroup:
         try:
             self._end(self.hosts.hosts, lambda host: host.close())
         finally:
-            release_hosts()
+            self.hosts.release()
             self.files.close()
 
     def _kill(self) -> None:
@@ -211,7 +205,6 @@ class WorkerGroup:
             except RunFailure as error:
                 # What it was asked before may have failed; the others have to end as well.
                 self._lost = self._lost or HostLost(str(error), host.workers)
-        self.store = None
 
     def _asked(self, host: WorkerHost, what: Callable[..., _Answer], *given: Any) -> _Answer:
         """Return what a host answers; if it is lost, that error names its workers."""
@@ -275,7 +268,6 @@ class WorkerGroup:
 
         Raises:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.
-            KeyboardInterrupt: Ctrl-C was pressed on another host; nor is one left after that.
         """
         if not self.process_ids:
             self._start()
@@ -354,6 +346,9 @@ class WorkerGroup:
                     case Answered(_, Failed() as failed):
                         # A worker that has died makes others fail, and may be noticed after them.
                         self._raise_if_one_ends(events)
+                        # So does a host that is lost, whose workers can say nothing any more.
+                        for host in self.present.hosts:
+                            self._asked(host, host.check)
                         raise failed.error
                     case Answered(_, Progress() as progress):
                         if on_progress:
@@ -377,9 +372,6 @@ class WorkerGroup:
             ready, seconds = self._wait(waitables, min(left, _LOOK_SECONDS))
             left -= seconds
             events = [e for host in hosts for e in self._asked(host, host.events, ready)]
-            for event in events:
-                if isinstance(event, Interrupted):
-                    raise KeyboardInterrupt(f"on host {event.host}")
             if events or left <= 0:
                 return events
 

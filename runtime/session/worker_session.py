@@ -28,10 +28,15 @@ from drlpp.runtime.deploying.deployment import (
 )
 from drlpp.runtime.deploying.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
-from drlpp.runtime.device.devices import choice_for
+from drlpp.runtime.device.devices import choice_for, known_choice
 from drlpp.runtime.device.emulation import checked_speeds
-from drlpp.runtime.hosts.launch import default_num_workers, time_limits_of
-from drlpp.runtime.hosts.session_hosts import check_workers
+from drlpp.runtime.hosts.session_hosts import (
+    PlaceWorkers,
+    check_workers,
+    default_num_workers,
+    hosts_for,
+    hosts_on_ray,
+)
 from drlpp.runtime.ipc.commands import (
     Collect,
     Progress,
@@ -40,7 +45,7 @@ from drlpp.runtime.ipc.commands import (
     Stream,
 )
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
-from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer, chunk_minibatches
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
@@ -50,6 +55,7 @@ from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.specs.batches import Batch, tensors_in
+from drlpp.specs.cluster import Cluster
 from drlpp.specs.data import Samples, kinds_of
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
@@ -95,10 +101,14 @@ class WorkerSession:
         time_limits: TimeLimits | None = None,
         speeds: Sequence[float] | None = None,
         device: str = DeviceChoice.AUTO,
+        cluster: str | None = None,
+        hosts: Cluster | None = None,
         note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
     ) -> None:
-        workers = default_num_workers() if workers is None else workers
-        check_workers(workers)
+        if workers is None:
+            gpus = known_choice(device) is not DeviceChoice.CPU and speeds is None
+            workers = default_num_workers(cluster=cluster, hosts=hosts, gpus=gpus)
+        check_workers(workers, cluster, hosts)
         self.speeds = checked_speeds(speeds, workers)
         self.device = choice_for(device, self.speeds)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -114,7 +124,12 @@ class WorkerSession:
         self._note = note
         self._held: Deployment | None = None
         self.lent: object = None
-        self._workers = WorkerGroup(self.captured, self.speeds, self.device, self.time_limits)
+        place: PlaceWorkers = hosts_for
+        if cluster is not None:
+            place = hosts_on_ray(cluster, hosts, gpus=self.device is not DeviceChoice.CPU)
+        self._workers = WorkerGroup(
+            self.captured, self.speeds, self.device, self.time_limits, place
+        )
 
     @property
     def graph(self) -> OpGraph:

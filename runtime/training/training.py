@@ -21,9 +21,8 @@ from drlpp.models.model_reference import Model, ModelReference
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime.device.emulation import checked_speeds
-from drlpp.runtime.hosts.launch import restarted, time_limits_of
 from drlpp.runtime.ipc.tensor_file import write_state_dict
-from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.argument_checks import check_count, check_kind, check_seed
@@ -94,6 +93,8 @@ class PipelineTrainer:
         device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
             any; a checkpoint can be resumed on any of them.
         speeds: of every worker, to emulate accelerators, as :class:`ClusterSession` says.
+        cluster: address of a Ray cluster, as :class:`ClusterSession` says; the hosts of the
+            placement are found there by their names, addresses or labels, or by their size.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
         time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
@@ -127,6 +128,7 @@ class PipelineTrainer:
         elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
         speeds: Sequence[float] | None = None,
+        cluster: str | None = None,
         timeout_seconds: float | None = None,
         time_limits: TimeLimits | None = None,
         out: str | Path,
@@ -184,6 +186,7 @@ class PipelineTrainer:
         self.checkpoints = None if checkpoints is None else str(checkpoints)
         self.device = device
         self.speeds = speeds if speeds is None else checked_speeds(speeds, known)
+        self.cluster = cluster
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.resume = resume
         self.seed = seed
@@ -277,13 +280,11 @@ class PipelineTrainer:
         plan.rates(self.optimizer, source.minibatches)
         settings = training_settings(self.document, self.optimizer, source, plan, self.seed)
         settings["checkpoints"] = self.checkpoints
-        again = restarted()
         with open_run_folder(
             self.out,
             "drlpp train",
             settings,
             resume=self.resume,
-            restarted=again,
             note=self.observer.on_note,
         ) as folder:
             if reason := remember_trust(folder, self._named):
@@ -291,7 +292,7 @@ class PipelineTrainer:
             store = None
             if self.checkpoints is not None:
                 store = CheckpointParts(self.checkpoints, folder)
-                if store.exists() and not (self.resume or again):
+                if store.exists() and not self.resume:
                     raise InvalidInput(
                         f"{store} holds the checkpoint of another run; resume that (--resume, in "
                         "Python resume=True), or give another place for checkpoints"
@@ -308,6 +309,8 @@ class PipelineTrainer:
             method=self.method,
             device=self.device,
             speeds=self.speeds,
+            cluster=self.cluster,
+            hosts=self.document.cluster if self.cluster is not None and elastic is None else None,
             time_limits=self.time_limits,
             optimizer=self.optimizer,
             seed=self.seed,

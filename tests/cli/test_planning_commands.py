@@ -245,7 +245,7 @@ def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) 
     model = "tests.support.models.small:perceptron"
     profile, cluster = tmp_path / "profile.json", tmp_path / "cluster.yaml"
     code, out, err = shell(
-        "profile", model, "-o", profile, "--cluster", cluster, "--workers", 2, "--repeats", 2
+        "profile", model, "-o", profile, "--write-cluster", cluster, "--workers", 2, "--repeats", 2
     )
     assert code == 0, err
     assert "13 operators" in out

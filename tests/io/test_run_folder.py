@@ -22,10 +22,9 @@ def run(
     settings: Mapping[str, Any],
     *,
     resume: bool,
-    restarted: bool = False,
 ) -> Path:
     """One that ends at once."""
-    with open_run_folder(folder, command, settings, resume=resume, restarted=restarted) as lent:
+    with open_run_folder(folder, command, settings, resume=resume) as lent:
         assert (lent / LOCK_NAME).exists()
     return lent
 
@@ -156,13 +155,6 @@ def test_a_lost_record_can_be_put_back(tmp_path: Path) -> None:
     other = run(tmp_path / "other", "train", SETTINGS, resume=False)
     (folder / "run.json").write_bytes((other / "run.json").read_bytes())
     run(folder, "train", SETTINGS, resume=True)
-
-
-def test_another_attempt_begins_the_run_or_goes_on_with_it(tmp_path: Path) -> None:
-    for _ in range(2):
-        run(tmp_path / "run", "train", SETTINGS, resume=False, restarted=True)
-    with pytest.raises(InvalidInput, match="a run of train"):
-        run(tmp_path / "run", "learn", SETTINGS, resume=False, restarted=True)
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -13,10 +13,12 @@ from drlpp.cli.command_line import (
     POLICY_HELP,
     AcceleratorsOption,
     BandwidthOption,
+    ClusterOption,
     CompareOptions,
     CutAtOption,
     DeviceOption,
     GroupOptions,
+    HostsOption,
     LatencyOption,
     MethodOptions,
     ModelOptions,
@@ -28,6 +30,7 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     parameter_groups,
+    read_hosts,
     read_options,
     said_if_long,
 )
@@ -64,12 +67,12 @@ cluster_app.command("describe")(with_common_options(describe_cluster, as_json=Tr
 def profile_model(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the profile.")],
-    cluster: Annotated[
+    write_cluster: Annotated[
         Path | None, typer.Option(help="Also write the cluster, with the measured link, here.")
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Of the cluster; 2, or all that torchrun has started."),
+        typer.Option(min=1, help="Of the cluster; 2, or all that --cluster has."),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
     times: Annotated[
@@ -80,6 +83,8 @@ def profile_model(
         ),
     ] = None,
     device: DeviceOption = DeviceChoice.AUTO,
+    cluster: ClusterOption = None,
+    hosts: HostsOption = None,
     timeout: TimeoutOption = None,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
@@ -91,31 +96,45 @@ def profile_model(
     from drlpp.runtime import ClusterSession, default_num_workers
 
     reference = model_reference(model, size, model_option)
+    if cluster is not None and cluster.endswith((".yaml", ".yml", ".json")):
+        raise InvalidInput(
+            f"--cluster {cluster}: expected the address of a Ray cluster; a file to write the "
+            "cluster to is --write-cluster"
+        )
     console = build_console()
-    if times is not None and cluster is not None:
-        raise InvalidInput("--times says nothing of links; leave out --cluster")
+    if times is not None and write_cluster is not None:
+        raise InvalidInput("--times says nothing of links; leave out --write-cluster")
     measured = None
     if times is not None:
         profile = timed_profile(reference, times)
     else:
-        workers = workers or default_num_workers(on_this_machine=2)
+        wanted = read_hosts(hosts)
+        gpus = device is not DeviceChoice.CPU
+        workers = workers or default_num_workers(
+            on_this_machine=2, cluster=cluster, hosts=wanted, gpus=gpus
+        )
         with (
             said_if_long(f"profiling {reference}"),
             ClusterSession(
-                reference, workers=workers, device=device, timeout_seconds=timeout
+                reference,
+                workers=workers,
+                device=device,
+                cluster=cluster,
+                hosts=wanted,
+                timeout_seconds=timeout,
             ) as session,
         ):
             profile, measured = session.profile(repeats)
     write_document(output, profile)
     console.print(describe(profile))
     console.print(f"written to {output}")
-    if cluster is not None and measured is not None:
-        write_document(cluster, measured)
+    if write_cluster is not None and measured is not None:
+        write_document(write_cluster, measured)
         console.print(describe(measured))
-        console.print(f"written to {cluster}")
+        console.print(f"written to {write_cluster}")
     return {
         "profile": str(output),
-        "cluster": None if cluster is None else str(cluster),
+        "cluster": None if write_cluster is None else str(write_cluster),
         "seconds_per_minibatch": sum(profile.seconds),
     }
 

@@ -62,8 +62,11 @@ def show_timeline(
         Path | None, typer.Option(help="Costs for the simulator: a profile.json of the model.")
     ] = None,
     cluster: Annotated[
-        Path | None,
-        typer.Option(help="A cluster.yaml for the simulator; else that of the placement."),
+        str | None,
+        typer.Option(
+            help="For --from simulator a cluster.yaml, else that of the placement; for --from run "
+            "the address of a Ray cluster (auto, HOST:PORT), else this machine."
+        ),
     ] = None,
     accelerators: AcceleratorsOption = None,
     bandwidth: BandwidthOption = None,
@@ -100,6 +103,9 @@ def show_timeline(
         "--bandwidth": bandwidth,
         "--latency": latency,
     }
+    if source is Source.RUN:
+        # There it is where the placement runs.
+        del simulated["--cluster"]
     given = [name for name, value in simulated.items() if value is not None]
     if source is not Source.SIMULATOR and given:
         raise InvalidInput(f"{given[0]} is for --from simulator, not for --from {source}")
@@ -123,6 +129,7 @@ def show_timeline(
                 method,
                 minibatches,
                 speeds=relative,
+                cluster=cluster,
                 timeout_seconds=timeout,
             )
         case Source.SIMULATOR:
@@ -131,8 +138,9 @@ def show_timeline(
                     "the simulator needs what operators cost: --profile profile.json, which "
                     "drlpp profile writes"
                 )
+            file = None if cluster is None else Path(cluster)
             if given != ["--profile"]:
-                found = read_cluster(cluster, accelerators, bandwidth, latency, relative, None)
+                found = read_cluster(file, accelerators, bandwidth, latency, relative, None)
             elif relative is not None:
                 found = document.cluster.with_speeds(relative)
             else:

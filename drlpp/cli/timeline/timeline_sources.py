@@ -126,9 +126,10 @@ def from_run(
     minibatches: int,
     *,
     speeds: Sequence[float] | None = None,
+    cluster: str | None = None,
     timeout_seconds: float | None = None,
 ) -> TimelineRun:
-    """Measure on workers of this machine, as many as the placement's cluster has.
+    """Measure on workers of this machine or a Ray cluster, as many as the placement's has.
 
     Raises:
         InvalidInput: if the placement cannot be run.
@@ -144,6 +145,8 @@ def from_run(
         method=method,
         optimizer=document.optimizer,
         speeds=speeds,
+        cluster=cluster,
+        hosts=None if cluster is None else document.cluster,
         timeout_seconds=timeout_seconds,
     ) as session:
         outcome = session.measure(plan, minibatches)

@@ -102,7 +102,9 @@ def test_dilated_hosts_need_no_root_and_do_not_meet_others() -> None:
         EmulatedCluster(pair, dilated=True) as two,
     ):
         assert "time dilation" in four.description
-        jobs = [emulated.start([sys.executable, "-c", ALL_REDUCE]) for emulated in (four, two)]
+        jobs = [
+            emulated.start_ranks([sys.executable, "-c", ALL_REDUCE]) for emulated in (four, two)
+        ]
         printed = [job.wait(90) for job in jobs]
         with pytest.raises(InvalidInput, match="no links"):
             four.cut("host-0")
@@ -118,7 +120,10 @@ def test_dilated_hosts_need_no_root_and_do_not_meet_others() -> None:
 
 def test_a_dilated_cluster_has_no_links_to_cut() -> None:
     with EmulatedCluster(two_hosts(accelerators=1), dilated=True) as emulated:
-        assert emulated.run(["sh", "-c", "echo of host $GROUP_RANK"], timeout=90) == "of host 0\n"
+        assert (
+            emulated.run_ranks(["sh", "-c", "echo of host $GROUP_RANK"], timeout=90)
+            == "of host 0\n"
+        )
         with pytest.raises(InvalidInput, match="no links"):
             emulated.cut("host-0")
     assert names_left(os.getpid()) == []

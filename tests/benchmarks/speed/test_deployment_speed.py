@@ -23,6 +23,7 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.deploying.deployment import DeploymentTimes
+from drlpp.runtime.hosts.local_host import LocalHost
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,9 @@ def test_addresses_of_old_groups_are_not_kept(session: ClusterSession) -> None:
     counts = []
     for placement in some_placements(len(session.graph), 3) * 2:
         session.deploy(placement)
-        store = session.worker_group.store
+        (host,) = session.worker_group.hosts.hosts
+        assert isinstance(host, LocalHost)
+        store = host.store
         assert store is not None
         counts.append(store.num_keys())
     assert counts[4:] == counts[:4]

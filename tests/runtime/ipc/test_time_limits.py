@@ -8,8 +8,7 @@ import pytest
 
 from drlpp.errors import InvalidInput
 from drlpp.runtime import TimeLimits
-from drlpp.runtime.hosts.launch import time_limits_of
-from tests.support.programs.launched import launched
+from drlpp.runtime.ipc.time_limits import time_limits_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "hard-to-kill.md"
 
@@ -51,15 +50,13 @@ def test_who_waits_for_another_waits_longer() -> None:
     """A host is given the time to report what it waited for itself."""
     with pytest.raises(InvalidInput, match="less than host_start_seconds, 50"):
         TimeLimits(host_start_seconds=50)
-    with pytest.raises(InvalidInput, match="less than half of host_silence_seconds, 20"):
-        TimeLimits(host_silence_seconds=20.0)
+    with pytest.raises(InvalidInput, match="less than lease_seconds, 30"):
+        TimeLimits(host_silence_seconds=30.0)
 
 
-def test_a_session_has_its_own_limits_or_those_of_the_launch() -> None:
-    own, launch = TimeLimits(link_seconds=7), TimeLimits(gathering_seconds=9)
+def test_a_session_has_its_own_limits_or_the_defaults() -> None:
+    own = TimeLimits(link_seconds=7)
     assert time_limits_of() == TimeLimits()
-    with launched([0], limits=launch):
-        assert time_limits_of() == launch
-        assert time_limits_of(own) == own
-        assert time_limits_of(timeout_seconds=5) == replace(launch, answer_seconds=5)
+    assert time_limits_of(own) == own
+    assert time_limits_of(timeout_seconds=5) == TimeLimits(answer_seconds=5)
     assert time_limits_of(own, 5) == replace(own, answer_seconds=5)

@@ -11,7 +11,7 @@ from drlpp.errors import HostLost, RunFailure, TrialTimeout
 from drlpp.runtime.hosts.host import Event, WorkerHost
 from drlpp.runtime.ipc.commands import Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 from tests.support.programs.hosted import hosted
 
 
@@ -30,6 +30,11 @@ class SilentHost(WorkerHost):
         self.posts: list[WorkerSpec] = []
 
     process_ids = property(lambda self: [1])  # type: ignore[assignment]
+
+    def open_store(self) -> StoreAddress:
+        return StoreAddress(self.address, 1, "token")
+
+    def check(self) -> None: ...
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         self.posts = list(posts)

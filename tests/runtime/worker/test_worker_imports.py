@@ -14,6 +14,7 @@ DENIED = (
     "gymnasium",
     "stable_baselines3",
     "torch_geometric",
+    "ray",
     "drlpp.planners",
     "drlpp.simulator",
     "drlpp.cli",
@@ -41,6 +42,16 @@ def test_a_worker_imports_little() -> None:
     files = [name for name in modules if name.startswith("drlpp.") and name.count(".") > 1]
     rooms = {name.rpartition(".")[0] for name in files}
     assert len(set(files) - rooms) <= MOST_FILES
+
+
+def test_a_session_on_one_machine_imports_no_ray() -> None:
+    modules = modules_after(
+        "import drlpp.runtime.training.training, drlpp.runtime.session.session, drlpp.cli.main\n"
+        "from drlpp.runtime.hosts.session_hosts import default_num_workers, hosts_for\n"
+        "assert default_num_workers() == 4"
+    )
+    assert "drlpp.runtime.hosts.local_host" in modules
+    assert not {name for name in modules if name.partition(".")[0] == "ray"}
 
 
 def test_the_package_itself_imports_nothing() -> None:

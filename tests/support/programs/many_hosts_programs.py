@@ -1,6 +1,6 @@
-"""What the processes of an emulated cluster run: the first one is the controller and writes JSON.
+"""What the first host of an emulated cluster runs on the workers of all: it writes JSON.
 
-torchrun … -m tests.support.programs.many_hosts_programs NAME FOLDER
+python -m tests.support.programs.many_hosts_programs NAME FOLDER
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
-from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import order, placements, samples
+from tests.support.programs.ray_clusters import PATIENT
 
 MINIBATCHES = 12
 OPTIMIZER = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
@@ -75,14 +76,14 @@ def wide_placements(graph: OpGraph) -> dict[str, Placement]:
 def train_and_measure(folder: Path) -> None:
     """Train the forked model in several shapes; profile the wide one and measure two placements."""
     captured = capture(ModelReference.named("tests.support.models.small:forked"))
-    with ClusterSession(captured) as session:
+    with ClusterSession(captured, cluster="auto", time_limits=PATIENT) as session:
         session.use_samples(*samples())
         for shape in SHAPES:
             deployment = session.deploy(placements(captured)[shape], METHOD, OPTIMIZER)
             session.run(deployment, MINIBATCHES, RunOptions(order=order(MINIBATCHES)))
             torch.save(session.collect(deployment)[0], folder / f"{shape}.pt")
         hosts = [session.host_of[worker] for worker in range(session.accelerators)]
-    with ClusterSession(WIDE, method=METHOD) as session:
+    with ClusterSession(WIDE, method=METHOD, cluster="auto", time_limits=PATIENT) as session:
         profile, cluster = session.profile()
         write_document(folder / "profile.json", profile)
         write_document(folder / "cluster.json", cluster)
@@ -99,7 +100,12 @@ def train_and_measure(folder: Path) -> None:
 def train_on(folder: Path) -> None:
     """Train until the file ``enough`` is there; another grows by a byte with every progress."""
     captured = capture(ModelReference.named("tests.support.models.small:forked"))
-    with ClusterSession(captured) as session, (folder / "progress").open("wb") as progress:
+    # Notices a host that is cut off for good, and outlasts a shorter cut.
+    limits = TimeLimits(host_silence_seconds=15, gathering_seconds=60)
+    with (
+        ClusterSession(captured, cluster="auto", time_limits=limits) as session,
+        (folder / "progress").open("wb") as progress,
+    ):
         session.use_samples(*samples())
         deployment = session.deploy(placements(captured)["straight"], METHOD, OPTIMIZER)
 

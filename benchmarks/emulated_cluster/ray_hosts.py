@@ -1,0 +1,236 @@
+"""Ray on every host of an emulated cluster, and a program on the first that uses them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from benchmarks.emulated_cluster.job import Place, free_port, last_words, text_of
+from benchmarks.emulated_cluster.names import MARK
+from drlpp.errors import TrialTimeout, WorkerLost
+from drlpp.runtime.hosts.ray_start import RayNodeProcess
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 5.0
+_START_SECONDS = 120.0
+_STORE_BYTES = 200_000_000
+_WORKER = re.compile(r"drlpp-w(\d+)")
+"""What the processes of workers are called."""
+
+
+class RayHosts:
+    """The nodes of a Ray cluster, one on each host, with as many CPUs as it has accelerators.
+
+    Workers are put under the quotas of their accelerators as soon as they are seen: those of a
+    host in the order of their numbers. Ray's own processes have none.
+
+    Args:
+        places: of every host.
+        environment: of every process.
+        folder: for what they print, and Ray's own files; a short name.
+        name: of the emulated cluster.
+    """
+
+    def __init__(
+        self, places: Sequence[Place], environment: Mapping[str, str], folder: Path, name: str
+    ) -> None:
+        self._places = places
+        self._environment = {
+            **environment,
+            # Whatever this user has in ~/.ray, the hosts are reached from nowhere else.
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_enable_worker_prestart": "0",
+            "RAY_prestart_worker_first_driver": "0",
+        }
+        self._folder = folder
+        self._name = name
+        self._port = free_port()
+        self._stopped = threading.Event()
+        self.nodes: dict[str, RayNodeProcess] = {}
+        try:
+            for number in range(len(places)):
+                self.start_node(number)
+        except BaseException:
+            self.stop()
+            raise
+        self._holder = threading.Thread(target=self._hold_workers, daemon=True)
+        self._holder.start()
+
+    @property
+    def address(self) -> str:
+        """Of the head."""
+        return f"{self._places[0].address}:{self._port}"
+
+    def start_node(self, number: int) -> None:
+        """Start Ray on a host, where it does not run or has ended."""
+        place = self._places[number]
+        options = ["--num-cpus", str(place.accelerators), "--node-name", place.host]
+        options += ["--object-store-memory", str(_STORE_BYTES), "--include-log-monitor=false"]
+        if number == 0:
+            options += ["--temp-dir", str(self._folder / "ray")]
+        node = RayNodeProcess(
+            self._folder / f"ray-{number}.log",
+            place.address,
+            self._port,
+            None if number == 0 else self._places[0].address,
+            options,
+            self._environment,
+            place.prefix,
+        )
+        self.nodes[place.host] = node
+        node.wait_until_started(_START_SECONDS)
+
+    def start(self, command: Sequence[str]) -> HostProgram:
+        """Start a command on the first host; ``--cluster auto`` finds the others."""
+        environment = {**self._environment, "RAY_ADDRESS": self.address}
+        return HostProgram([*self._places[0].prefix, *command], environment, self._folder)
+
+    def stop(self) -> None:
+        """End Ray on all hosts."""
+        self._stopped.set()
+        for node in reversed(self.nodes.values()):
+            node.stop()
+
+    def _hold_workers(self) -> None:
+        """Put new workers under the quotas of their accelerators."""
+        if not any(place.groups for place in self._places):
+            return
+        host_of: dict[int, tuple[int, int] | None] = {}
+        held: dict[int, Path] = {}
+        while not self._stopped.wait(_POLL_SECONDS):
+            now = dict(workers_by_name())
+            for process in set(host_of) - set(now):
+                del host_of[process]
+            for process, number in now.items():
+                if process not in host_of:
+                    host = self._host_of(process)
+                    host_of[process] = None if host is None else (host, number)
+            for host, place in enumerate(self._places):
+                mine = sorted(
+                    (found[1], process)
+                    for process, found in host_of.items()
+                    if found is not None and found[0] == host
+                )
+                for group, (_, process) in zip(place.groups, mine, strict=False):
+                    if held.get(process) != group:
+                        with suppress(OSError):
+                            group.write_text(str(process))
+                            held[process] = group
+
+    def _host_of(self, process: int) -> int | None:
+        """Return the host of a process of this cluster; None for one of another."""
+        with suppress(OSError):
+            if f"{MARK}={self._name}".encode() in Path(f"/proc/{process}/environ").read_bytes():
+                network = os.stat(f"/proc/{process}/ns/net").st_ino
+                for host, place in enumerate(self._places):
+                    if place.network is not None and place.network.stat().st_ino == network:
+                        return host
+        return None
+
+
+def workers_by_name() -> list[tuple[int, int]]:
+    """Return the processes of workers on this machine, with their numbers."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if match := _WORKER.fullmatch((folder / "comm").read_text().strip()):
+                found.append((int(folder.name), int(match.group(1))))
+    return found
+
+
+class HostProgram:
+    """A command that runs on a host.
+
+    Args:
+        command: with its arguments.
+        environment: of it.
+        folder: for what it prints.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path
+    ) -> None:
+        self._log = folder / f"program-{time.monotonic_ns()}.log"
+        self._printed = 0
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                # Ctrl-C is for us; we end it.
+                start_new_session=True,
+            )
+
+    @property
+    def process_id(self) -> int:
+        """Of the command."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return text_of(self._log)
+
+    def wait(
+        self, timeout_seconds: float | None = None, on_output: Callable[[str], object] | None = None
+    ) -> str:
+        """Wait until it has ended.
+
+        Args:
+            timeout_seconds: that it may take.
+            on_output: called with what it prints, as it does.
+
+        Returns:
+            What it has printed, errors included.
+
+        Raises:
+            WorkerLost: it failed.
+            TrialTimeout: it did not end in time.
+        """
+        begin = time.monotonic()
+        while True:
+            code = self._process.poll()
+            if on_output:
+                self._pass_on(on_output)
+            if code == 0:
+                return self.output
+            if code is not None:
+                words = last_words(self.output) or "nothing"
+                raise WorkerLost(f"the command failed with exit code {code}; it said: {words}")
+            if timeout_seconds is not None and time.monotonic() - begin > timeout_seconds:
+                raise TrialTimeout(
+                    f"the command has not ended within {timeout_seconds:g} s; its last line: "
+                    f"{last_words(self.output) or 'none'}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Ask it to end, and kill it after some seconds."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _pass_on(self, on_output: Callable[[str], object]) -> None:
+        with self._log.open("rb") as file:
+            file.seek(self._printed)
+            new = file.read()
+        self._printed += len(new)
+        if new:
+            on_output(new.decode(errors="replace"))

@@ -1,0 +1,312 @@
+"""The hosts of a session on a Ray cluster: found, reserved, checked, and given back."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import AuthenticationError, GetTimeoutError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from drlpp.errors import DRLPPError, HostLost, InvalidCluster, InvalidInput
+from drlpp.runtime.hosts.host_keeper import HostFacts, machine_identity
+from drlpp.runtime.hosts.ray_actor import GROUPS, host_actor
+from drlpp.runtime.hosts.ray_host import RayHost, reason_of
+from drlpp.runtime.hosts.ray_nodes import (
+    HostPlan,
+    RayNode,
+    in_order,
+    in_turn,
+    kind_of_accelerators,
+    matched,
+)
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.specs.cluster import Cluster
+
+_POLL_SECONDS = 0.5
+_NODE_SECONDS = 2.0
+_CLIENT = "ray://"
+
+
+def connect(address: str) -> None:
+    """Connect this program to a Ray cluster, if it is not.
+
+    Args:
+        address: ``auto`` for the one that this machine belongs to, ``HOST:PORT`` of its head, or
+            ``ray://HOST:PORT`` from a machine outside.
+
+    Raises:
+        InvalidInput: there is none, it refuses this program, or it has other versions.
+    """
+    if ray.is_initialized():
+        there = _gcs_address()
+        if address != "auto" and not address.startswith(_CLIENT) and _resolved(address) != there:
+            raise InvalidInput(
+                f"this program belongs to the Ray cluster {there} already, and cannot use "
+                f"{address} as well; begin another program, or call ray.shutdown() before"
+            )
+        return
+    try:
+        # Hosts' processes print nothing that a user should read; errors are ours to say.
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except AuthenticationError:
+        raise InvalidInput(f"the Ray cluster {address} refuses this program: {_TOKEN}") from None
+    except (ConnectionError, ValueError) as error:
+        if address == "auto" and "RAY_ADDRESS" in str(error):
+            raise InvalidInput(
+                "no Ray cluster runs on this machine; start one (`ray start --head`), or name "
+                "the address of another's head"
+            ) from None
+        raise InvalidInput(
+            f"the Ray cluster {address} cannot be reached, or refuses this program; {_TOKEN}"
+        ) from None
+    except RuntimeError as error:
+        raise InvalidInput(f"the Ray cluster {address} cannot be used: {error}") from None
+
+
+_TOKEN = (
+    "one that was started with RAY_AUTH_MODE=token takes only programs with RAY_AUTH_MODE=token "
+    "and the same secret in RAY_AUTH_TOKEN"
+)
+
+
+def nodes_of_cluster() -> list[RayNode]:
+    """Return the nodes that are alive, that of the controller first.
+
+    Ray itself takes a minute to notice that one is gone, so each is asked.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    nodes = [RayNode.of(node) for node in ray.nodes() if node["Alive"]]
+    # From outside of the cluster its nodes may not be reached.
+    if nodes and not ray.util.client.ray.is_connected():
+        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+            answers = pool.map(lambda node: _listens(node.address, node.port), nodes)
+        nodes = [node for node, answer in zip(nodes, answers, strict=True) if answer]
+    return in_order(nodes, here)
+
+
+def _listens(address: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((address, port), timeout=_NODE_SECONDS):
+        return True
+    return False
+
+
+def accelerators_of_cluster(address: str, *, gpus: bool = True) -> int:
+    """Return how many workers a Ray cluster has room for."""
+    connect(address)
+    nodes = nodes_of_cluster()
+    kind = kind_of_accelerators(nodes, gpus=gpus)
+    return sum(node.resources[kind] for node in nodes)
+
+
+class RayHosts:
+    """The hosts of one session, which have their accelerators to themselves until :meth:`close`.
+
+    Args:
+        address: of the Ray cluster.
+        workers: how many; None for all that there is room for.
+        description: of the hosts that are wanted; else the first that there are.
+        gpus: whether workers may compute on GPUs.
+        folder: of the session on this machine.
+        limits: of the session.
+
+    Attributes:
+        hosts: in the order of their workers.
+        facts: what each has said of itself.
+
+    Raises:
+        InvalidInput: the cluster has not what is wanted, or other versions.
+        HostLost: a host does not answer.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        workers: int | None,
+        description: Cluster | None,
+        folder: Path,
+        limits: TimeLimits = DEFAULT_TIME_LIMITS,
+        *,
+        gpus: bool = True,
+    ) -> None:
+        connect(address)
+        self._limits = limits
+        self._closed = threading.Event()
+        self._head_is_lost = False
+        client = address.startswith(_CLIENT)
+        self._head = address.removeprefix(_CLIENT) if client else _gcs_address()
+        self._group: PlacementGroup | None = None
+        self._actors: list[Any] = []
+        self.hosts: list[RayHost] = []
+        self.facts: list[HostFacts] = []
+        try:
+            plans = self._planned(workers, description, gpus)
+            self._actors = self._started(plans)
+            self._check_versions(plans)
+            self._open(plans, folder)
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._watch_head, daemon=True).start()
+
+    def close(self) -> None:
+        """End the actors, and let others have the accelerators."""
+        self._closed.set()
+        if self._head_is_lost:
+            # Ray would wait for it.
+            return
+        # In a thread, since Ray may wait for ever for a head that has ended a moment ago.
+        giving = threading.Thread(target=self._give_back, daemon=True)
+        giving.start()
+        giving.join(self._limits.host_silence_seconds)
+
+    def _give_back(self) -> None:
+        for actor in self._actors:
+            with suppress(Exception):
+                ray.kill(actor)
+        if self._group is not None:
+            with suppress(Exception):
+                remove_placement_group(self._group)
+
+    def _planned(
+        self, workers: int | None, description: Cluster | None, gpus: bool
+    ) -> list[HostPlan]:
+        """Return the hosts; wait for those that are on their way."""
+        give_up = time.monotonic() + self._limits.gathering_seconds
+        while True:
+            nodes = nodes_of_cluster()
+            try:
+                if description is not None:
+                    return matched(description, nodes, gpus=gpus)
+                return in_turn(nodes, kind_of_accelerators(nodes, gpus=gpus), workers)
+            except InvalidCluster:
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(_POLL_SECONDS)
+
+    def _started(self, plans: Sequence[HostPlan]) -> list[Any]:
+        """Reserve the accelerators, all or none, and start an actor on every host."""
+        self._group = placement_group(
+            [{plan.kind: len(plan.workers)} for plan in plans],
+            bundle_label_selector=[{"ray.io/node-id": plan.node.identity} for plan in plans],
+        )
+        if not self._group.wait(self._limits.gathering_seconds):
+            raise InvalidCluster(
+                "another program or session has accelerators of the Ray cluster that are wanted: "
+                + ", ".join(f"{len(p.workers)} {p.kind}s of {p.node.address}" for p in plans)
+                + "; end it, or ask for fewer workers"
+            )
+        # Its types know nothing of groups.
+        remote: Any = ray.remote
+        actor = remote(concurrency_groups=GROUPS)(host_actor())
+        return [
+            actor.options(
+                max_restarts=0,
+                max_task_retries=0,
+                num_cpus=len(plan.workers) if plan.kind == "CPU" else 0,
+                num_gpus=len(plan.workers) if plan.kind == "GPU" else 0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, number),
+            ).remote()
+            for number, plan in enumerate(plans)
+        ]
+
+    def _check_versions(self, plans: Sequence[HostPlan]) -> None:
+        ours = host_actor()().versions()
+        asked = [actor.versions.remote() for actor in self._actors]
+        for plan, theirs in zip(plans, self._answers(plans, asked), strict=True):
+            if theirs != ours:
+                raise InvalidInput(
+                    f"host {plan.name} has {theirs}, and this one {ours}; install the same "
+                    "versions on all hosts"
+                )
+
+    def _open(self, plans: Sequence[HostPlan], folder: Path) -> None:
+        here = ray.get_runtime_context().get_node_id()
+        asked = [
+            actor.open.remote(
+                plan.workers,
+                plan.name,
+                plan.node.address,
+                # Only where the controller's own files are those of the host.
+                str(folder) if plan.node.identity == here and folder.exists() else None,
+                self._limits,
+            )
+            for plan, actor in zip(plans, self._actors, strict=True)
+        ]
+        self.facts = self._answers(plans, asked)
+        machine = machine_identity()
+        for plan, actor, facts in zip(plans, self._actors, self.facts, strict=True):
+            self.hosts.append(
+                RayHost(
+                    actor,
+                    facts,
+                    plan.workers,
+                    plan.name,
+                    plan.node.address,
+                    folder,
+                    machine,
+                    self._limits,
+                    self._blame,
+                )
+            )
+
+    def _answers(self, plans: Sequence[HostPlan], asked: Sequence[Any]) -> list[Any]:
+        found = []
+        for plan, reference in zip(plans, asked, strict=True):
+            limit = self._limits.host_start_seconds
+            try:
+                answer = ray.get(reference, timeout=limit)
+            except GetTimeoutError:
+                raise HostLost(f"host {plan.name} has not begun within {limit:.0f} s") from None
+            except RayError as error:
+                raise HostLost(f"host {plan.name} cannot begin: {reason_of(error)}") from None
+            if isinstance(answer, DRLPPError):
+                raise type(answer)(f"host {plan.name}: {answer}")
+            found.append(answer)
+        return found
+
+    def _watch_head(self) -> None:
+        """Notice that the head has ended, before Ray ends this program for it without a word."""
+        silent_since: float | None = None
+        while not self._closed.wait(_POLL_SECONDS):
+            begin = time.monotonic()
+            if self._head_answers():
+                silent_since = None
+                continue
+            silent_since = silent_since or begin
+            if time.monotonic() - silent_since > self._limits.host_silence_seconds:
+                for host in self.hosts:
+                    host.lose("the head does not answer")
+                return
+
+    def _blame(self, reason: str) -> str:
+        """Return why a host is lost: its own reason, unless the head is."""
+        if self._head_answers():
+            return reason
+        self._head_is_lost = True
+        return f"the head of the Ray cluster, {self._head}, has ended or is cut off"
+
+    def _head_answers(self) -> bool:
+        name, _, port = self._head.rpartition(":")
+        return _listens(name, int(port))
+
+
+def _resolved(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    with suppress(OSError):
+        host = socket.gethostbyname(host)
+    return f"{host}:{port}"
+
+
+def _gcs_address() -> str:
+    address: str = ray.get_runtime_context().gcs_address
+    return address

@@ -1,0 +1,187 @@
+"""Which nodes of a Ray cluster are the hosts of a session: by name, address, label, and size."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from drlpp.errors import InvalidCluster
+from drlpp.specs.cluster import Cluster
+
+HOST_LABEL = "drlpp-host"
+"""The label of a node that says which host of a ``cluster.yaml`` it is."""
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A machine of a Ray cluster.
+
+    Attributes:
+        identity: by which Ray knows it.
+        address: where others reach it.
+        port: of the raylet there.
+        called: what it is called: its label, its name in Ray, and its own.
+        resources: how many accelerators it has of each kind, ``GPU`` and ``CPU``.
+    """
+
+    identity: str
+    address: str
+    port: int
+    called: tuple[str, ...]
+    resources: Mapping[str, int]
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> RayNode:
+        """Return the node that Ray describes so."""
+        label = node.get("Labels", {}).get(HOST_LABEL)
+        address = node["NodeManagerAddress"]
+        names = (label, node.get("NodeName"), node.get("NodeManagerHostname"), address)
+        return cls(
+            identity=node["NodeID"],
+            address=address,
+            port=node["NodeManagerPort"],
+            # Ray calls a node by its address if nobody says otherwise.
+            called=tuple(dict.fromkeys(name for name in names if name)),
+            resources={kind: int(node["Resources"].get(kind, 0)) for kind in ("GPU", "CPU")},
+        )
+
+    def __str__(self) -> str:
+        have = [f"{count} {kind}" for kind, count in self.resources.items() if count]
+        return f"{self.address} ({', '.join(have) or 'no accelerators'})"
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """A host of a session before it is there.
+
+    Attributes:
+        name: of the host.
+        node: that it is.
+        workers: their numbers; each is one accelerator.
+        kind: of these: ``GPU`` or ``CPU``.
+    """
+
+    name: str
+    node: RayNode
+    workers: tuple[int, ...]
+    kind: str
+
+
+def in_order(nodes: Iterable[RayNode], first: str) -> list[RayNode]:
+    """Return nodes by their addresses, that of the controller before the others.
+
+    Args:
+        nodes: of the cluster.
+        first: identity of the controller's.
+    """
+
+    def place(node: RayNode) -> tuple[Any, ...]:
+        try:
+            address = int(ipaddress.ip_address(node.address))
+        except ValueError:
+            address = 0
+        return node.identity != first, address, node.address, node.identity
+
+    return sorted(nodes, key=place)
+
+
+def kind_of_accelerators(nodes: Iterable[RayNode], *, gpus: bool) -> str:
+    """Return what workers take of each node: GPUs where any has some and they are wanted."""
+    return "GPU" if gpus and any(node.resources["GPU"] for node in nodes) else "CPU"
+
+
+def in_turn(nodes: Sequence[RayNode], kind: str, workers: int | None) -> list[HostPlan]:
+    """Give the nodes workers one after the other, to each as many as it has accelerators.
+
+    Args:
+        nodes: in their order.
+        kind: of accelerators.
+        workers: how many; None for all that there are.
+
+    Raises:
+        InvalidCluster: there are fewer.
+    """
+    there = sum(node.resources[kind] for node in nodes)
+    wanted = there if workers is None else workers
+    if not 0 < wanted <= there:
+        asked = "workers were asked for" if workers else "at least one worker is needed"
+        raise InvalidCluster(
+            f"{wanted or ''} {asked}, but the Ray cluster has {there} {kind}s: ".lstrip()
+            + f"{_listed(nodes)}; how many a host has is an option of `ray start`, --num-cpus"
+        )
+    names = _names_of(nodes)
+    plans, first = [], 0
+    for node, name in zip(nodes, names, strict=True):
+        count = min(node.resources[kind], wanted - first)
+        if count:
+            plans.append(HostPlan(name, node, tuple(range(first, first + count)), kind))
+        first += count
+    return plans
+
+
+def matched(cluster: Cluster, nodes: Sequence[RayNode], *, gpus: bool) -> list[HostPlan]:
+    """Find the node of every host that a cluster's description has.
+
+    One that is called like the host, by label, name or address; else the smallest with enough
+    accelerators that is no other host's.
+
+    Args:
+        cluster: the description.
+        nodes: in their order.
+        gpus: whether hosts of device ``cuda`` take GPUs; else workers compute on CPUs.
+
+    Raises:
+        InvalidCluster: there are fewer hosts than that, or they are smaller.
+    """
+    counts = Counter(cluster.host_of)
+    kinds = {
+        host: "GPU" if gpus and device == "cuda" else "CPU"
+        for host, device in zip(cluster.host_of, cluster.devices, strict=True)
+    }
+    left = list(nodes)
+    found: dict[int, RayNode] = {}
+    for host, name in enumerate(cluster.host_names):
+        node = next((node for node in left if name in node.called), None)
+        if node is not None:
+            found[host] = node
+            left.remove(node)
+    # The largest first: a small one might take its node.
+    for host in sorted(set(counts) - set(found), key=lambda host: -counts[host]):
+        fitting = [node for node in left if node.resources[kinds[host]] >= counts[host]]
+        if fitting:
+            found[host] = min(fitting, key=lambda node: node.resources[kinds[host]])
+            left.remove(found[host])
+    for host, name in enumerate(cluster.host_names):
+        wanted = f"{counts[host]} {kinds[host]}s for host {name}"
+        if host not in found:
+            raise InvalidCluster(
+                f"{len(cluster.host_names)} hosts were asked for, and the Ray cluster has no node "
+                f"left with {wanted}; its nodes: {_listed(nodes)}"
+            )
+        if found[host].resources[kinds[host]] < counts[host]:
+            raise InvalidCluster(f"{wanted} were asked for, and its node is {found[host]}")
+    return [
+        HostPlan(
+            name,
+            found[host],
+            tuple(worker for worker, of in enumerate(cluster.host_of) if of == host),
+            kinds[host],
+        )
+        for host, name in enumerate(cluster.host_names)
+    ]
+
+
+def _listed(nodes: Sequence[RayNode]) -> str:
+    return ", ".join(map(str, nodes)) or "none"
+
+
+def _names_of(nodes: Sequence[RayNode]) -> list[str]:
+    """Return a name for each node that no other has: the first of what it is called, or several."""
+    shared = Counter(name for node in nodes for name in node.called)
+    return [
+        next((name for name in node.called if shared[name] == 1), f"{node.address}-{number}")
+        for number, node in enumerate(nodes)
+    ]

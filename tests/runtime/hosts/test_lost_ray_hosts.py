@@ -1,0 +1,173 @@
+"""A host of a Ray cluster that is lost, in every way, is said to be; nothing of it is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import HostLost
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
+from drlpp.schedule.method import Method
+from tests.support.models.forked import order, placements, samples
+from tests.support.programs.ray_clusters import PATIENT, RayCluster, ray_cluster
+from tests.support.training.placement_files import ADAM
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster((2, 2)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:forked"))
+
+
+def run_until_lost(
+    captured: CapturedModel,
+    cluster: RayCluster,
+    strike: Callable[[ClusterSession], None],
+    limits: TimeLimits = PATIENT,
+) -> str:
+    """What a training over both hosts is told after a strike; no worker is left then."""
+    with ClusterSession(captured, cluster=cluster.address, time_limits=limits) as session:
+        session.use_samples(*samples())
+        deployment = session.deploy(placements(captured)["straight"], Method(policy="stash"), ADAM)
+        workers = session.process_ids
+        session.run(deployment, 20, RunOptions(order=order(20)))
+        # In the middle of a run, wherever that is.
+        striking = threading.Timer(0.2, strike, [session])
+        striking.start()
+
+        def run_on() -> None:
+            while True:
+                session.run(deployment, 20, RunOptions(order=order(20)))
+
+        with pytest.raises(HostLost) as lost:
+            run_on()
+        striking.join()
+        # It is said again instead of waited for.
+        with pytest.raises(HostLost):
+            session.measure(placements(captured)["straight"], 4)
+    assert len(workers) == 4
+    wait_until(lambda: not any(map(runs, workers)))
+    return str(lost.value)
+
+
+def runs(process: int) -> bool:
+    return Path(f"/proc/{process}/exe").exists()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
+def test_a_killed_actor(captured: CapturedModel, cluster: RayCluster) -> None:
+    told = run_until_lost(
+        captured, cluster, lambda _session: os.kill(cluster.actor(1), signal.SIGKILL)
+    )
+    assert told == (
+        f"host {cluster.addresses[1]} cannot be reached: the process that keeps its workers has "
+        "ended, or Ray's on that host has"
+    )
+
+
+def test_a_frozen_actor(captured: CapturedModel, cluster: RayCluster) -> None:
+    """It answers nobody, though its workers still run; they end with it."""
+    actors: list[int] = []
+
+    def freeze(_session: ClusterSession) -> None:
+        actors.append(cluster.actor(1))
+        os.kill(actors[0], signal.SIGSTOP)
+
+    limits = TimeLimits(host_silence_seconds=15, gathering_seconds=60)
+    told = run_until_lost(captured, cluster, freeze, limits)
+    assert "no sign of life for 15 s" in told
+    wait_until(lambda: not runs(actors[0]))
+
+
+def test_the_cluster_is_free_again(captured: CapturedModel, cluster: RayCluster) -> None:
+    with ClusterSession(captured, cluster=cluster.address, time_limits=PATIENT) as session:
+        assert isinstance(session.measure(placements(captured)["straight"], 4), Measurement)
+
+
+def test_a_killed_raylet(captured: CapturedModel, cluster: RayCluster) -> None:
+    told = run_until_lost(
+        captured, cluster, lambda _session: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL)
+    )
+    assert f"host {cluster.addresses[1]} cannot be reached" in told
+    # The node comes back, and is used again.
+    cluster.restart(1)
+    with ClusterSession(captured, cluster=cluster.address, time_limits=PATIENT) as session:
+        assert isinstance(session.measure(placements(captured)["straight"], 4), Measurement)
+
+
+def test_a_killed_controller_leaves_nothing(cluster: RayCluster) -> None:
+    code = (
+        "import time\n"
+        "from tests.support.programs.ray_clusters import PATIENT\n"
+        "from drlpp.runtime import ClusterSession\n"
+        "session = ClusterSession('tests.support.models.small:forked', "
+        f"cluster={cluster.address!r}, time_limits=PATIENT)\n"
+        "session.worker_group.prepare()\n"
+        "print(*session.process_ids, session.folder, flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=cluster.environment
+    ) as program:
+        assert program.stdout is not None
+        *workers, folder = program.stdout.readline().split()
+        assert len(workers) == 4
+        program.kill()
+    wait_until(lambda: not any(runs(int(worker)) for worker in workers))
+    wait_until(lambda: not Path(folder).exists())
+
+
+def test_a_dead_head_is_said_in_words(cluster: RayCluster) -> None:
+    """Last, since there is no cluster after it. Ray would end the program without a word."""
+    code = (
+        "from drlpp.cli.command_line import run_program\n"
+        "def program():\n"
+        "    import torch\n"
+        "    from drlpp.runtime import ClusterSession, RunOptions, TimeLimits\n"
+        "    from tests.support.models.forked import order, placements, samples\n"
+        "    limits = TimeLimits(host_silence_seconds=15, gathering_seconds=60)\n"
+        "    with ClusterSession('tests.support.models.small:forked', "
+        f"cluster={cluster.address!r}, time_limits=limits) as session:\n"
+        "        session.use_samples(*samples())\n"
+        "        deployment = session.deploy(placements(session.captured)['straight'])\n"
+        "        while True:\n"
+        "            session.run(deployment, 20, RunOptions(order=order(20)))\n"
+        "            print('runs', flush=True)\n"
+        "run_program(program, 'program.py')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=cluster.environment,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "runs\n"
+        os.kill(cluster.process(0, "/gcs_server"), signal.SIGKILL)
+        _, said = program.communicate(timeout=120)
+    assert program.returncode == 1, said
+    (line,) = [line for line in said.splitlines() if line.startswith("program.py: ")]
+    assert f"the head of the Ray cluster, {cluster.address}, has ended or is cut off" in line

@@ -1,0 +1,129 @@
+"""Which nodes of a Ray cluster become which hosts of a session; no Ray is needed for that."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from drlpp.errors import InvalidCluster
+from drlpp.runtime.hosts.ray_nodes import (
+    HOST_LABEL,
+    RayNode,
+    in_order,
+    in_turn,
+    kind_of_accelerators,
+    matched,
+)
+from drlpp.specs.cluster import Cluster, Host, Link
+
+LINK = Link(bandwidth_bytes_per_second=1e9)
+
+
+def node(
+    address: str,
+    cpus: int = 0,
+    gpus: int = 0,
+    labels: Mapping[str, str] | None = None,
+    hostname: str = "",
+) -> RayNode:
+    """As ``ray.nodes()`` describes it."""
+    described: dict[str, Any] = {
+        "NodeID": f"id-{address}",
+        "NodeManagerAddress": address,
+        "NodeManagerHostname": hostname or f"host-of-{address}",
+        "NodeManagerPort": 1234,
+        "NodeName": address,
+        "Labels": {"ray.io/node-id": f"id-{address}", **(labels or {})},
+        "Resources": {"CPU": float(cpus), "GPU": float(gpus), "memory": 1e9},
+    }
+    return RayNode.of(described)
+
+
+def hosts(*lines: Host) -> Cluster:
+    return Cluster(hosts=lines, within_host=LINK, between_hosts=LINK)
+
+
+def test_nodes_are_in_the_order_of_their_addresses_and_the_controllers_is_first() -> None:
+    nodes = [node("10.0.0.10"), node("10.0.0.9"), node("10.0.0.2")]
+    found = in_order(nodes, "id-10.0.0.10")
+    assert [one.address for one in found] == ["10.0.0.10", "10.0.0.2", "10.0.0.9"]
+
+
+def test_workers_fill_one_node_after_the_other() -> None:
+    nodes = [node("10.0.0.1", cpus=0), node("10.0.0.2", cpus=2), node("10.0.0.3", cpus=4)]
+    plans = in_turn(nodes, "CPU", None)
+    assert [(plan.node.address, plan.workers) for plan in plans] == [
+        ("10.0.0.2", (0, 1)),
+        ("10.0.0.3", (2, 3, 4, 5)),
+    ]
+    assert [plan.workers for plan in in_turn(nodes, "CPU", 3)] == [(0, 1), (2,)]
+
+
+def test_gpus_count_where_there_are_any_and_they_are_wanted() -> None:
+    nodes = [node("10.0.0.1", cpus=8), node("10.0.0.2", cpus=8, gpus=2)]
+    assert kind_of_accelerators(nodes, gpus=True) == "GPU"
+    assert kind_of_accelerators(nodes, gpus=False) == "CPU"
+    assert kind_of_accelerators(nodes[:1], gpus=True) == "CPU"
+    (plan,) = in_turn(nodes, "GPU", None)
+    assert plan.node is nodes[1]
+
+
+def test_fewer_accelerators_than_asked_for_are_one_line() -> None:
+    nodes = [node("10.0.0.1", cpus=2), node("10.0.0.2", cpus=1)]
+    with pytest.raises(InvalidCluster) as told:
+        in_turn(nodes, "CPU", 4)
+    assert str(told.value) == (
+        "4 workers were asked for, but the Ray cluster has 3 CPUs: 10.0.0.1 (2 CPU), 10.0.0.2 "
+        "(1 CPU); how many a host has is an option of `ray start`, --num-cpus"
+    )
+    with pytest.raises(InvalidCluster, match=r"at least one worker .* has 0 CPUs: 10.0.0.3 \(no"):
+        in_turn([node("10.0.0.3")], "CPU", None)
+
+
+@pytest.mark.parametrize("called", ["label", "hostname", "address"])
+def test_hosts_are_found_by_what_they_are_called(called: str) -> None:
+    name = "10.0.0.3" if called == "address" else "slow"
+    labels = {HOST_LABEL: "slow"} if called == "label" else {}
+    hostname = "slow" if called == "hostname" else ""
+    nodes = [
+        node("10.0.0.1", cpus=2),
+        node("10.0.0.2", cpus=2),
+        node("10.0.0.3", cpus=2, labels=labels, hostname=hostname),
+    ]
+    description = hosts(Host(name=name, accelerators=2), Host(name="other", accelerators=2))
+    plans = matched(description, nodes, gpus=False)
+    assert [(plan.name, plan.node.address, plan.workers) for plan in plans] == [
+        (name, "10.0.0.3", (0, 1)),
+        ("other", "10.0.0.1", (2, 3)),
+    ]
+
+
+def test_a_small_host_leaves_the_large_node_to_one_that_needs_it() -> None:
+    nodes = [node("10.0.0.1", cpus=4), node("10.0.0.2", cpus=2)]
+    description = hosts(Host(name="small", accelerators=2), Host(name="large", accelerators=4))
+    plans = matched(description, nodes, gpus=False)
+    assert [plan.node.address for plan in plans] == ["10.0.0.2", "10.0.0.1"]
+
+
+def test_hosts_with_gpus_get_nodes_with_gpus() -> None:
+    nodes = [node("10.0.0.1", cpus=64), node("10.0.0.2", cpus=64, gpus=4)]
+    description = hosts(
+        Host(name="gpus", accelerators=4, device="cuda"), Host(name="cpus", accelerators=4)
+    )
+    plans = matched(description, nodes, gpus=True)
+    assert [(plan.node.address, plan.kind) for plan in plans] == [
+        ("10.0.0.2", "GPU"),
+        ("10.0.0.1", "CPU"),
+    ]
+
+
+def test_fewer_or_smaller_hosts_than_asked_for_are_one_line() -> None:
+    nodes = [node("10.0.0.1", cpus=2), node("10.0.0.2", cpus=1)]
+    with pytest.raises(InvalidCluster) as told:
+        matched(hosts(Host(name="host", count=2, accelerators=2)), nodes, gpus=False)
+    assert str(told.value) == (
+        "2 hosts were asked for, and the Ray cluster has no node left with 2 CPUs for host host-1; "
+        "its nodes: 10.0.0.1 (2 CPU), 10.0.0.2 (1 CPU)"
+    )
+    with pytest.raises(InvalidCluster, match=r"2 CPUs for host 10.0.0.2 were .* 10.0.0.2 \(1 CPU"):
+        matched(hosts(Host(name="10.0.0.2", accelerators=2)), nodes, gpus=False)

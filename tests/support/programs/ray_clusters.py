@@ -1,0 +1,153 @@
+"""Ray clusters on this machine: nodes at addresses of the loopback device, ended by process id."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
+from benchmarks.processes import children_of, process_of
+from drlpp.runtime import TimeLimits
+from drlpp.runtime.hosts.ray_start import RayNodeProcess
+
+START_SECONDS = 120.0
+PATIENT = TimeLimits(host_silence_seconds=40, lease_seconds=60, gathering_seconds=60)
+"""For tests that are not of these limits, on a machine that is busy with others."""
+
+ENVIRONMENT = {
+    # Whatever this user has in ~/.ray: a token file would be demanded of everybody.
+    "RAY_AUTH_MODE": "disabled",
+    # Processes that no test needs.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
+
+
+class RayCluster:
+    """The nodes of a cluster, the first with its head.
+
+    Args:
+        cpus: of every node.
+        environment: of every node, besides this process's.
+        options: of every node.
+    """
+
+    def __init__(
+        self,
+        cpus: Sequence[int],
+        environment: Mapping[str, str] | None = None,
+        options: Mapping[int, Sequence[str]] | None = None,
+    ) -> None:
+        self.name = new_name()
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
+        self.environment = {
+            **os.environ,
+            **ENVIRONMENT,
+            **(environment or {}),
+            MARK: self.name,
+            "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
+        }
+        self._options = options or {}
+        # Other clusters of this machine have others.
+        network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
+        self.addresses = [f"{network}.{number + 1}" for number in range(len(cpus))]
+        self._cpus = cpus
+        with socket.create_server((self.addresses[0], 0)) as server:
+            self._port: int = server.getsockname()[1]
+        self.nodes: list[RayNodeProcess] = []
+
+    @property
+    def address(self) -> str:
+        """What users give for --cluster."""
+        return f"{self.addresses[0]}:{self._port}"
+
+    def start(self) -> None:
+        """Start all nodes."""
+        for number in range(len(self.addresses)):
+            self.nodes.append(self._started(number))
+
+    def restart(self, number: int) -> None:
+        """Replace a node that has ended."""
+        self.nodes[number].stop()
+        self.nodes[number] = self._started(number)
+
+    def _started(self, number: int) -> RayNodeProcess:
+        options = ["--num-cpus", str(self._cpus[number]), "--object-store-memory", "100000000"]
+        options += ["--include-log-monitor=false", *self._options.get(number, ())]
+        if number == 0:
+            options += ["--temp-dir", str(self.folder)]
+        node = RayNodeProcess(
+            self.folder / f"node-{number}.log",
+            self.addresses[number],
+            self._port,
+            None if number == 0 else self.addresses[0],
+            options,
+            self.environment,
+        )
+        try:
+            node.wait_until_started(START_SECONDS)
+        except BaseException:
+            node.stop()
+            raise
+        return node
+
+    def process(self, number: int, name: str) -> int:
+        """The process of a node whose command line has that name in it: raylet, gcs_server."""
+        return process_of(self.nodes[number].process.pid, name)
+
+    def actor(self, number: int) -> int:
+        """The process that keeps a session's workers on a node."""
+        return self.process(number, "HostActor")
+
+    def stop(self) -> None:
+        """End all nodes; nothing is left."""
+        for node in reversed(self.nodes):
+            # One that a test has frozen ends no other way.
+            for process in descendants(node.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+            node.stop()
+        end_processes(self.name)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        assert self.name not in marked_processes().values()
+
+
+@contextmanager
+def ray_cluster(
+    cpus: Sequence[int] = (2, 2),
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[int, Sequence[str]] | None = None,
+) -> Iterator[RayCluster]:
+    """Lend a cluster; this process leaves it at the end, if it has joined."""
+    import ray
+
+    cluster = RayCluster(cpus, environment, options)
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        # Before its head ends, or Ray would end this process.
+        ray.shutdown()
+        cluster.stop()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value
+
+
+def descendants(process: int) -> list[int]:
+    """Children of a process, and theirs."""
+    found = []
+    for child in children_of(process):
+        found += [child, *descendants(child)]
+    return found
