@@ -49,12 +49,14 @@ class Judge:
 
     Attributes:
         played: how many were simulated.
+        steps: of the schedules that were played, to which the time that it takes is proportional.
     """
 
     def __init__(self, problem: PlanningProblem, space: Space) -> None:
         self.problem = problem
         self.space = space
         self.played = 0
+        self.steps = 0
         self._seconds: dict[Hashable, tuple[float, _Known]] = {}
         self._problems: dict[Method, tuple[PlanningProblem, AnalyticObjective]] = {}
         self._refused: dict[tuple[Pipeline, Method], bool] = {}
@@ -73,7 +75,7 @@ class Judge:
             found = self._by_rule(candidate)
         seconds, known = found
         if known is _Known.BOUND and seconds <= limit:
-            found = self._played(candidate, self._rule(candidate), limit)
+            found = self._played(candidate, self.by_rule(candidate), limit)
         self._seconds[key] = found
         return found[0]
 
@@ -127,7 +129,8 @@ class Judge:
             found = self._problems[method] = problem, AnalyticObjective(problem)
         return found
 
-    def _rule(self, candidate: Candidate) -> float:
+    def by_rule(self, candidate: Candidate) -> float:
+        """Return a lower bound, or what is worse than all that fit; it does not count as judged."""
         return self._problem_of(candidate.method)[1](candidate.placement)
 
     def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:
@@ -153,6 +156,8 @@ class Judge:
             memory=problem.memory,
             enough=enough if bound else None,
         )
+        if simulation.steady is not None:
+            self.steps += sum(map(len, simulation.steady.played.ends))
         if self._is_refused(simulation) or simulation.without_room(problem.cluster) is not None:
             return math.inf, _Known.EXACT
         seconds = simulation.seconds_per_minibatch

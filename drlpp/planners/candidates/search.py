@@ -3,17 +3,17 @@
 Many climbs, each from another start: what was given, the best so far after a few random changes,
 random placements, and evolution of the best. A climb is simulated annealing over candidates, whose
 moves change the placement (:mod:`drlpp.planners.search.moves`) or the method
-(:class:`~drlpp.planners.candidates.space.Space`). Since it is drawn before a candidate is judged how
-slow it may be to be taken, most are turned away by the rule, which is a lower bound
-(:class:`~drlpp.planners.candidates.judge.Judge`). It ends when a few climbs of every kind in a row
-have found nothing better.
+(:class:`~drlpp.planners.candidates.space.Space`); its hot half goes by the rule alone. Since it is
+drawn before a candidate is judged how slow it may be to be taken, most are turned away by the rule,
+which is a lower bound (:class:`~drlpp.planners.candidates.judge.Judge`). The search ends when a few
+climbs of every kind in a row have found nothing better.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,7 +28,10 @@ from drlpp.schedule.method import Method
 _METHOD_MOVES = 0.15
 """The share of moves that change the method, where it may vary."""
 
+_PLAYED_BELOW = 0.01
 _LAST_TEMPERATURE = 0.0005
+"""Temperatures: what is 1% slower does not matter to the hot half of a climb."""
+
 _IMPROVED = 0.999
 _PARENTS = 8
 _SHAKES = 4
@@ -40,11 +43,13 @@ class Limits:
 
     Attributes:
         judged: of candidates, equal ones counted once.
+        steps: of the schedules that are played; a million take some seconds.
         patience: climbs in a row that make the best no more than 0.1% faster.
         moves: of a climb; 0 for as many as suit the size of the problem.
     """
 
     judged: int = 20_000
+    steps: int = 5_000_000
     patience: int = 8
     moves: int = 0
 
@@ -105,6 +110,7 @@ class _Search:
         self.elites: list[tuple[float, _State]] = []
         self.keys: set[object] = set()
         self.last_judged = judge.judged + limits.judged
+        self.last_step = judge.steps + limits.steps
 
     def run(self, starts: Sequence[Candidate]) -> Found:
         problem, judge = self.judge.problem, self.judge
@@ -112,7 +118,7 @@ class _Search:
             self.take(_State(PlacementState.of(start.placement, problem), start.method))
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
-        while stale < self.limits.patience and judge.judged < self.last_judged:
+        while stale < self.limits.patience and not self.exhausted:
             before = self.best
             kind = climbs % 4
             if kind == 0 and waiting:
@@ -122,10 +128,14 @@ class _Search:
             elif kind == 3:
                 self.evolve()
             else:
-                self.climb(self.shaken(), 0.01)
+                self.climb(self.shaken(), _PLAYED_BELOW)
             climbs += 1
             stale = 0 if self.best < _IMPROVED * before else stale + 1
         return self.found(starts, stale >= self.limits.patience)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.judge.judged >= self.last_judged or self.judge.steps >= self.last_step
 
     @property
     def best(self) -> float:
@@ -165,26 +175,40 @@ class _Search:
         return seconds
 
     def climb(self, state: _State, first_temperature: float) -> None:
-        """Anneal from a state."""
-        draw, value = self.draw, self.take(state)
-        fall = _LAST_TEMPERATURE / first_temperature
+        """Anneal from a state: as long as it is hot by the rule alone, then by playing."""
+        if first_temperature > _PLAYED_BELOW:
+            state = self.anneal(state, self.by_rule, first_temperature, _PLAYED_BELOW)
+        self.anneal(state, self.take, _PLAYED_BELOW, _LAST_TEMPERATURE)
+
+    def anneal(
+        self, state: _State, judged: Callable[[_State, float], float], hot: float, cold: float
+    ) -> _State:
+        """Return the state at which it ends.
+
+        As slow as ``new`` is taken with probability exp(−(ln new − ln old) / temperature), so what
+        is drawn says beforehand how slow it may be.
+        """
+        draw, value = self.draw, judged(state, math.inf)
         for move in range(self.moves):
-            if self.judge.judged >= self.last_judged:
-                return
+            if self.exhausted:
+                break
             changed = self.changed(state)
             if changed is None:
-                return
-            temperature = first_temperature * fall ** (move / self.moves)
-            # As slow is taken with probability exp(−(ln slow − ln value) / temperature).
+                break
+            temperature = hot * (cold / hot) ** (move / self.moves)
             limit = value * (1.0 - draw.random()) ** -temperature
-            found = self.take(changed, limit)
+            found = judged(changed, limit)
             if found <= limit:
                 state, value = changed, found
+        return state
+
+    def by_rule(self, state: _State, limit: float) -> float:
+        return self.judge.by_rule(state.candidate)
 
     def evolve(self) -> None:
         """Let the best have children, of which the best stay."""
         for _ in range(self.moves):
-            if self.judge.judged >= self.last_judged:
+            if self.exhausted:
                 return
             child = self.draw.choice(self.elites)[1]
             for _ in range(1 + int(self.draw.expovariate(1.0))):
