@@ -80,6 +80,7 @@ class Workload:
         edges: pairs of operators, the first of which may not stand in a later stage.
         transfers: the tensors between operators.
         ties: the weights that several operators read.
+        kinds: what every operator is, such as ``conv2d``; empty if it is not known.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
         split_seconds, weight_share: of backwards in halves, see
@@ -108,6 +109,7 @@ class Workload:
     edges: tuple[tuple[int, int], ...]
     transfers: tuple[Transfer, ...]
     ties: tuple[TiedWeights, ...] = ()
+    kinds: tuple[str, ...] = ()
     forward_overhead_seconds: float = 0.0
     backward_overhead_seconds: float = 0.0
     split_seconds: float = 0.0
@@ -160,6 +162,7 @@ class Workload:
             edges=tuple((edge.source, edge.target) for edge in graph.edges),
             transfers=tuple(transfers),
             ties=tuple(_ties(graph)),
+            kinds=tuple(operator.type for operator in graph.operators),
             forward_overhead_seconds=profile.forward_overhead_seconds,
             backward_overhead_seconds=profile.backward_overhead_seconds,
             split_seconds=profile.split_seconds,

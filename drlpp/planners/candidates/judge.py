@@ -33,11 +33,12 @@ _ROUGHLY = 1.0002
 
 
 class _Known(IntEnum):
-    """How well seconds are known: a bound, those of a play that was cut short, or to be kept."""
+    """How well seconds are known: bounds, roughly, exactly; or how much memory is missing."""
 
     BOUND = 0
     ROUGH = 1
     EXACT = 2
+    MISSING = 3
 
 
 class Judge:
@@ -75,7 +76,7 @@ class Judge:
             found = self._by_rule(candidate)
         seconds, known = found
         if known is _Known.BOUND and seconds <= limit:
-            found = self._played(candidate, self.by_rule(candidate), limit)
+            found = self._played(candidate, self._by_rule(candidate)[0], limit)
         self._seconds[key] = found
         return found[0]
 
@@ -83,14 +84,15 @@ class Judge:
         """Return the same in steady state, without a limit."""
         key = self.key(candidate)
         found = self._seconds.get(key) or self._by_rule(candidate)
-        if found[1] is not _Known.EXACT:
+        if found[1] < _Known.EXACT:
             found = self._played(candidate)
         self._seconds[key] = found
         return found[0]
 
     def fits(self, candidate: Candidate, seconds: float) -> bool:
         """Return whether what a call gave is of a candidate that can be run and has room."""
-        return math.isfinite(seconds) and self._problem_of(candidate.method)[1].fits(seconds)
+        found = self._seconds.get(self.key(candidate))
+        return math.isfinite(seconds) and (found is None or found[1] is not _Known.MISSING)
 
     @property
     def judged(self) -> int:
@@ -136,7 +138,7 @@ class Judge:
     def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:
         _, rule = self._problem_of(candidate.method)
         bound = rule(candidate.placement)
-        return bound, _Known.BOUND if rule.fits(bound) else _Known.EXACT
+        return bound, _Known.BOUND if rule.fits(bound) else _Known.MISSING
 
     def _played(
         self, candidate: Candidate, bound: float = 0.0, limit: float = math.inf
