@@ -118,9 +118,13 @@ class SteadyState:
 
 
 Enough = Callable[[float, float], bool]
-"""Whether one need not play on, from the seconds per minibatch of the fastest and slowest worker."""
+"""Whether one need not play on, from two estimates of the seconds per minibatch.
 
-_FEWEST_ROUNDS = 4
+They are what it takes the fastest worker, less a round since updates may come in bursts, and what
+it takes the slowest.
+"""
+
+_FEWEST_ROUNDS = 8
 """Played before anyone is asked whether they are enough."""
 
 
@@ -153,8 +157,10 @@ def find_steady_state(
             paces = rows.ends[end] - rows.ends[begin]
             least = (end - begin) * _least_seconds(program, costs)
             fastest, seconds = float(paces.min()), max(float(paces.max()), least)
-            minibatches = (end - begin) * program.minibatches
-            if last or (enough and enough(fastest / minibatches, seconds / minibatches)):
+            rounds_long = end - begin
+            minibatches = rounds_long * program.minibatches
+            least_pace = fastest / minibatches * (1 - 1 / rounds_long)
+            if last or (enough and enough(least_pace, seconds / minibatches)):
                 steadiness = min(fastest / seconds, 1 - _ROUNDING) if seconds else 1.0
                 return SteadyState(program, played, begin, end, seconds, steadiness)
         rounds += max(2, rounds // 2)

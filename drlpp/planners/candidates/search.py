@@ -33,6 +33,13 @@ _LAST_TEMPERATURE = 0.0005
 """Temperatures: what is 1% slower does not matter to the hot half of a climb."""
 
 _IMPROVED = 0.999
+
+_WORTH_STARTING = 1.5
+"""Starts that are clearly slower than this many times the best of those before are left out."""
+
+_ROUGH = 1.001
+"""Seconds of a search are this close; what may be the fastest is played until it is steady."""
+
 _PARENTS = 8
 _SHAKES = 4
 
@@ -61,7 +68,7 @@ class Found:
     Attributes:
         candidate: the fastest.
         seconds: per minibatch, simulated in steady state.
-        elites: the fastest few with their seconds, the fastest first, that one included.
+        elites: what is about as fast, with seconds, the fastest first, that one included.
         judged: how many candidates were looked at.
         played: how many of them were simulated; the others are slower by the rule.
         stagnated: whether it ended because nothing better was found.
@@ -115,7 +122,8 @@ class _Search:
     def run(self, starts: Sequence[Candidate]) -> Found:
         problem, judge = self.judge.problem, self.judge
         for start in starts:
-            self.take(_State(PlacementState.of(start.placement, problem), start.method))
+            state = _State(PlacementState.of(start.placement, problem), start.method)
+            self.take(state, _WORTH_STARTING * self.best)
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
         while stale < self.limits.patience and not self.exhausted:
@@ -143,14 +151,15 @@ class _Search:
 
     def found(self, starts: Sequence[Candidate], stagnated: bool) -> Found:
         judge = self.judge
-        fitting = sorted(
-            (
-                (candidate, seconds)
-                for candidate in dict.fromkeys([*starts, *(s.candidate for _, s in self.elites)])
-                if judge.fits(candidate, seconds := judge.exactly(candidate))
-            ),
-            key=lambda found: found[1],
-        )
+        asked = dict.fromkeys([*starts, *(state.candidate for _, state in self.elites)])
+        limit = _ROUGH * self.best
+        fitting = []
+        for candidate in asked:
+            if judge(candidate, limit) <= limit:
+                seconds = judge.exactly(candidate)
+                if judge.fits(candidate, seconds):
+                    fitting.append((candidate, seconds))
+        fitting.sort(key=lambda found: found[1])
         if not fitting:
             if not self.elites:
                 raise NothingFits("no candidate that was looked at can be run")

@@ -62,7 +62,7 @@ class Belief:
         found = dict.fromkeys(pool)
         for number, draw in enumerate(draws):
             best = search(draw, starts, limits, seed + number)
-            found.update(dict.fromkeys(candidate for candidate, _ in best.elites[:2]))
+            found[best.candidate] = None
         found.pop(incumbent, None)  # type: ignore[call-overload]
         candidates = tuple(found)
         rows = []
