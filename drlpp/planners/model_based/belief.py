@@ -83,16 +83,33 @@ class Belief:
         return cls(candidates, ratios, gain, float((best >= 1 / CLOSE).mean()))
 
     @property
-    def ranked(self) -> list[Candidate]:
-        """The candidates worth measuring, by what is expected to be saved by each.
+    def promising(self) -> list[Candidate]:
+        """The candidates that may be faster, by what is expected to be saved by each.
 
-        Without an incumbent all are, by how far from the best of every draw they are.
+        Without an incumbent all may.
         """
+        return [self.candidates[index] for index in self._order if self._worth[index] > 0]
+
+    @property
+    def others(self) -> list[Candidate]:
+        """Those that no draw has faster, by their mean ratio; nothing that cannot be run."""
+        mean = self.ratios.mean(axis=0)
+        return [
+            self.candidates[index]
+            for index in numpy.argsort(mean, kind="stable")
+            if self._worth[index] == 0 and math.isfinite(mean[index])
+        ]
+
+    @property
+    def _worth(self) -> Array:
+        """The part of the incumbent's seconds that each saves; the best of draws, without one."""
         if self.gain == 1.0:
-            worth = -self.ratios.mean(axis=0)
-            chosen = numpy.argsort(-worth, kind="stable")
+            found: Array = 1.0 / self.ratios.mean(axis=0)
         else:
-            worth = numpy.maximum(0.0, 1.0 - self.ratios).mean(axis=0)
-            order = numpy.argsort(-worth, kind="stable")
-            chosen = order[worth[order] > 0]
-        return [self.candidates[index] for index in chosen]
+            found = numpy.maximum(0.0, 1.0 - self.ratios).mean(axis=0)
+        return found
+
+    @property
+    def _order(self) -> list[int]:
+        order: list[int] = numpy.argsort(-self._worth, kind="stable").tolist()
+        return order

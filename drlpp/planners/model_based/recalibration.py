@@ -224,12 +224,13 @@ class Recalibration:
         """Yield what to measure next, the most promising first."""
         first = self._first()
         if not self._measured:
-            yield from self.belief.ranked[:1]
+            yield from self.belief.promising[:1]
         yield from first
-        yield from self.belief.ranked
+        yield from self.belief.promising
         yield from self._possible_plans()
         if self.options.neighbours:
             yield from self._neighbours()
+        yield from self.belief.others
 
     def _first(self) -> list[Candidate]:
         """Return what is measured before draws decide: data parallelism."""
@@ -303,7 +304,7 @@ class Recalibration:
             candidates=tuple(belief.candidates[index] for index in fresh),
             ratios=belief.ratios[:, fresh],
         )
-        self._pool += [c for c in belief.ranked[:_POOL] if c not in self._pool]
+        self._pool += [c for c in belief.promising[:_POOL] if c not in self._pool]
         return belief
 
     def _unmeasured_plans(self, measured: set[object]) -> list[Candidate]:
