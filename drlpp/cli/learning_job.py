@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from drlpp.envs import CostPrior, MeasurementMemory
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
+    from drlpp.planners import Vary
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
@@ -39,6 +40,8 @@ class Job:
     finalists: int
     rounds: int
     seed: int
+    vary: frozenset[Vary] | None
+    most_staleness: int | None
     chooses_microbatches: bool
     race_data: RaceData | None
     target_loss: float | None
@@ -46,9 +49,11 @@ class Job:
 
 def run_job(job: Job, session: ClusterSession) -> None:
     """Profile, learn, compare, export the best placement; then race it to a loss, if asked to."""
+    from drlpp.agents import GuidedDRLPP
     from drlpp.costs.memory import MemoryModel
     from drlpp.envs import CostPrior, MeasurementMemory
     from drlpp.errors import HostLost
+    from drlpp.planners import Space
     from drlpp.runtime import load_or_measure_profile
 
     with shown(console, "profiling operators and links"):
@@ -58,7 +63,9 @@ def run_job(job: Job, session: ClusterSession) -> None:
         _choose_microbatches(job, session, profile, cluster, measured=path.exists())
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
     memory_model = MemoryModel.of(session.method, session.optimizer)
-    declared = CostPrior.of(profile, cluster, session.method, memory_model)
+    space = Space(session.method, job.vary, job.most_staleness, profile.batch_size)
+    chosen = space if issubclass(job.hyperparameters.algorithm, GuidedDRLPP) else None
+    declared = CostPrior.of(profile, cluster, session.method, memory_model, chosen)
     try:
         comparison = None
         if _learn(job, session, memory, declared):
@@ -156,7 +163,8 @@ def _print_split(session: ClusterSession, wall_seconds: float, measured: int) ->
     agent_seconds = wall_seconds - spent.running_seconds - spent.deploying_seconds
     outside = wall_seconds - spent.running_seconds
     console.print(
-        f"learning took {wall_seconds:.0f} s for {measured} placements: "
+        f"learning took {wall_seconds:.0f} s for {measured} placements, {spent.running_seconds:.0f} s "
+        "of them on the cluster: "
         f"measuring {spent.running_seconds / wall_seconds:.1%}, "
         f"outside of it {outside / wall_seconds:.1%} "
         f"(deploying {spent.deploying_seconds / wall_seconds:.1%}, "
