@@ -1,6 +1,6 @@
 """How good is what sixteen measurements find, and does it know how good it is?
 
-    python -m benchmarks.sixteen --results runs/sixteen.jsonl --document benchmarks/sixteen/README.md
+    python -m benchmarks.sixteen --results sixteen.jsonl --document benchmarks/sixteen/README.md
 
 Every line of the results is a run, written as soon as it is done; the same command continues.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated
 
@@ -132,9 +132,7 @@ def _gap_columns(runs: list[Run]) -> Iterator[tuple[str, str]]:
 def calibration(runs: list[Run]) -> DataFrame:
     """Return how often the fastest is within 1%, by how sure it was said to be."""
     pairs = [
-        (step.sureness, step.seconds <= 1.01 * one.best_known)
-        for one in runs
-        for step in one.steps
+        (step.sureness, step.seconds <= 1.01 * one.best_known) for one in runs for step in one.steps
     ]
     last = [
         (one.steps[-1].sureness, one.steps[-1].seconds <= 1.01 * one.best_known)
@@ -142,7 +140,7 @@ def calibration(runs: list[Run]) -> DataFrame:
         if one.steps
     ]
     rows = []
-    for low, high in zip(_SURE, _SURE[1:], strict=False):
+    for low, high in pairwise(_SURE):
         row = {"sure": f"{low:.0%} to {high:.0%}"}
         for title, found in (("after every measurement", pairs), ("at the end", last)):
             held = [holds for sure, holds in found if low <= sure < high or sure == high == 1]
@@ -155,9 +153,7 @@ def summary(runs: list[Run]) -> str:
     """Return the goals and what came out, in a sentence each."""
     sixteen = [one.gap(16) for one in runs]
     right = [one.gap(0) for one in runs if not one.cell.wrong]
-    slower = sum(
-        one.best_known * (1 + one.gap(16)) > one.best_plan * (1 + 1e-9) for one in runs
-    )
+    slower = sum(one.best_known * (1 + one.gap(16)) > one.best_plan * (1 + 1e-9) for one in runs)
     parts = [
         f"After 16 measurements {numpy.mean(numpy.array(sixteen) <= 0.01):.0%} of {len(runs)} runs "
         "are within 1% of the best known."

@@ -64,7 +64,7 @@ def _two_towers(graph: _Graph, size: int, draw: Generator) -> None:
 
 
 def _heads(graph: _Graph, size: int, draw: Generator) -> None:
-    """A trunk with skips, and three to five heads of their own lengths."""
+    """Add a trunk with skips, and three to five heads of their own lengths."""
     end = graph.add()
     while graph.count < 0.6 * size:
         end = graph.add([graph.chain(end, int(draw.integers(1, 4))), end])

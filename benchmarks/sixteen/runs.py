@@ -167,11 +167,12 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
         cell: what to run.
         budget: of measurements.
         starts: random ones of the search for the best known, one after the other.
-        evaluations: of that search from each.
+        evaluations: of that search from each, and of the search before anything is measured.
     """
     instance = Instance(cell)
     judge, cluster = instance.judge, SimulatedCluster(instance.profile, instance.true.cluster)
-    declared = best_searched(instance.declared, instance.space)
+    limits = Limits(judged=evaluations)
+    declared = best_searched(instance.declared, instance.space, limits)
     planned = judge.exactly(declared.found.candidate)
     plans = [
         judge.exactly(Candidate(proposal.plan.placement, Method()))
@@ -198,7 +199,6 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
         steps.append(Step(seconds=now, gain=belief.gain, sureness=belief.sureness))
     known = [declared.found.candidate, *seconds_of]
     for number in range(starts):
-        limits = Limits(judged=evaluations)
         again = search(judge, known, limits, seed=1000 + number)
         known = [again.candidate, *known]
     best_known = min([judge.exactly(known[0]), planned, *plans, *seconds_of.values()])
@@ -213,9 +213,7 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
     )
 
 
-def _noisy(
-    outcome: Measurement, noise: float, draw: numpy.random.Generator
-) -> Measurement:
+def _noisy(outcome: Measurement, noise: float, draw: numpy.random.Generator) -> Measurement:
     return outcome.model_copy(
         update={
             "seconds_per_minibatch": outcome.seconds_per_minibatch * draw.lognormal(0.0, noise),

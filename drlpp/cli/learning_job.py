@@ -163,8 +163,8 @@ def _print_split(session: ClusterSession, wall_seconds: float, measured: int) ->
     agent_seconds = wall_seconds - spent.running_seconds - spent.deploying_seconds
     outside = wall_seconds - spent.running_seconds
     console.print(
-        f"learning took {wall_seconds:.0f} s for {measured} placements, {spent.running_seconds:.0f} s "
-        "of them on the cluster: "
+        f"learning took {wall_seconds:.0f} s for {measured} placements, "
+        f"{spent.running_seconds:.0f} s of them on the cluster: "
         f"measuring {spent.running_seconds / wall_seconds:.1%}, "
         f"outside of it {outside / wall_seconds:.1%} "
         f"(deploying {spent.deploying_seconds / wall_seconds:.1%}, "

@@ -124,7 +124,9 @@ class StageSeconds:
     messages: Array
 
     @classmethod
-    def of(cls, work: StageWork, group: Group | Groups, costs: CostModel = "overlapped") -> StageSeconds:
+    def of(
+        cls, work: StageWork, group: Group | Groups, costs: CostModel = "overlapped"
+    ) -> StageSeconds:
         """Return the parts of the cost by the formulas above."""
         m = group.replicas
         updates = work.updates_in_a_round(m)

@@ -177,7 +177,9 @@ class Workload:
     def with_method(self, method: Method) -> Workload:
         """Return the same model under another method, with what its passes take then."""
         # What all microbatches of a minibatch take together, as a multiple of a whole one.
-        then, now = (1 + self.fixed_share * (m - 1) for m in (method.microbatches, self.microbatches))
+        then, now = (
+            1 + self.fixed_share * (m - 1) for m in (method.microbatches, self.microbatches)
+        )
         return replace(
             self,
             forward_seconds=self.forward_seconds * (then / now),

@@ -30,9 +30,7 @@ class Searched:
     found: Found
 
 
-def best_searched(
-    problem: PlanningProblem, space: Space, limits: Limits | None = None
-) -> Searched:
+def best_searched(problem: PlanningProblem, space: Space, limits: Limits | None = None) -> Searched:
     """Search for the best candidate of a space until nothing better is found.
 
     Args:
@@ -71,11 +69,13 @@ def _without_depth(method: Method) -> Method:
 
 def starts_of(space: Space, proposals: tuple[Proposal, ...]) -> list[Candidate]:
     """Return proposals with the space's own method, and at their depths where it has them."""
-    found: list[Candidate] = []
-    for proposal in proposals:
-        placement = proposal.plan.placement
-        deeper = space.method.model_copy(update={"in_flight_per_link": proposal.depth.per_link})
-        for method in (deeper, space.method):
-            if method in space.methods:
-                found.append(Candidate(placement, method))
+    found = [
+        Candidate(proposal.plan.placement, method)
+        for proposal in proposals
+        for method in (
+            space.method.model_copy(update={"in_flight_per_link": proposal.depth.per_link}),
+            space.method,
+        )
+        if method in space.methods
+    ]
     return list(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Whole candidates: what may vary beside the placement, what one takes, and the search for the best."""
+"""Whole candidates: what may vary with the placement, what one takes, the search for the best."""
 
 from drlpp.planners.candidates.judge import Judge
 from drlpp.planners.candidates.search import Found, Limits, search

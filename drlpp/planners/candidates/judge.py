@@ -24,7 +24,6 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator import Simulation, simulate
 
-
 _CLEARLY = 1.01
 """A candidate whose pace is above this many times the limit is not played until it is steady."""
 

@@ -120,7 +120,7 @@ class _Search:
         self.last_step = judge.steps + limits.steps
 
     def run(self, starts: Sequence[Candidate]) -> Found:
-        problem, judge = self.judge.problem, self.judge
+        problem = self.judge.problem
         for start in starts:
             state = _State(PlacementState.of(start.placement, problem), start.method)
             self.take(state, _WORTH_STARTING * self.best)
@@ -232,7 +232,9 @@ class _Search:
             return state._replace(method=space.changed(state.method, draw))
         placement = neighbour(state.placement, self.judge.problem, draw)
         if placement is None:
-            return state._replace(method=space.changed(state.method, draw)) if space.varies else None
+            return (
+                state._replace(method=space.changed(state.method, draw)) if space.varies else None
+            )
         return state._replace(placement=placement)
 
     def shaken(self) -> _State:

@@ -1,8 +1,8 @@
 """What is believed of candidates after some measurements: their seconds in every draw of the costs.
 
-A draw is a workload, a cluster and a discrepancy that are as probable as the measurements leave them
-(:class:`~drlpp.planners.model_based.calibration.Calibration`). Candidates are compared within a
-draw, so what all are off by together does not matter.
+A draw is a workload, a cluster and a discrepancy that are as probable as the measurements leave
+them (:class:`~drlpp.planners.model_based.calibration.Calibration`). Candidates are compared within
+a draw, so what all are off by together does not matter.
 """
 
 from __future__ import annotations

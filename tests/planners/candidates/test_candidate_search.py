@@ -132,8 +132,7 @@ def test_equal_candidates_are_judged_once() -> None:
     given = problem(6)
     judge = Judge(given, Space(Method()))
     one, other = (
-        Candidate(placement, Method())
-        for placement in evolve(given, 1, start=[]).placements * 2
+        Candidate(placement, Method()) for placement in evolve(given, 1, start=[]).placements * 2
     )
     assert judge(one) == judge(other)
     assert (judge.judged, judge.played) == (1, 1)
@@ -146,7 +145,9 @@ def test_a_candidate_that_the_policy_refuses_is_infinite() -> None:
     given = problem(6)
     space = Space(Method(policy="2bw", accumulate=2), frozenset())
     judge = Judge(replace(given, workload=given.workload.with_method(space.method)), space)
-    seconds = [judge(Candidate(placement, space.method)) for placement in evolve(given, 30).placements]
+    seconds = [
+        judge(Candidate(placement, space.method)) for placement in evolve(given, 30).placements
+    ]
     assert math.inf in seconds
     assert any(map(math.isfinite, seconds))
 
@@ -183,8 +184,6 @@ def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
         (Method(), "schedule", "there is to be none"),
     ],
 )
-def test_what_a_schedule_does_not_have_cannot_vary(
-    method: Method, vary: str, message: str
-) -> None:
+def test_what_a_schedule_does_not_have_cannot_vary(method: Method, vary: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Space(method, frozenset({Vary(vary)}))

@@ -189,7 +189,9 @@ def test_memory_limits_become_those_of_the_formula() -> None:
             u.model_copy(update={"peak_memory_bytes": int(1.5 * u.peak_memory_bytes + 2e8)})
             for u in outcome.workers
         )
-        calibration.observe(Candidate(placement, Method()), outcome.model_copy(update={"workers": workers}))
+        calibration.observe(
+            Candidate(placement, Method()), outcome.model_copy(update={"workers": workers})
+        )
 
     # (1e9 − 2e8) / 1.5
     assert calibration.fit().cluster.memory_bytes == pytest.approx([5.33e8] * 2, rel=0.02)

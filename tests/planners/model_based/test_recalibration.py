@@ -145,7 +145,9 @@ def test_equal_accelerators_are_not_told_apart() -> None:
     problem = PlanningProblem(Workload.of(generate("chain", 6, 0)), local_cluster(3, SLOW))
     found = Recalibration(problem)
     keys = [
-        found.surrogate.key(Candidate(Placement.from_assignment([0, 0, 0, 1, 1, 1], held), Method()))
+        found.surrogate.key(
+            Candidate(Placement.from_assignment([0, 0, 0, 1, 1, 1], held), Method())
+        )
         for held in ([0, 1, 1], [1, 0, 1], [0, 0, 1])
     ]
     assert keys[0] == keys[1] != keys[2]
