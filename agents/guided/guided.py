@@ -44,7 +44,7 @@ from drlpp.planners.problem.objective import Objective
 _CANDIDATES = 4
 """How many of the best imagined placements compete to be measured."""
 
-_ONE_BY_ONE = 8
+_ONE_BY_ONE = 16
 """How many placements are measured one by one: the first measurements teach the most."""
 
 
@@ -58,7 +58,7 @@ class GuidedDRLPP(DRLPP):
     Args:
         policy: ``"TransferPolicy"``.
         env: a ``PlacementEnv``, or several in a ``VecEnv``.
-        proposals: placements measured in a rollout, after the first eight (default 4).
+        proposals: placements measured in a rollout, after the first sixteen (default 4).
         partitions_per_rollout: partition schemes imagined for each update (default 8).
         placements_per_partition: imagined placements of each scheme (default 2).
         practice: whether the policy imagines placements and learns; without it, the agent plans
