@@ -222,10 +222,10 @@ class Recalibration:
 
     def _candidates(self) -> Iterator[Candidate]:
         """Yield what to measure next, the most promising first."""
-        first = self._first()
         if not self._measured:
-            yield from self.belief.promising[:1]
-        yield from first
+            self._search()
+            yield from self._pool[:1]
+        yield from self._first()
         yield from self.belief.promising
         yield from self._possible_plans()
         if self.options.neighbours:
@@ -266,8 +266,8 @@ class Recalibration:
                 found.append(Candidate(planner(problem).placement, self.space.method))
         yield from dict.fromkeys(found)
 
-    def _believed(self) -> Belief:
-        """Search with the most probable costs, then in every draw."""
+    def _search(self) -> None:
+        """Search with the most probable costs; the pool is what it finds, the fastest first."""
         surrogate = self.surrogate
         measured = set(map(surrogate.key, self._measured))
         if self.options.planners and self._measured and self._cheap(surrogate.problem):
@@ -285,7 +285,14 @@ class Recalibration:
         kept = [c for c in ranked if surrogate.fits(c, surrogate(c))]
         kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]
         self._pool = kept[:_POOL]
-        incumbent = parents[0] if parents else None
+
+    def _believed(self) -> Belief:
+        """Search with the most probable costs, then in every draw."""
+        self._search()
+        surrogate = self.surrogate
+        measured = set(map(surrogate.key, self._measured))
+        incumbent = next((candidate for candidate, _ in self.best(1)), None)
+        seed = self._draw.randrange(2**31)
         within = max(self.options.evaluations // _IN_A_DRAW, 1)
         belief = Belief.of(
             self._draws(surrogate),
