@@ -73,9 +73,9 @@ def main(
             noise=noise,
             seed=seed,
         )
-        for seed, graph, count, bandwidth, what, speed in product(
-            range(seeds),
-            *(text.split(",") for text in (graphs, accelerators, bandwidths, declared, speeds)),
+        for seed in range(seeds)
+        for graph, count, bandwidth, what, speed in product(
+            *(text.split(",") for text in (graphs, accelerators, bandwidths, declared, speeds))
         )
     ]
     left = [cell for cell in cells if cell not in known]

@@ -51,7 +51,8 @@ class LinkCorrection:
             normal = normal + relative.T @ relative
             right = right + relative.T @ numpy.ones(len(usages))
         mean = numpy.clip(numpy.linalg.solve(normal, right), 1e-3, 1e3)
-        return cls(mean, noise**2 * numpy.linalg.inv(normal))
+        covariance: Array = noise**2 * numpy.linalg.inv(normal)
+        return cls(mean, covariance)
 
     def drawn(self, draw: Generator) -> Array:
         """Draw factors; they are above 0."""
