@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
@@ -117,7 +118,7 @@ class Space:
         found = method.model_copy(update={name: values[index]})
         return found if found in self.methods else method
 
-    def _values_of(self, what: Vary) -> list[object]:
+    def _values_of(self, what: Vary) -> Sequence[object]:
         method = self.method
         if what is Vary.DEPTH:
             return sorted({*range(MOST_PER_LINK + 1), method.in_flight_per_link})

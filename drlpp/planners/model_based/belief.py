@@ -63,8 +63,7 @@ class Belief:
         for number, draw in enumerate(draws):
             best = search(draw, starts, limits, seed + number)
             found[best.candidate] = None
-        found.pop(incumbent, None)  # type: ignore[call-overload]
-        candidates = tuple(found)
+        candidates = tuple(candidate for candidate in found if candidate != incumbent)
         rows = []
         for draw in draws:
             known = math.inf if incumbent is None else draw(incumbent)

@@ -158,7 +158,7 @@ class Calibration:
                 overhead = workload.microbatches * (
                     workload.forward_overhead_seconds + workload.backward_overhead_seconds
                 )
-                updates = work.updates_in_a_round(replicas) * float(work.update_seconds)
+                updates = float(work.updates_in_a_round(replicas) * work.update_seconds)
                 extra = float(work.seconds) - float(workload.seconds[chosen].sum()) - overhead
                 extra += updates + float(work.sharing_seconds) * (replicas > 1)
                 seconds = usage.busy_seconds * replicas / measurement.minibatches

@@ -51,8 +51,7 @@ class LinkCorrection:
             normal = normal + relative.T @ relative
             right = right + relative.T @ numpy.ones(len(usages))
         mean = numpy.clip(numpy.linalg.solve(normal, right), 1e-3, 1e3)
-        covariance: Array = noise**2 * numpy.linalg.inv(normal)
-        return cls(mean, covariance)
+        return cls(mean, numpy.asarray(noise**2 * numpy.linalg.inv(normal), dtype=float))
 
     def drawn(self, draw: Generator) -> Array:
         """Draw factors; they are above 0."""
