@@ -45,6 +45,9 @@ from drlpp.specs.cluster import Cluster, Host
 
 _ITERATIONS = 30
 _HALVINGS = 6
+_FAITH = 4.0
+"""How many observations the declared noise counts for, against what the others say of it."""
+
 _SAME_SPEED = 0.03
 """Accelerators whose speeds differ by less count as equal, or planners would have to tell all
 apart."""
@@ -242,32 +245,48 @@ class Calibration:
     def _solve(self) -> tuple[Array, bool]:
         """Update the most probable corrections; returns their precision, factorised."""
         if self._factor is None:
-            prior = self._prior_precision()
             rows, logs = self._rows()
-            weights = numpy.array([busy.noise for busy in self._busy]) ** -2.0
-
-            def badness(x: Array) -> float:
-                misses = logs - self._linearised(x, rows)[0]
-                return float(weights @ misses**2 + prior @ x**2)
-
-            x = self._corrections
-            for _ in range(_ITERATIONS):
-                predicted, jacobian = self._linearised(x, rows)
-                precision = numpy.diag(prior) + jacobian.T @ (weights[:, None] * jacobian)
-                gradient = jacobian.T @ (weights * (logs - predicted)) - prior * x
-                self._factor = cho_factor(precision, lower=True)
-                step = cho_solve(self._factor, gradient)
-                if float(numpy.abs(step).max()) < 1e-4:
-                    break
-                before = badness(x)
-                for _ in range(_HALVINGS):
-                    if badness(x + step) <= before:
-                        break
-                    step = step / 2
-                x = x + step
-            self._corrections = x
-        assert self._factor is not None
+            noise = numpy.array([busy.noise for busy in self._busy])
+            factor, misses, fitted = self._fit(rows, logs, noise**-2.0)
+            # What does not fit says how large the noise is, as far as more is known than fitted.
+            known = max(len(logs) - fitted, 0.0)
+            scale = (_FAITH + float((misses / noise) @ (misses / noise))) / (_FAITH + known)
+            if known:
+                factor, _, _ = self._fit(rows, logs, noise**-2.0 / scale)
+            self._factor = factor
         return self._factor
+
+    def _fit(
+        self, rows: Array, logs: Array, weights: Array
+    ) -> tuple[tuple[Array, bool], Array, float]:
+        """Find the most probable corrections for weights of the observations.
+
+        Returns their precision, factorised, what is missed, and how much of what is observed the
+        corrections take up.
+        """
+        prior = self._prior_precision()
+
+        def badness(x: Array) -> float:
+            misses = logs - self._linearised(x, rows)[0]
+            return float(weights @ misses**2 + prior @ x**2)
+
+        x = self._corrections
+        for _ in range(_ITERATIONS):
+            predicted, jacobian = self._linearised(x, rows)
+            observed = jacobian.T @ (weights[:, None] * jacobian)
+            factor = cho_factor(numpy.diag(prior) + observed, lower=True)
+            step = cho_solve(factor, jacobian.T @ (weights * (logs - predicted)) - prior * x)
+            if float(numpy.abs(step).max()) < 1e-4:
+                break
+            before = badness(x)
+            for _ in range(_HALVINGS):
+                if badness(x + step) <= before:
+                    break
+                step = step / 2
+            x = x + step
+        self._corrections = x
+        fitted = float(numpy.trace(cho_solve(factor, observed)))
+        return factor, logs - self._linearised(x, rows)[0], fitted
 
     def _prior_precision(self) -> Array:
         operators, accelerators = len(self.workload), self.cluster.accelerators

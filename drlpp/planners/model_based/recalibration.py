@@ -46,7 +46,9 @@ _MEASURED_PARENTS = 4
 """How many of the fastest measured a search begins with."""
 
 _IN_A_DRAW = 8
-"""The search in a draw may judge this part of the candidates that the other search may."""
+_LEAST_IN_A_DRAW = 60
+"""The search in a draw may judge this part of the candidates that the other search may, and so many
+at least: one that finds nothing makes believe that there is nothing."""
 
 _IMPROVED = 0.999
 
@@ -293,7 +295,7 @@ class Recalibration:
         measured = set(map(surrogate.key, self._measured))
         incumbent = next((candidate for candidate, _ in self.best(1)), None)
         seed = self._draw.randrange(2**31)
-        within = max(self.options.evaluations // _IN_A_DRAW, 1)
+        within = max(self.options.evaluations // _IN_A_DRAW, _LEAST_IN_A_DRAW)
         belief = Belief.of(
             self._draws(surrogate),
             list(dict.fromkeys([*self._pool, *self._unmeasured_plans(measured)])),

@@ -18,6 +18,9 @@ from drlpp.planners.problem.problem import PlanningProblem
 
 _DISCREPANCY_SPREAD = numpy.array([0.1, 0.03, 0.05])
 _NOISE = 0.02
+_FAITH = 4.0
+"""Measurements that this noise counts for, against what the others say of it."""
+
 _FEATURES = 3
 
 
@@ -52,10 +55,12 @@ class Discrepancy:
 
         mean, covariance = posterior(_NOISE)
         if len(logs) > _FEATURES:
-            # What the shape does not explain is noise, of which there may be more than expected.
+            # What the shape does not explain is noise, more or less than expected.
             misses = logs - rows @ mean
-            unexplained = math.sqrt(float(misses @ misses) / (len(logs) - _FEATURES))
-            mean, covariance = posterior(max(unexplained, _NOISE))
+            known = _FAITH + len(logs) - _FEATURES
+            mean, covariance = posterior(
+                math.sqrt((_FAITH * _NOISE**2 + float(misses @ misses)) / known)
+            )
         return cls(mean, covariance)
 
     def sample(self, draw: Generator) -> Discrepancy:

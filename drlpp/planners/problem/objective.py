@@ -67,8 +67,7 @@ class AnalyticObjective:
             stage_of[list(stage.operators)] = index
         stage_of[-1] = len(stages) - 1
 
-        incoming, outgoing, bytes_ = self._tensors.crossing(stage_of, len(stages))
-        talks = bytes_ + bytes_.T > 0
+        incoming, outgoing, bytes_, talks = self._tensors.crossing(stage_of, len(stages))
 
         def total(values: Array) -> Array:
             return numpy.bincount(stage_of[:-1], values, len(stages)).astype(numpy.float64)
@@ -159,8 +158,12 @@ class _Tensors:
             backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
         )
 
-    def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, Array]:
-        """Return incoming and outgoing bytes of every stage, and those from stage to stage.
+    def crossing(
+        self, stage_of: NDArray[numpy.int64], stages: int
+    ) -> tuple[Array, Array, Array, _Flags]:
+        """Return incoming and outgoing bytes of every stage, those from stage to stage, and talks.
+
+        Stages talk between which there are tensors at all, be they empty.
 
         In the former a tensor counts once for the stage that makes it, in the latter for each that
         reads it.
@@ -184,7 +187,11 @@ class _Tensors:
         )
         incoming = forward @ present - sent + returned
         outgoing = backward @ present - returned + sent
-        return incoming, outgoing, between
+        talks = numpy.zeros((stages, stages), dtype=bool)
+        numpy.logical_or.at(talks, sources, present)
+        talks |= talks.T
+        numpy.fill_diagonal(talks, False)
+        return incoming, outgoing, between, talks
 
 
 def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:
