@@ -84,6 +84,8 @@ class GuidedHyperparameters(Document):
     thompson: bool = True
     neighbours: bool = True
     evaluations: int = Field(default=600, ge=1, le=1_000_000)
+    draws: int = Field(default=16, ge=1, le=10_000)
+    gain: float = Field(default=0.005, ge=0, lt=1)
     patience: int = Field(default=40, ge=0, le=1_000_000)
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:

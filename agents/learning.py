@@ -18,6 +18,7 @@ from drlpp.agents.callbacks import (
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
+from drlpp.agents.guided.guided import GuidedDRLPP
 from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.saved_agent import load_agent
@@ -97,8 +98,10 @@ def learn_placement(
     if memory.distinct < budget:
         console.print(
             f"the agent has settled after {memory.distinct} placements: measuring more has not "
-            "helped for long, or it keeps asking for what it knows"
+            "helped for long, is not expected to, or it keeps asking for what it knows"
         )
+    if isinstance(agent, GuidedDRLPP) and (sure := agent.sureness_text):
+        console.print(sure)
     return True
 
 

@@ -23,8 +23,9 @@ class ActionCodec:
     """Encodes candidates as actions, and decodes actions; all run with one method.
 
     An action is the stage of every operator, then the stage of every accelerator. A codec whose
-    actions choose more, such as the method, derives from this one: it extends :attr:`space`,
-    :meth:`encode` and :meth:`decode`, and an environment takes it as ``codec``.
+    actions choose more derives from this one, as
+    :class:`~drlpp.envs.method_codec.MethodCodec` does: it extends :attr:`space`, :meth:`encode` and
+    :meth:`decode`, and an environment takes it as ``codec``.
 
     Attributes:
         operators: N, of the model.
@@ -85,4 +86,4 @@ class ActionCodec:
     @staticmethod
     def accelerators_of(space: spaces.MultiDiscrete, operators: int) -> int:
         """Return A, the number of accelerators, of a space that places ``operators``."""
-        return len(space.nvec) - operators
+        return int(space.nvec[0]) if operators else len(space.nvec)

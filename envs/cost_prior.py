@@ -10,6 +10,7 @@ from drlpp.costs.estimated_profile import estimate_profile
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
+from drlpp.planners.candidates.space import Space
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
@@ -24,10 +25,13 @@ class CostPrior:
     Attributes:
         problem: the workload and the cluster, as far as they are known.
         method: the schedule, and the weight policy on it.
+        space: the methods that may be chosen with a placement, of which ``method`` is one; None for
+            the placement alone.
     """
 
     problem: PlanningProblem
     method: Method = DEFAULT_METHOD
+    space: Space | None = None
 
     @classmethod
     def of(
@@ -36,12 +40,13 @@ class CostPrior:
         cluster: Cluster,
         method: Method = DEFAULT_METHOD,
         memory: MemoryModel | None = None,
+        space: Space | None = None,
     ) -> Self:
         """Declare a profile and a cluster; memory is that of SGD with momentum if left out."""
         problem = PlanningProblem(
             Workload.of(profile, method), cluster, memory=memory or MemoryModel.with_state(method)
         )
-        return cls(problem, method)
+        return cls(problem, method, space)
 
     @classmethod
     def from_sizes(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:

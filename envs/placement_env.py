@@ -12,6 +12,7 @@ from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
+from drlpp.envs.method_codec import MethodCodec
 
 
 class PlacementEnv(MeasuringEnv):
@@ -25,12 +26,14 @@ class PlacementEnv(MeasuringEnv):
 
     ## Action Space
     `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts. An
-    accelerator that holds a stage without operators is idle.
+    accelerator that holds a stage without operators is idle. Where `declared` has a space of M
+    methods, a last entry is the method's number in it.
 
     | Index     | Meaning                                | Range    |
     |-----------|----------------------------------------|----------|
     | 0 … N − 1 | stage of operator 0 … N − 1            | 0 … A − 1|
     | N … N+A−1 | stage that accelerator 0 … A − 1 holds | 0 … A − 1|
+    | N + A     | method, where they may be chosen       | 0 … M − 1|
 
     ## Observation Space
     `Box(0, 1, (1,), float32)`: always `[0]`. The model and the accelerators are constants of the
@@ -70,7 +73,7 @@ class PlacementEnv(MeasuringEnv):
     | `declared`       | guessed | what is known of costs and accelerators beforehand         |
     | `budget`         | `None`  | `prefetch` leaves out what would bring the distinct        |
     |                  |         | placements measured above this                             |
-    | `codec`          | this    | another `ActionCodec`, for actions that choose more        |
+    | `codec`          | this    | another `ActionCodec`, for other actions                   |
     """
 
     def __init__(
@@ -82,6 +85,10 @@ class PlacementEnv(MeasuringEnv):
         budget: int | None = None,
         codec: ActionCodec | None = None,
     ) -> None:
+        if codec is None and declared is not None and declared.space is not None:
+            codec = MethodCodec(
+                len(memory.graph), memory.accelerators, declared.method, declared.space.methods
+            )
         super().__init__(memory, invalid_reward, owns_measurer, declared, codec)
         self.budget = budget
         self.action_space = self.codec.space

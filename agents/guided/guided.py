@@ -7,8 +7,9 @@ Each rollout:
    (:mod:`drlpp.planners.model_based.recalibration`).
 2. **Imagine.** The policy samples placements, and the corrected simulator rewards them: practice
    that costs no measurement.
-3. **Measure.** The best of these compete with what the exact planner and evolution find in the
-   corrected simulator; the most promising are measured, and the clock decides.
+3. **Measure.** Costs are drawn from what is still uncertain, and the best of what was imagined are
+   among what the searches in the draws begin with. Measured is the candidate, placement and method,
+   by which the most is expected to be saved.
 4. **Learn.** PPO on what was imagined, and self-imitation of the best that was measured.
 """
 
@@ -43,7 +44,7 @@ from drlpp.planners.problem.objective import Objective
 _CANDIDATES = 4
 """How many of the best imagined placements compete to be measured."""
 
-_ONE_BY_ONE = 8
+_ONE_BY_ONE = 16
 """How many placements are measured one by one: the first measurements teach the most."""
 
 
@@ -57,7 +58,7 @@ class GuidedDRLPP(DRLPP):
     Args:
         policy: ``"TransferPolicy"``.
         env: a ``PlacementEnv``, or several in a ``VecEnv``.
-        proposals: placements measured in a rollout, after the first eight (default 4).
+        proposals: placements measured in a rollout, after the first sixteen (default 4).
         partitions_per_rollout: partition schemes imagined for each update (default 8).
         placements_per_partition: imagined placements of each scheme (default 2).
         practice: whether the policy imagines placements and learns; without it, the agent plans
@@ -150,13 +151,26 @@ class GuidedDRLPP(DRLPP):
         if self._recalibration is None:
             declared: CostPrior = env.get_attr("declared")[0]
             problem = declared.problem.with_seed(self.seed or 0)
-            minibatches = env.get_attr("minibatches")[0]
-            found = Recalibration(problem, self._codec(env).method, minibatches, self.search)
+            space = declared.space or self._codec(env).method
+            found = Recalibration(problem, space, self.search)
             for outcomes in env.get_attr("outcomes"):
                 for candidate, outcome in outcomes.items():
                     found.tell(candidate, outcome)
             self._recalibration = found
         return self._recalibration
+
+    @property
+    def sureness_text(self) -> str | None:
+        """How sure the search is of the fastest that was measured, in a line, if there is one."""
+        search = self._recalibration
+        if search is None or not (best := search.best(1)):
+            return None
+        belief = search.belief
+        return (
+            f"{best[0][0].configuration} with {best[0][0].method} is within 1% of the fastest in "
+            f"{belief.sureness:.0%} of the draws of what is uncertain; the best of each draw is "
+            f"expected to be {belief.gain:.1%} faster"
+        )
 
     def collect_rollouts(
         self,
@@ -177,9 +191,11 @@ class GuidedDRLPP(DRLPP):
         candidates = search.propose(count, imagined)
         if not candidates:
             return False
+        self.logger.record("placement/expected_gain", search.belief.gain)
+        self.logger.record("placement/sureness", search.belief.sureness)
         # Every environment takes a step; those that are left over repeat one.
         filled = candidates + [candidates[-1]] * (-len(candidates) % env.num_envs)
-        expected = [search.surrogate(candidate.placement) for candidate in candidates]
+        expected = [search.surrogate(candidate) for candidate in candidates]
         # By steps, which callbacks and the log of episodes follow.
         results = self._measure(list(map(codec.encode, filled)), env, callback)
         for candidate, (_, info) in zip(candidates, results, strict=False):
@@ -216,8 +232,8 @@ class GuidedDRLPP(DRLPP):
             self.partitions_per_rollout, self.placements_per_partition
         ):
             candidate = codec.decode(trajectory.action)
-            seconds = found[candidate] = surrogate(candidate.placement)
-            fits = math.isfinite(seconds)
+            seconds = found[candidate] = surrogate(candidate)
+            fits = surrogate.fits(candidate, seconds)
             self.rollout_buffer.add(
                 Rewarded(
                     trajectory,
@@ -225,7 +241,8 @@ class GuidedDRLPP(DRLPP):
                     None if fits else "out of memory",
                 )
             )
-        return sorted(found, key=lambda candidate: found[candidate])[:_CANDIDATES]
+        fitting = [c for c in found if surrogate.fits(c, found[c])]
+        return sorted(fitting, key=lambda candidate: found[candidate])[:_CANDIDATES]
 
     @property
     def _penalty(self) -> float:
@@ -235,10 +252,14 @@ class GuidedDRLPP(DRLPP):
     def _choose_elites(self) -> list[Rewarded]:
         """Return the best that was measured, each as a new walk that makes it."""
         assert self._recalibration is not None
-        surrogate = self._recalibration.surrogate
+        search = self._recalibration
         draw = random.Random(int(torch.randint(2**31, ()).item()))
+
+        def objective(placement: Placement) -> float:
+            return search.surrogate(Candidate(placement, search.space.method))
+
         return [
-            Rewarded(self._retraced(best.placement, surrogate, draw), -math.log(seconds), None)
+            Rewarded(self._retraced(best.placement, objective, draw), -math.log(seconds), None)
             for best, seconds in self._recalibration.best(self.elites)
         ]
 

@@ -73,7 +73,10 @@ class TrajectoryPolicy(BasePolicy):
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         assert isinstance(observation, Tensor)
         trajectories = self.sample(len(observation), deterministic=deterministic)
-        return torch.stack([torch.from_numpy(trajectory.action) for trajectory in trajectories])
+        actions = torch.stack([torch.from_numpy(found.action) for found in trajectories])
+        # Where actions choose the method as well, it is the first: this policy places only.
+        missing = len(self.action_space.nvec) - actions.shape[1]  # type: ignore[attr-defined]
+        return torch.nn.functional.pad(actions, (0, missing))
 
 
 class PlacementPolicy(TrajectoryPolicy):

@@ -77,7 +77,7 @@ def _search(
 def recalibrate(memory: MeasurementMemory, declared: CostPrior, budget: int, seed: int) -> None:
     """Measure, recalibrate, plan again: one by one at first, then by four."""
     problem = declared.problem.with_seed(seed)
-    search = Recalibration(problem, declared.method, memory.minibatches)
+    search = Recalibration(problem, declared.space or declared.method)
     while memory.distinct < budget:
         count = 1 if memory.distinct < 8 else 4
         proposals = search.propose(min(count, budget - memory.distinct))

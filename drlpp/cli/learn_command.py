@@ -79,7 +79,21 @@ def learn(
             "for small budgets; or a YAML file of your own."
         ),
     ] = "guided",
-    budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
+    budget: Annotated[
+        int, typer.Option(min=1, help="Distinct placements to measure, at most.")
+    ] = 100,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            help="What the guided agent may choose with the placement, of depth, microbatches, "
+            "recompute, schedule; or none.",
+            show_default="depth, where the schedule has one",
+        ),
+    ] = None,
+    max_staleness: Annotated[
+        int | None,
+        typer.Option(min=0, help="Likewise, the largest staleness of a stage."),
+    ] = None,
     minibatches: Annotated[
         int, typer.Option(min=1, max=100_000, help="Minibatches of a measurement.")
     ] = 30,
@@ -132,7 +146,7 @@ def learn(
 ) -> dict[str, Any]:
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
-    from drlpp.agents import AGENTS, hyperparameters_of
+    from drlpp.agents import AGENTS, GuidedDRLPP, hyperparameters_of
     from drlpp.capturing.capture import capture
     from drlpp.cli.layouts import layout_contenders
     from drlpp.comparison.contenders import RIVALS
@@ -140,6 +154,7 @@ def learn(
     from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
+    from drlpp.planners import Space, Vary, read_vary
     from drlpp.runtime import ClusterSession, default_num_workers
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -152,6 +167,17 @@ def learn(
     hyperparameters = hyperparameters_of(agent)
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options)
+    varied = None if vary is None else read_vary(vary)
+    guided = issubclass(hyperparameters.algorithm, GuidedDRLPP)
+    if not guided and (varied or max_staleness is not None):
+        raise InvalidInput(
+            f"agent {agent} chooses placements alone; leave out --vary and --max-staleness, or use "
+            "--agent guided"
+        )
+    if not guided or (varied is None and "in_flight_per_link" in options):
+        varied = frozenset()
+    # What cannot vary is said before anything is measured.
+    Space(method, varied, max_staleness)
     optimizer_spec = OptimizerSpec.parse(
         optimizer,
         parameter_groups(parameter_group),
@@ -185,6 +211,8 @@ def learn(
     if cut_at is not CutAt.OPERATORS:
         contracted = contracted_at(captured.task.module, captured.graph, cut_at)
         settings["cut_at"] = cut_at.value
+    if vary is not None or max_staleness is not None:
+        settings |= {"vary": vary, "max_staleness": max_staleness}
     with (
         open_run_folder(folder, "drlpp learn", settings, resume=resume, note=_tell),
         resume_hint_on_interrupt("the same command with --resume continues the run"),
@@ -213,7 +241,10 @@ def learn(
             finalists=finalists,
             rounds=rounds,
             seed=seed,
-            chooses_microbatches="microbatches" not in options,
+            vary=varied,
+            most_staleness=max_staleness,
+            chooses_microbatches="microbatches" not in options
+            and Vary.MICROBATCHES not in (varied or ()),
             race_data=race_data,
             target_loss=target_loss,
             layouts=layouts,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
+    from drlpp.planners import Vary
     from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
@@ -45,6 +46,8 @@ class Job:
     finalists: int
     rounds: int
     seed: int
+    vary: frozenset[Vary] | None
+    most_staleness: int | None
     chooses_microbatches: bool
     race_data: RaceData | None
     target_loss: float | None
@@ -60,9 +63,11 @@ class Job:
 
 def run_job(job: Job, session: ClusterSession) -> None:
     """Profile, learn, compare, export the best placement; then race it to a loss, if asked to."""
+    from drlpp.agents import GuidedDRLPP
     from drlpp.costs.memory import MemoryModel
     from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
     from drlpp.errors import HostLost
+    from drlpp.planners import Space
     from drlpp.runtime import load_or_measure_profile
 
     with shown(console, "profiling operators and links"):
@@ -77,7 +82,9 @@ def run_job(job: Job, session: ClusterSession) -> None:
         measurer = ContractedMeasurer(session, job.contracted)
         known = job.contracted.profile(profile)
     memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions)
-    declared = CostPrior.of(known, cluster, session.method, memory_model)
+    space = Space(session.method, job.vary, job.most_staleness, profile.batch_size)
+    chosen = space if issubclass(job.hyperparameters.algorithm, GuidedDRLPP) else None
+    declared = CostPrior.of(known, cluster, session.method, memory_model, chosen)
     try:
         comparison = None
         if _learn(job, session, memory, declared):
@@ -182,8 +189,8 @@ def _print_split(
     deploying = session.spent.deploying_seconds - before.deploying_seconds
     outside = wall_seconds - running
     console.print(
-        f"learning took {wall_seconds:.0f} s for {measured} placements: "
-        f"measuring {running / wall_seconds:.1%}, "
+        f"learning took {wall_seconds:.0f} s for {measured} placements, "
+        f"{running:.0f} s of them on the cluster: measuring {running / wall_seconds:.1%}, "
         f"outside of it {outside / wall_seconds:.1%} "
         f"(deploying {deploying / wall_seconds:.1%}, "
         f"policy, PPO and logging {(outside - deploying) / wall_seconds:.1%})"

@@ -42,12 +42,13 @@ This part is no stage's: it looks at all of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy
 
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_work import Array, Indices, StageWork
 from drlpp.specs.cluster import Link
 
 CostModel = Literal["overlapped", "serial"]
@@ -71,6 +72,42 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Links:
+    """Links as arrays, one for each stage."""
+
+    bandwidth_bytes_per_second: Array
+    latency_seconds: Array
+
+    @classmethod
+    def of(cls, links: Sequence[Link]) -> Links:
+        """Return what links have."""
+        return cls(
+            numpy.array([link.bandwidth_bytes_per_second for link in links]),
+            numpy.array([link.latency_seconds for link in links]),
+        )
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The accelerators of several stages; a :class:`Group` as arrays, ``(stages,)``."""
+
+    replicas: Indices
+    speed: Array
+    ring: Links
+    link: Links
+
+    @classmethod
+    def of(cls, groups: Sequence[Group]) -> Groups:
+        """Put groups next to each other."""
+        return cls(
+            numpy.array([group.replicas for group in groups]),
+            numpy.array([group.speed for group in groups]),
+            Links.of([group.ring for group in groups]),
+            Links.of([group.link for group in groups]),
+        )
+
+
+@dataclass(frozen=True)
 class StageSeconds:
     """The parts of a stage's cost, in seconds per minibatch, of one stage or of many.
 
@@ -87,7 +124,9 @@ class StageSeconds:
     messages: Array
 
     @classmethod
-    def of(cls, work: StageWork, group: Group, costs: CostModel = "overlapped") -> StageSeconds:
+    def of(
+        cls, work: StageWork, group: Group | Groups, costs: CostModel = "overlapped"
+    ) -> StageSeconds:
         """Return the parts of the cost by the formulas above."""
         m = group.replicas
         updates = work.updates_in_a_round(m)
@@ -111,9 +150,9 @@ class StageSeconds:
         )
 
     @staticmethod
-    def busy(work: StageWork, replicas: int) -> Array:
+    def busy(work: StageWork, replicas: int | Indices) -> Array:
         """Return what one of the replicas computes for a minibatch, at speed 1."""
-        shared = work.sharing_seconds if replicas > 1 else 0.0
+        shared = work.sharing_seconds * (replicas > 1)
         updates = work.updates_in_a_round(replicas)
         update = work.update_seconds - (1 - work.tied_updates) * work.tied_update_seconds
         busy: Array = (work.seconds + shared + updates * update) / replicas
@@ -127,7 +166,7 @@ class StageSeconds:
         return slowest
 
 
-def _ring_seconds(bytes_: Array, replicas: int, link: Link) -> Array:
+def _ring_seconds(bytes_: Array, replicas: int | Indices, link: Link | Links) -> Array:
     """Return the seconds of an all-reduce; there is none of nothing."""
     each = bytes_ / (replicas * link.bandwidth_bytes_per_second) + link.latency_seconds
     found: Array = 2 * (replicas - 1) * each * (bytes_ > 0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy
 from numpy.typing import NDArray
 
 Array = NDArray[numpy.float64]
+Indices = NDArray[numpy.int_]
 
 
 def _nothing() -> Array:
@@ -81,7 +83,7 @@ class StageWork:
             flushes=self.flushes,
         )
 
-    def updates_in_a_round(self, replicas: int) -> float:
+    def updates_in_a_round(self, replicas: int | Indices) -> float | Array:
         """Return how many updates ``replicas`` make of as many minibatches.
 
         That is one if every replica takes a minibatch, more if they take microbatches, and less if
@@ -89,8 +91,17 @@ class StageWork:
         """
         return replicas / self.minibatches_of_update(replicas)
 
-    def minibatches_of_update(self, replicas: int) -> int:
+    @overload
+    def minibatches_of_update(self, replicas: int) -> int: ...
+
+    @overload
+    def minibatches_of_update(self, replicas: Indices) -> Indices: ...
+
+    @overload
+    def minibatches_of_update(self, replicas: int | Indices) -> int | Indices: ...
+
+    def minibatches_of_update(self, replicas: int | Indices) -> int | Indices:
         """Return how many minibatches make an update of ``replicas``."""
         if self.flushes:
-            return self.accumulate
+            return 0 * replicas + self.accumulate
         return -(-replicas // (self.accumulate * self.microbatches)) * self.accumulate

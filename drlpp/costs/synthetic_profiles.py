@@ -34,7 +34,7 @@ def generate(family: str, operators: int, seed: int) -> Profile:
         raise InvalidInput(f"{operators} operators asked for; a model has at least 1")
     draw = numpy.random.default_rng([list(FAMILIES).index(family), operators, seed])
     edges = FAMILIES[family](operators, draw)
-    return _with_costs(f"{family}-{operators}-{seed}", operators, sorted(edges), draw)
+    return with_costs(f"{family}-{operators}-{seed}", operators, sorted(edges), draw)
 
 
 def _chain(count: int, draw: Generator) -> _Edges:
@@ -120,7 +120,8 @@ FAMILIES: dict[str, _Family] = {
 """By name: the edges of a model with a given number of operators, in a topological order."""
 
 
-def _with_costs(model: str, count: int, edges: list[tuple[int, int]], draw: Generator) -> Profile:
+def with_costs(model: str, count: int, edges: list[tuple[int, int]], draw: Generator) -> Profile:
+    """Return a model of these edges, sorted and in a topological order, with drawn costs."""
     total_seconds = draw.uniform(0.1, 0.5)
     depth = numpy.arange(count) / max(count - 1, 1)
     seconds = draw.lognormal(0.0, draw.uniform(0.3, 1.0), count)

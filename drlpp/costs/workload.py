@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.costs.profile import Profile
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_work import Array, Indices, StageWork
 from drlpp.schedule.method import DEFAULT_METHOD, Method
-
-Indices = NDArray[numpy.int_]
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,7 @@ class Workload:
         edges: pairs of operators, the first of which may not stand in a later stage.
         transfers: the tensors between operators.
         ties: the weights that several operators read.
+        kinds: what every operator is, such as ``conv2d``; empty if it is not known.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
         split_seconds, weight_share: of backwards in halves, see
@@ -91,6 +90,9 @@ class Workload:
             last, which looks nothing ahead.
         sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
             microbatches.
+        moves_weights: whether weights are predicted at all.
+        fixed_share: the part of an operator's seconds that every microbatch takes, as in a
+            :class:`~drlpp.costs.profile.Profile`.
         microbatches: passes that a minibatch takes through a stage.
         accumulate: minibatches whose gradients make one update.
         flushes: whether all stages make their updates together.
@@ -107,6 +109,7 @@ class Workload:
     edges: tuple[tuple[int, int], ...]
     transfers: tuple[Transfer, ...]
     ties: tuple[TiedWeights, ...] = ()
+    kinds: tuple[str, ...] = ()
     forward_overhead_seconds: float = 0.0
     backward_overhead_seconds: float = 0.0
     split_seconds: float = 0.0
@@ -114,6 +117,8 @@ class Workload:
     update_overhead_seconds: float = 0.0
     prediction_seconds_per_byte: float = 0.0
     sharing_seconds_per_byte: float = 0.0
+    moves_weights: bool = True
+    fixed_share: float = 0.0
     microbatches: int = 1
     accumulate: int = 1
     flushes: bool = False
@@ -146,28 +151,40 @@ class Workload:
             )
         parameter_bytes = numpy.array([op.parameter_bytes for op in graph.operators], dtype=float)
         costs = profile.operators
-        # What all microbatches of a minibatch take together, as a multiple of a whole one.
-        dearer = 1 + profile.fixed_share * (method.microbatches - 1)
-        return cls(
+        whole = cls(
             model=graph.model,
             names=tuple(operator.name for operator in graph.operators),
-            forward_seconds=dearer * numpy.array([op.forward_seconds for op in costs]),
-            backward_seconds=dearer * numpy.array([op.backward_seconds for op in costs]),
+            forward_seconds=numpy.array([op.forward_seconds for op in costs]),
+            backward_seconds=numpy.array([op.backward_seconds for op in costs]),
             update_seconds=parameter_bytes * profile.update_seconds_per_byte,
             parameter_bytes=parameter_bytes,
             kept_bytes=numpy.array([op.kept_bytes for op in costs], dtype=float),
             edges=tuple((edge.source, edge.target) for edge in graph.edges),
             transfers=tuple(transfers),
             ties=tuple(_ties(graph)),
+            kinds=tuple(operator.type for operator in graph.operators),
             forward_overhead_seconds=profile.forward_overhead_seconds,
             backward_overhead_seconds=profile.backward_overhead_seconds,
             split_seconds=profile.split_seconds,
             weight_share=profile.weight_share,
             update_overhead_seconds=profile.update_overhead_seconds,
-            prediction_seconds_per_byte=profile.prediction_seconds_per_byte
-            if method.moves_weights
-            else 0.0,
+            prediction_seconds_per_byte=profile.prediction_seconds_per_byte,
             sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
+            fixed_share=profile.fixed_share,
+        )
+        return whole.with_method(method)
+
+    def with_method(self, method: Method) -> Workload:
+        """Return the same model under another method, with what its passes take then."""
+        # What all microbatches of a minibatch take together, as a multiple of a whole one.
+        then, now = (
+            1 + self.fixed_share * (m - 1) for m in (method.microbatches, self.microbatches)
+        )
+        return replace(
+            self,
+            forward_seconds=self.forward_seconds * (then / now),
+            backward_seconds=self.backward_seconds * (then / now),
+            moves_weights=method.moves_weights,
             microbatches=method.microbatches,
             accumulate=method.accumulate,
             flushes=method.flushes,
@@ -314,7 +331,7 @@ class Workload:
                 apart = (readers > 0) & (readers < len(tie.operators))
                 tied_bytes = tied_bytes + apart * tie.bytes_
                 tied_update_seconds = tied_update_seconds + apart * of_update
-        moving = parameter_bytes * self.prediction_seconds_per_byte
+        moving = parameter_bytes * self.prediction_seconds_per_byte * self.moves_weights
         predicted = moving * ~last / self.accumulate
         overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
         sharing = parameter_bytes * self.sharing_seconds_per_byte

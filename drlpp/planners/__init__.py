@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import even_split, gpipe
+from drlpp.planners.best_searched import Searched, best_searched
 from drlpp.planners.best_simulated import Choice, Proposal, best_simulated, played, sharing_of
+from drlpp.planners.candidates import Limits, Space, Vary, read_vary
 from drlpp.planners.exact.exact import Tractability, exact, tractability
 from drlpp.planners.plan import Plan, plan
 from drlpp.planners.problem.problem import PlanningProblem, Solution
@@ -22,6 +24,12 @@ __all__ = [
     "Choice",
     "Proposal",
     "played",
+    "best_searched",
+    "Searched",
+    "Space",
+    "Vary",
+    "read_vary",
+    "Limits",
     "sharing_of",
     "data_parallel",
     "gpipe",

@@ -23,7 +23,7 @@ from drlpp.simulator.playing.events import Played, play
 from drlpp.simulator.playing.plan import Plan, endless_for, plan_for
 from drlpp.simulator.playing.played_timeline import step_times, timeline_of
 from drlpp.simulator.playing.program import Program
-from drlpp.simulator.steady_state import SteadyState, find_steady_state
+from drlpp.simulator.steady_state import Enough, SteadyState, find_steady_state
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster
 from drlpp.timeline.timeline import TimedAction
@@ -306,6 +306,7 @@ def simulate(
     method: Method = DEFAULT_METHOD,
     minibatches: int = 30,
     memory: MemoryModel | None = None,
+    enough: Enough | None = None,
 ) -> Simulation:
     """Play a valid placement until it is steady, and measure a period of it.
 
@@ -317,6 +318,8 @@ def simulate(
         minibatches: the least that the window has that is reported; seconds per minibatch do not
             depend on it.
         memory: what a stage keeps; that of ``method`` with SGD and momentum if left out.
+        enough: for those who need not know it exactly
+            (:func:`drlpp.simulator.steady_state.find_steady_state`).
     """
     pipeline = pipeline_of(workload, placement)
     work = PlacedWork.of(workload, placement)
@@ -328,7 +331,7 @@ def simulate(
         pipeline=pipeline,
         method=method,
         minibatches=minibatches,
-        steady=None if endless is None else find_steady_state(endless, pricing.of),
+        steady=None if endless is None else find_steady_state(endless, pricing.of, enough),
         _memory=memory or MemoryModel.with_state(method),
         _pricing=pricing,
     )

@@ -117,13 +117,28 @@ class SteadyState:
         return seconds
 
 
-def find_steady_state(program: EndlessProgram, costs_of: Callable[[Program], Costs]) -> SteadyState:
+Enough = Callable[[float, float], bool]
+"""Whether one need not play on, from two estimates of the seconds per minibatch.
+
+They are what it takes the fastest worker, less a round since updates may come in bursts, and what
+it takes the slowest.
+"""
+
+_FEWEST_ROUNDS = 8
+"""Played before anyone is asked whether they are enough."""
+
+
+def find_steady_state(
+    program: EndlessProgram,
+    costs_of: Callable[[Program], Costs],
+    enough: Enough | None = None,
+) -> SteadyState:
     """Play more and more rounds until one period is found.
 
     There may be none within :data:`MOST_MINIBATCHES`: messages that meet at a port may take turns
     for long, and a worker that gets no gradients back may get further and further ahead. Then the
     second half of what was played counts, at the pace of the slowest worker, but no faster than
-    ports and cores can be.
+    ports and cores can be. So it does when ``enough`` says so, which is asked from time to time.
     """
     costs = costs_of(program.before)
     played = Play(program.before, costs, program.rounds)
@@ -136,13 +151,18 @@ def find_steady_state(program: EndlessProgram, costs_of: Callable[[Program], Cos
         found = _period(rows, _ROUNDING if costs.core_groups else 0.0)
         if found is not None:
             return SteadyState(program, played, *found, steadiness=1.0)
-        if rounds >= most and rows.complete > 1:
+        last = rounds >= most and rows.complete > 1
+        if last or (enough is not None and rows.complete > _FEWEST_ROUNDS):
             begin, end = (rows.complete - 1) // 2, rows.complete - 1
             paces = rows.ends[end] - rows.ends[begin]
             least = (end - begin) * _least_seconds(program, costs)
-            seconds = max(float(paces.max()), least)
-            steadiness = min(float(paces.min()) / seconds, 1 - _ROUNDING) if seconds else 1.0
-            return SteadyState(program, played, begin, end, seconds, steadiness)
+            fastest, seconds = float(paces.min()), max(float(paces.max()), least)
+            rounds_long = end - begin
+            minibatches = rounds_long * program.minibatches
+            least_pace = fastest / minibatches * (1 - 1 / rounds_long)
+            if last or (enough and enough(least_pace, seconds / minibatches)):
+                steadiness = min(fastest / seconds, 1 - _ROUNDING) if seconds else 1.0
+                return SteadyState(program, played, begin, end, seconds, steadiness)
         rounds += max(2, rounds // 2)
 
 

@@ -379,3 +379,16 @@ def test_a_profile_that_is_nested_without_end_is_told(shell: Shell, tmp_path: Pa
     code, _, err = shell("plan", "--profile", path, *LINKS)
     assert code == 2
     assert "deep.json: truncated or not well-formed" in err
+
+
+def test_placement_and_depth_are_searched_together(shell: Shell, profile: Path) -> None:
+    command = ("plan", "--profile", profile, *LINKS, "--method", "search")
+    code, out, _ = shell(*command)
+    assert code == 0
+    assert "candidates" in out
+    code, out, _ = shell(*command, "--vary", "none", "--max-staleness", 0)
+    assert code == 0
+    code, _, err = shell("plan", "--profile", profile, *LINKS, "--vary", "depth")
+    assert (code, "--method search" in err) == (2, True)
+    code, _, err = shell(*command, "--vary", "width")
+    assert (code, "'width' is unknown" in err) == (2, True)

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 BEST = "best"
 """The best that is simulated of what all quick planners propose."""
 
+SEARCH = "search"
+"""The best that a search in the simulator finds from there."""
+
 cluster_app = typer.Typer(help="Clusters: hosts, accelerators, links.", no_args_is_help=True)
 
 
@@ -165,9 +168,22 @@ def plan_placement(
     method: Annotated[
         str,
         typer.Option(
-            help="The planner (see --all), or the best in the simulator of what all propose."
+            help="The planner (see --all); or best, in the simulator, of what all propose; or "
+            "search, from there, with what --vary names."
         ),
     ] = BEST,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            help="For --method search: what it may choose with the placement, of depth, "
+            "microbatches, recompute, schedule; or none.",
+            show_default="depth, where the schedule has one",
+        ),
+    ] = None,
+    max_staleness: Annotated[
+        int | None,
+        typer.Option(min=0, help="For --method search: the largest staleness of a stage."),
+    ] = None,
     all_methods: Annotated[
         bool, typer.Option("--all", help="Compare all planners in a table.")
     ] = False,
@@ -213,21 +229,41 @@ def plan_placement(
     from drlpp.cli.planning.planning_input import PlanningInput
     from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
-    from drlpp.planners import PLANNERS, best_simulated, plan, played, sharing_of
+    from drlpp.planners import (
+        PLANNERS,
+        Space,
+        best_searched,
+        best_simulated,
+        plan,
+        played,
+        read_vary,
+        sharing_of,
+    )
     from drlpp.planners.shared_weights import Sharing, choose_sharing
     from drlpp.schedule.method import Method, choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
     console = build_console()
-    if method not in (BEST, *PLANNERS):
-        known = ", ".join((BEST, *PLANNERS))
+    if method not in (BEST, SEARCH, *PLANNERS):
+        known = ", ".join((BEST, SEARCH, *PLANNERS))
         raise InvalidInput(f"planner {method!r} is unknown; there are {known}")
     if output is not None and all_methods:
         raise InvalidInput("-o writes one plan: leave out --all, or name one --method")
     if compare and all_methods:
         raise InvalidInput("--compare stands beside one plan: leave out --all")
+    searches = method == SEARCH and not all_methods
+    if not searches and (vary is not None or max_staleness is not None):
+        raise InvalidInput("--vary and --max-staleness are what --method search looks at; add it")
+    if searches and in_flight is not None:
+        raise InvalidInput(
+            "--method search looks for the depth itself: leave out --in-flight, or give "
+            "--vary none and --method-option in_flight_per_link"
+        )
     options = read_options(method_option, "method", "accumulate=4")
     automatic = in_flight == "auto"
+    varied = None if vary is None else read_vary(vary)
+    if searches and varied is None and "in_flight_per_link" in options:
+        varied = frozenset()
     if in_flight is None and method == BEST and not all_methods:
         automatic = "in_flight_per_link" not in options
     elif automatic and all_methods:
@@ -270,6 +306,8 @@ def plan_placement(
     if method == BEST and not plays:
         # Whose tensors and costs are no pipeline's.
         method, automatic = "exact", in_flight == "auto"
+    if searches and given.profile is None:
+        raise InvalidInput("--method search plays pipelines: it needs a profile of drlpp's")
     if automatic and not plays:
         raise InvalidInput("--in-flight auto plays a pipeline: it needs a profile of drlpp's")
     if all_methods:
@@ -294,7 +332,15 @@ def plan_placement(
     choice: Choice | None = None
     proposal: Proposal | None = None
     sharing: Sharing | None = None
-    if method == BEST:
+    if searches and given.profile is not None:
+        space = Space(run, varied, max_staleness, given.profile.batch_size)
+        with said_if_long("planning with all planners, and searching in the simulator"):
+            searched = best_searched(problem, space)
+        choice, run = searched.choice, searched.found.candidate.method
+        proposal, chosen = choice.best, choice.best.plan
+        if problem.workload.ties:
+            sharing = sharing_of(choice)
+    elif method == BEST:
         with said_if_long("planning with all planners, and simulating"):
             choice = best_simulated(problem, run, deepen=automatic)
         proposal, chosen = choice.best, choice.best.plan

@@ -3,11 +3,12 @@ r"""Correcting a profile and a cluster by what measurements tell besides seconds
 A measurement names the time that every worker was busy. For a worker of relative speed v that
 holds the operators S on one of m replicas, that is, for each minibatch of its own,
 
-    y = e^c (Σ_{o ∈ S} t_o e^{x_o} + h e^{x_h} + b_S e^{x_b}) / (v e^{x_v})
+    y = e^c (Σ_{o ∈ S} t_o e^{x_o + z_k(o)} + h e^{x_h} + b_S e^{x_b}) / (v e^{x_v})
 
 with c common to everything (a profile of a faster device, or a mere guess), t_o the declared
-seconds of operator o, h those of a stage's passes besides its operators, and b_S what its
-parameters cost (update, prediction, collecting gradients). The corrections c and x have a normal
+seconds of operator o, under the method that was run, z_k what all operators of its kind k are off
+by, h the seconds of a stage's passes besides its operators, and b_S what its parameters cost
+(update, prediction, collecting gradients). The corrections c, x and z have a normal
 prior around 0: whoever has measured nothing believes what was declared. ln y is observed with some
 noise, so the most probable x is a least-squares problem, solved by Gauss-Newton, and what is left
 uncertain is the normal distribution around it. Operators that were always in the same stage are
@@ -34,14 +35,19 @@ from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
 from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
-from drlpp.placement.placement import Placement
+from drlpp.planners.candidates.judge import memory_under
+from drlpp.planners.model_based.link_correction import LinkCorrection, corrected
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.simulator import simulate
-from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.cluster import Cluster, Host
 
 _ITERATIONS = 30
 _HALVINGS = 6
+_FAITH = 4.0
+"""How many observations the declared noise counts for, against what the others say of it."""
+
 _SAME_SPEED = 0.03
 """Accelerators whose speeds differ by less count as equal, or planners would have to tell all
 apart."""
@@ -51,16 +57,14 @@ _SMALLEST_OVERHEAD = 1e-3
 before it is known better."""
 
 
-_SMALLEST_LATENCY = 1e-6
-
-
 @dataclass(frozen=True)
 class Spread:
     """Standard deviations of logarithms: how far off what was declared may be.
 
     Attributes:
         everything: of all seconds together.
-        operators: of an operator's seconds.
+        operators: of an operator's seconds, besides those of its kind.
+        kinds: of the seconds of all operators of a kind.
         stages: of a stage's overhead, and of what parameters cost.
         speeds: of an accelerator's speed.
         links: of a link's latency and bandwidth.
@@ -68,7 +72,8 @@ class Spread:
     """
 
     everything: float = 3.0
-    operators: float = 0.4
+    operators: float = 0.3
+    kinds: float = 0.25
     stages: float = 1.0
     speeds: float = 0.4
     links: float = 1.0
@@ -85,12 +90,14 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class _Busy:
-    """Seconds that a worker is busy for a minibatch of its own.
+    """Seconds that a worker is busy for a minibatch of its own, and what they are declared to be.
 
     ``noise`` is the standard deviation of their logarithm.
     """
 
     operators: tuple[int, ...]
+    operator_seconds: Array
+    passes: int
     parameter_seconds: float
     accelerator: int
     seconds: float
@@ -123,44 +130,64 @@ class Calibration:
         self._busy: list[_Busy] = []
         self._links: list[LinkUsage] = []
         self._memory: list[tuple[float, float]] = []
-        self._corrections = numpy.zeros(len(workload) + 3 + self.cluster.accelerators)
+        names = sorted(set(workload.kinds))
+        self._kinds = numpy.zeros((len(workload), len(names)))
+        for operator, kind in enumerate(workload.kinds):
+            self._kinds[operator, names.index(kind)] = 1.0
+        unknown = len(workload) + 3 + self.cluster.accelerators + len(names)
+        self._corrections = numpy.zeros(unknown)
         self._factor: tuple[Array, bool] | None = None
 
-    def observe(self, placement: Placement, measurement: Measurement) -> None:
-        """Take in what a placement's workers and links did; one without workers tells nothing."""
+    def observe(self, candidate: Candidate, measurement: Measurement) -> None:
+        """Take in what a candidate's workers and links did; one without workers tells nothing."""
+        placement, method = candidate.placement, candidate.method
+        workload = self.workload.with_method(method)
         stages = placement.stages
+        in_flight = method.in_flight(pipeline_of(workload, placement))
         works = [
-            self.workload.stage(stage.operators, last=index == len(stages) - 1)
+            workload.stage(stage.operators, last=index == len(stages) - 1)
             for index, stage in enumerate(stages)
         ]
-        stretch = self._stretch(placement, measurement.minibatches)
+        stretch = self._stretch(workload, candidate, measurement.minibatches)
         for usage in measurement.workers:
             stage = stages[usage.stage]
             replicas = len(stage.accelerators)
             if usage.busy_seconds > 0:
-                work = works[usage.stage]
-                base = float(self.workload.seconds[list(stage.operators)].sum())
-                overhead = self.workload.microbatches * (
-                    self.workload.forward_overhead_seconds + self.workload.backward_overhead_seconds
+                work, chosen = works[usage.stage], list(stage.operators)
+                operator_seconds = workload.seconds[chosen]
+                # What has just been computed is not computed again.
+                if method.recompute and in_flight[usage.stage] > 1:
+                    operator_seconds = operator_seconds + workload.forward_seconds[chosen]
+                overhead = workload.microbatches * (
+                    workload.forward_overhead_seconds + workload.backward_overhead_seconds
                 )
-                updates = work.updates_in_a_round(replicas) * float(work.update_seconds)
-                extra = float(work.seconds) - base - overhead + updates
-                extra += float(work.sharing_seconds) * (replicas > 1)
+                updates = float(work.updates_in_a_round(replicas) * work.update_seconds)
+                extra = float(work.seconds) - float(workload.seconds[chosen].sum()) - overhead
+                extra += updates + float(work.sharing_seconds) * (replicas > 1)
                 seconds = usage.busy_seconds * replicas / measurement.minibatches
                 seconds /= stretch.get(usage.worker, 1.0)
                 # Without whole rounds, a replica had one minibatch more or less than its share.
                 uneven = (
                     replicas / measurement.minibatches * (measurement.minibatches % replicas > 0)
                 )
-                noise = math.hypot(self.spread.noise, uneven)
                 self._busy.append(
-                    _Busy(stage.operators, max(extra, 0.0), usage.worker, seconds, noise)
+                    _Busy(
+                        operators=stage.operators,
+                        operator_seconds=operator_seconds,
+                        passes=workload.microbatches,
+                        parameter_seconds=max(float(extra), 0.0),
+                        accelerator=usage.worker,
+                        seconds=seconds,
+                        noise=math.hypot(self.spread.noise, uneven),
+                    )
                 )
         self._links += [usage for usage in measurement.links if usage.seconds > 0]
-        self._observe_memory(placement, works, measurement.workers)
+        self._observe_memory(candidate, works, in_flight, measurement.workers)
         self._factor = None
 
-    def _stretch(self, placement: Placement, minibatches: int) -> dict[int, float]:
+    def _stretch(
+        self, workload: Workload, candidate: Candidate, minibatches: int
+    ) -> dict[int, float]:
         """Return by how much sharing cores makes workers busy for longer.
 
         The result is empty where no cores are shared.
@@ -171,7 +198,7 @@ class Calibration:
             host.model_copy(update={"cores": None}) for host in self.cluster.hosts
         )
         shared, free = (
-            simulate(self.workload, cluster, placement, self.method, minibatches)
+            simulate(workload, cluster, candidate.placement, candidate.method, minibatches)
             for cluster in (self.cluster, alone)
         )
         return {
@@ -185,59 +212,81 @@ class Calibration:
         }
 
     def _observe_memory(
-        self, placement: Placement, works: Sequence[StageWork], workers: Sequence[WorkerUsage]
+        self,
+        candidate: Candidate,
+        works: Sequence[StageWork],
+        in_flight: Sequence[int],
+        workers: Sequence[WorkerUsage],
     ) -> None:
-        in_flight = self.method.in_flight(pipeline_of(self.workload, placement))
+        placement = candidate.placement
+        memory = memory_under(self.memory, self.method, candidate.method)
         for usage in workers:
             stage = usage.stage
             replicas = len(placement.stages[stage].accelerators)
-            needed = float(self.memory.stage_bytes(works[stage], in_flight[stage], replicas))
+            needed = float(memory.stage_bytes(works[stage], in_flight[stage], replicas))
             self._memory.append((needed, float(usage.peak_memory_bytes)))
 
     def fit(self) -> Calibrated:
         """Return the most probable workload and cluster."""
         self._solve()
-        return self._calibrated(self._corrections)
+        return self._calibrated(self._corrections, [link.mean for link in self._levels()])
 
     def sample(self, draw: Generator) -> Calibrated:
-        """Draw a workload and speeds that are as probable as what was observed leaves them.
+        """Draw a workload, speeds and links that are as probable as what was observed leaves them.
 
-        Links and memory are the most probable ones.
+        Memory is the most probable.
         """
         factor, lower = self._solve()
         standard = draw.standard_normal(len(self._corrections))
         deviation = solve_triangular(factor, standard, lower=lower, trans="T" if lower else "N")
-        return self._calibrated(self._corrections + deviation)
+        links = [link.drawn(draw) for link in self._levels()]
+        return self._calibrated(self._corrections + deviation, links)
 
     def _solve(self) -> tuple[Array, bool]:
         """Update the most probable corrections; returns their precision, factorised."""
         if self._factor is None:
-            prior = self._prior_precision()
             rows, logs = self._rows()
-            weights = numpy.array([busy.noise for busy in self._busy]) ** -2.0
-
-            def badness(x: Array) -> float:
-                misses = logs - self._linearised(x, rows)[0]
-                return float(weights @ misses**2 + prior @ x**2)
-
-            x = self._corrections
-            for _ in range(_ITERATIONS):
-                predicted, jacobian = self._linearised(x, rows)
-                precision = numpy.diag(prior) + jacobian.T @ (weights[:, None] * jacobian)
-                gradient = jacobian.T @ (weights * (logs - predicted)) - prior * x
-                self._factor = cho_factor(precision, lower=True)
-                step = cho_solve(self._factor, gradient)
-                if float(numpy.abs(step).max()) < 1e-4:
-                    break
-                before = badness(x)
-                for _ in range(_HALVINGS):
-                    if badness(x + step) <= before:
-                        break
-                    step = step / 2
-                x = x + step
-            self._corrections = x
-        assert self._factor is not None
+            noise = numpy.array([busy.noise for busy in self._busy])
+            factor, misses, fitted = self._fit(rows, logs, noise**-2.0)
+            # What does not fit says how large the noise is, as far as more is known than fitted.
+            known = max(len(logs) - fitted, 0.0)
+            scale = (_FAITH + float((misses / noise) @ (misses / noise))) / (_FAITH + known)
+            if known:
+                factor, _, _ = self._fit(rows, logs, noise**-2.0 / scale)
+            self._factor = factor
         return self._factor
+
+    def _fit(
+        self, rows: Array, logs: Array, weights: Array
+    ) -> tuple[tuple[Array, bool], Array, float]:
+        """Find the most probable corrections for weights of the observations.
+
+        Returns their precision, factorised, what is missed, and how much of what is observed the
+        corrections take up.
+        """
+        prior = self._prior_precision()
+
+        def badness(x: Array) -> float:
+            misses = logs - self._linearised(x, rows)[0]
+            return float(weights @ misses**2 + prior @ x**2)
+
+        x = self._corrections
+        for _ in range(_ITERATIONS):
+            predicted, jacobian = self._linearised(x, rows)
+            observed = jacobian.T @ (weights[:, None] * jacobian)
+            factor = cho_factor(numpy.diag(prior) + observed, lower=True)
+            step = cho_solve(factor, jacobian.T @ (weights * (logs - predicted)) - prior * x)
+            if float(numpy.abs(step).max()) < 1e-4:
+                break
+            before = badness(x)
+            for _ in range(_HALVINGS):
+                if badness(x + step) <= before:
+                    break
+                step = step / 2
+            x = x + step
+        self._corrections = x
+        fitted = float(numpy.trace(cho_solve(factor, observed)))
+        return factor, logs - self._linearised(x, rows)[0], fitted
 
     def _prior_precision(self) -> Array:
         operators, accelerators = len(self.workload), self.cluster.accelerators
@@ -247,6 +296,7 @@ class Calibration:
                 numpy.full(2, self.spread.stages),
                 [self.spread.everything],
                 numpy.full(accelerators, self.spread.speeds),
+                numpy.full(self._kinds.shape[1], self.spread.kinds),
             ]
         )
         return deviation**-2.0
@@ -261,8 +311,8 @@ class Calibration:
         logs = numpy.zeros(len(self._busy))
         for index, busy in enumerate(self._busy):
             members = list(busy.operators)
-            rows[index, members] = self.workload.seconds[members]
-            rows[index, operators] = self.workload.microbatches * self._overhead_seconds
+            rows[index, members] = busy.operator_seconds
+            rows[index, operators] = busy.passes * self._overhead_seconds
             rows[index, operators + 1] = busy.parameter_seconds
             rows[index, operators + 2] = 1.0
             rows[index, operators + 3 + busy.accelerator] = -1.0
@@ -271,16 +321,37 @@ class Calibration:
 
     def _linearised(self, x: Array, rows: Array) -> tuple[Array, Array]:
         """Return logarithms of busy seconds for corrections ``x``, and their derivatives."""
-        split = len(self.workload) + 2
-        parts = rows[:, :split] * numpy.exp(x[:split])
+        operators, (_, kinds) = len(self.workload), self._kinds.shape
+        split, end = operators + 2, len(x) - kinds
+        logs = x[:split].copy()
+        logs[:operators] += self._kinds @ x[end:]
+        parts = rows[:, :split] * numpy.exp(logs)
         totals = parts.sum(axis=1)
-        predicted = numpy.log(totals) + rows[:, split:] @ x[split:]
-        return predicted, numpy.concatenate([parts / totals[:, None], rows[:, split:]], axis=1)
+        predicted = numpy.log(totals) + rows[:, split:end] @ x[split:end]
+        shares = parts / totals[:, None]
+        of_kinds = shares[:, :operators] @ self._kinds
+        return predicted, numpy.concatenate([shares, rows[:, split:end], of_kinds], axis=1)
 
-    def _calibrated(self, corrections: Array) -> Calibrated:
+    def _levels(self) -> list[LinkCorrection]:
+        """Return what is known of the links within hosts, between hosts, between racks."""
+        cluster, noise, spread = self.cluster, self.spread.noise, self.spread.links
+        levels = [cluster.level(usage.sender, usage.receiver) for usage in self._links]
+        return [
+            LinkCorrection.of(
+                cluster,
+                [usage for usage, found in zip(self._links, levels, strict=True) if found == level],
+                noise,
+                spread,
+            )
+            for level in range(3)
+        ]
+
+    def _calibrated(self, corrections: Array, links: Sequence[Array]) -> Calibrated:
         workload = self.workload
-        operators = len(workload)
-        factors = numpy.exp(corrections)
+        operators, accelerators = len(workload), self.cluster.accelerators
+        kinds = corrections[operators + 3 + accelerators :]
+        factors = numpy.exp(corrections[: operators + 3 + accelerators])
+        factors[:operators] *= numpy.exp(self._kinds @ kinds)
         own, overhead, parameters = (
             factors[part] * factors[operators + 2]
             for part in (slice(operators), operators, operators + 1)
@@ -301,43 +372,19 @@ class Calibration:
                 ),
                 sharing_seconds_per_byte=float(workload.sharing_seconds_per_byte * parameters),
             ),
-            self._cluster(factors[operators + 3 :]),
+            self._cluster(factors[operators + 3 :], links),
         )
 
-    def _cluster(self, factors: Array) -> Cluster:
+    def _cluster(self, factors: Array, links: Sequence[Array]) -> Cluster:
         cluster = self.cluster.with_speeds(
             merged(numpy.array(self.cluster.speeds) * factors).tolist()
         )
+        within, between, racks = links
         return Cluster(
             hosts=self._with_room(cluster),
-            within_host=self._corrected(0, cluster.within_host),
-            between_hosts=cluster.between_hosts and self._corrected(1, cluster.between_hosts),
-            between_racks=cluster.between_racks and self._corrected(2, cluster.between_racks),
-        )
-
-    def _corrected(self, level: int, declared: Link) -> Link:
-        """Return the link of a level, by least squares over its messages' relative errors.
-
-        What a host's own network adds is taken as declared.
-        """
-        found = [u for u in self._links if self.cluster.level(u.sender, u.receiver) == level]
-        if not found:
-            return declared
-        seconds = numpy.array([usage.seconds for usage in found])
-        ways = [self.cluster.link(usage.sender, usage.receiver) for usage in found]
-        latencies = numpy.array([max(way.latency_seconds, _SMALLEST_LATENCY) for way in ways])
-        bandwidths = numpy.array([way.bandwidth_bytes_per_second for way in ways])
-        sizes = numpy.array([usage.bytes_ for usage in found])
-        declared_parts = numpy.stack([latencies, sizes / bandwidths], axis=1)
-        relative = declared_parts / seconds[:, None]
-        prior = (self.spread.noise / self.spread.links) ** 2
-        normal = relative.T @ relative + prior * numpy.eye(2)
-        factors = numpy.linalg.solve(normal, relative.T @ numpy.ones(len(found)) + prior)
-        latency, inverse_bandwidth = numpy.clip(factors, 1e-3, 1e3)
-        return Link(
-            bandwidth_bytes_per_second=declared.bandwidth_bytes_per_second
-            / float(inverse_bandwidth),
-            latency_seconds=max(declared.latency_seconds, _SMALLEST_LATENCY) * float(latency),
+            within_host=corrected(cluster.within_host, within),
+            between_hosts=cluster.between_hosts and corrected(cluster.between_hosts, between),
+            between_racks=cluster.between_racks and corrected(cluster.between_racks, racks),
         )
 
     def _with_room(self, cluster: Cluster) -> tuple[Host, ...]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy
 from numpy.random import Generator
 
 from drlpp.costs.stage_work import Array
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
+from drlpp.planners.candidates import Judge, Space
 from drlpp.planners.model_based.calibration import Calibrated
-from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.schedule.method import Method
-from drlpp.simulator import simulate
 
-_DISCREPANCY_SPREAD = 0.1
+_DISCREPANCY_SPREAD = numpy.array([0.1, 0.03, 0.05])
 _NOISE = 0.02
+_FAITH = 4.0
+"""Measurements that this noise counts for, against what the others say of it."""
+
 _FEATURES = 3
 
 
@@ -39,14 +40,14 @@ class Discrepancy:
     covariance: Array
 
     @classmethod
-    def of(cls, ratios: Mapping[Placement, float]) -> Discrepancy:
+    def of(cls, ratios: Sequence[tuple[Placement, float]] = ()) -> Discrepancy:
         """Compute the posterior from logarithms of ratios.
 
         The prior is normal around no difference.
         """
-        rows = numpy.array([shape_of(placement) for placement in ratios]).reshape(-1, _FEATURES)
-        logs = numpy.array(list(ratios.values()))
-        prior = numpy.eye(_FEATURES) / _DISCREPANCY_SPREAD**2
+        rows = numpy.array([shape_of(found) for found, _ in ratios]).reshape(-1, _FEATURES)
+        logs = numpy.array([ratio for _, ratio in ratios])
+        prior = numpy.diag(_DISCREPANCY_SPREAD**-2.0)
 
         def posterior(noise: float) -> tuple[Array, Array]:
             covariance = numpy.linalg.inv(prior + rows.T @ rows / noise**2)
@@ -54,10 +55,12 @@ class Discrepancy:
 
         mean, covariance = posterior(_NOISE)
         if len(logs) > _FEATURES:
-            # What the shape does not explain is noise, of which there may be more than expected.
+            # What the shape does not explain is noise, more or less than expected.
             misses = logs - rows @ mean
-            unexplained = math.sqrt(float(misses @ misses) / (len(logs) - _FEATURES))
-            mean, covariance = posterior(max(unexplained, _NOISE))
+            known = _FAITH + len(logs) - _FEATURES
+            mean, covariance = posterior(
+                math.sqrt((_FAITH * _NOISE**2 + float(misses @ misses)) / known)
+            )
         return cls(mean, covariance)
 
     def sample(self, draw: Generator) -> Discrepancy:
@@ -77,14 +80,13 @@ def shape_of(placement: Placement) -> Array:
     return numpy.array([1.0, stages - 1.0, (held - stages) / held])
 
 
-class Surrogate:
-    """Predicts the seconds per minibatch of placements.
+class Surrogate(Judge):
+    """Judges candidates with costs as measurements have corrected them.
 
     Args:
         problem: what was declared.
         calibrated: the workload and the cluster as measurements have corrected them.
-        method: the schedule, and the weight policy on it.
-        minibatches: over how many a placement is measured.
+        space: of the candidates.
         discrepancy: how measured seconds differ from simulated ones.
     """
 
@@ -92,85 +94,39 @@ class Surrogate:
         self,
         problem: PlanningProblem,
         calibrated: Calibrated,
-        method: Method,
-        minibatches: int,
+        space: Space,
         discrepancy: Discrepancy | None = None,
     ) -> None:
-        self.problem = replace(problem, workload=calibrated.workload, cluster=calibrated.cluster)
-        self.discrepancy = discrepancy or Discrepancy.of({})
-        self._method = method
-        self._minibatches = minibatches
-        self._known: dict[Placement, float] = {}
+        problem = replace(problem, workload=calibrated.workload, cluster=calibrated.cluster)
+        super().__init__(problem, space)
+        self.discrepancy = discrepancy or Discrepancy.of()
 
-    def __call__(self, placement: Placement) -> float:
-        """Return seconds per minibatch; infinite if it does not fit in memory."""
-        return self.simulated(placement) * self.discrepancy.factor(placement)
+    def __call__(self, candidate: Candidate, limit: float = math.inf) -> float:
+        """Return what a judge does, corrected by the discrepancy."""
+        factor = self.discrepancy.factor(candidate.placement)
+        return super().__call__(candidate, limit / factor) * factor
 
-    def screen(self, placement: Placement, limit: float) -> float:
-        """Return what a call does, or the rule's seconds where these are above ``limit``.
+    def exactly(self, candidate: Candidate) -> float:
+        """Return what a judge does, corrected by the discrepancy."""
+        return super().exactly(candidate) * self.discrepancy.factor(candidate.placement)
 
-        The rule takes a tenth of the simulator's time. Where every minibatch makes an update, it is
-        a lower bound, except for rounding.
-        """
-        if placement not in self._known and self._method.accumulate == 1:
-            by_rule = self._rule(placement)
-            if not self._rule.fits(by_rule):
-                return math.inf
-            by_rule *= self.discrepancy.factor(placement)
-            if by_rule > limit:
-                return by_rule
-        return self(placement)
+    def by_rule(self, candidate: Candidate) -> float:
+        """Return what a judge does, corrected by the discrepancy."""
+        return super().by_rule(candidate) * self.discrepancy.factor(candidate.placement)
 
-    @cached_property
-    def _rule(self) -> AnalyticObjective:
-        return AnalyticObjective(self.problem)
+    def simulated(self, candidate: Candidate) -> float:
+        """Return what the calibrated simulator says, without the discrepancy."""
+        return super().__call__(candidate)
 
-    def simulated(self, placement: Placement) -> float:
-        """Return what the calibrated simulator says, without the discrepancy; played once."""
-        if placement not in self._known:
-            self._known[placement] = self._played(placement)
-        return self._known[placement]
-
-    def _played(self, placement: Placement) -> float:
-        problem = self.problem
-        simulation = simulate(
-            problem.workload,
-            problem.cluster,
-            placement,
-            self._method,
-            self._minibatches,
-            problem.memory,
-        )
-        if simulation.without_room(problem.cluster) is not None:
-            return math.inf
-        return simulation.seconds_per_minibatch
-
-    def with_discrepancy(self, measured: Mapping[Placement, float]) -> Surrogate:
-        """Correct this surrogate by how far it is off for placements of known seconds.
+    def with_discrepancy(self, measured: Mapping[Candidate, float]) -> Surrogate:
+        """Correct this surrogate by how far it is off for candidates of known seconds.
 
         Returns the surrogate itself.
         """
-        ratios = {}
-        for placement, seconds in measured.items():
-            simulated = self.simulated(placement)
-            if math.isfinite(seconds) and math.isfinite(simulated):
-                ratios[placement] = math.log(seconds / simulated)
+        ratios = []
+        for candidate, seconds in measured.items():
+            simulated = self.simulated(candidate)
+            if math.isfinite(seconds) and self.fits(candidate, simulated):
+                ratios.append((candidate.placement, math.log(seconds / simulated)))
         self.discrepancy = Discrepancy.of(ratios)
         return self
-
-    @cached_property
-    def _kinds(self) -> tuple[tuple[object, ...], ...]:
-        cluster = self.problem.cluster
-        limits = (limit or math.inf for limit in cluster.memory_bytes)
-        return tuple(zip(cluster.speeds, cluster.host_of, limits, strict=True))
-
-    def key(self, placement: Placement) -> tuple[object, ...]:
-        """Return a key that does not tell equal accelerators apart."""
-        return tuple(
-            (stage.operators, tuple(sorted(self._kinds[a] for a in stage.accelerators)))
-            for stage in placement.stages
-        )
-
-    def keys(self, placements: Iterable[Placement]) -> set[tuple[object, ...]]:
-        """Return the keys of some placements."""
-        return set(map(self.key, placements))

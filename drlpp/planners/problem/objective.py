@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from drlpp.costs.analytic_model import group_of
 from drlpp.costs.message_load import MessageLoad
-from drlpp.costs.stage_cost import Group, StageSeconds
+from drlpp.costs.stage_cost import Group, Groups, StageSeconds
 from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.tied_sums import TiedSums
 from drlpp.placement.placement import Placement
@@ -67,8 +67,7 @@ class AnalyticObjective:
             stage_of[list(stage.operators)] = index
         stage_of[-1] = len(stages) - 1
 
-        incoming, outgoing, bytes_ = self._tensors.crossing(stage_of, len(stages))
-        talks = bytes_ + bytes_.T > 0
+        incoming, outgoing, bytes_, talks = self._tensors.crossing(stage_of, len(stages))
 
         def total(values: Array) -> Array:
             return numpy.bincount(stage_of[:-1], values, len(stages)).astype(numpy.float64)
@@ -87,28 +86,31 @@ class AnalyticObjective:
             linked[numpy.ix_(sharing, sharing)] = True
         numpy.fill_diagonal(linked, False)
 
-        slowest, load = 0.0, None
-        if problem.costs == "overlapped":
-            holders = [stage.accelerators for stage in stages]
-            load = MessageLoad.of(problem.cluster, holders, bytes_, tied.bytes_)
-            slowest = max(load.shared.values(), default=0.0)
-        # Of every accelerator, where some share cores.
-        busy = numpy.zeros(problem.cluster.accelerators)
-        for index, stage in enumerate(stages):
+        holders = [stage.accelerators for stage in stages]
+        groups = []
+        for index, held in enumerate(holders):
             others: tuple[int, ...] = ()
             if not self._one_link:
                 partners = numpy.flatnonzero(linked[index])
-                others = tuple(a for partner in partners for a in stages[partner].accelerators)
-            group = self._group(stage.accelerators, others)
-            alone = together.chosen(index)
-            if load is not None:
-                alone = tied.applied(alone, index)
-            seconds = StageSeconds.of(alone, group, problem.costs)
-            if load is not None:
-                seconds = replace(seconds, messages=load.stages[index])
-            slowest = max(slowest, float(seconds.total(problem.costs)))
-            if self._crowded:
-                busy[list(stage.accelerators)] = StageSeconds.busy(alone, group.replicas)
+                others = tuple(a for partner in partners for a in holders[partner])
+            groups.append(self._group(held, others))
+        group = Groups.of(groups)
+        slowest = 0.0
+        if problem.costs == "overlapped":
+            together = tied.applied(together, range(len(stages)))
+            load = MessageLoad.of(problem.cluster, holders, bytes_, tied.bytes_)
+            seconds = StageSeconds.of(together, group, problem.costs)
+            seconds = replace(seconds, messages=load.stages)
+            slowest = max(load.shared.values(), default=0.0)
+        else:
+            seconds = StageSeconds.of(together, group, problem.costs)
+        slowest = max(slowest, float(seconds.total(problem.costs).max()))
+        if self._crowded:
+            # Of every accelerator, where some share cores.
+            busy = numpy.zeros(problem.cluster.accelerators)
+            of_stages = StageSeconds.busy(together, group.replicas)
+            for index, held in enumerate(holders):
+                busy[list(held)] = of_stages[index]
         for accelerators, cores in self._crowded:
             on_cores = (busy / self._speeds)[accelerators]
             if numpy.count_nonzero(on_cores) > cores:
@@ -156,8 +158,12 @@ class _Tensors:
             backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
         )
 
-    def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, Array]:
-        """Return incoming and outgoing bytes of every stage, and those from stage to stage.
+    def crossing(
+        self, stage_of: NDArray[numpy.int64], stages: int
+    ) -> tuple[Array, Array, Array, _Flags]:
+        """Return incoming and outgoing bytes of every stage, those from stage to stage, and talks.
+
+        Stages talk between which there are tensors at all, be they empty.
 
         In the former a tensor counts once for the stage that makes it, in the latter for each that
         reads it.
@@ -181,7 +187,11 @@ class _Tensors:
         )
         incoming = forward @ present - sent + returned
         outgoing = backward @ present - returned + sent
-        return incoming, outgoing, between
+        talks = numpy.zeros((stages, stages), dtype=bool)
+        numpy.logical_or.at(talks, sources, present)
+        talks |= talks.T
+        numpy.fill_diagonal(talks, False)
+        return incoming, outgoing, between, talks
 
 
 def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:

@@ -36,7 +36,8 @@ from drlpp.specs.cluster import Link, local_cluster
 
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 SPEEDS = (1.0, 1.0, 0.5, 0.5)
-QUICK = GuidedHyperparameters(pretrained=False, evaluations=60)
+# Without an end that is expected: tests count measurements.
+QUICK = GuidedHyperparameters(pretrained=False, evaluations=60, draws=4, gain=0)
 
 
 def problem(operators: int = 16) -> tuple[Profile, SimulatedCluster]:
@@ -139,7 +140,7 @@ def test_every_part_can_be_left_out(switch: str) -> None:
     if switch == "practice":
         assert agent._n_updates == 0
     if switch == "planners":
-        assert agent.recalibration(agent.get_env())._plan is None
+        assert agent.recalibration(agent.get_env())._planned == []
 
 
 def test_the_search_ends_when_it_has_settled() -> None:
@@ -224,5 +225,5 @@ def test_a_run_is_resumed_by_the_same_agent(tmp_path: Path) -> None:
         assert done
         assert memory.distinct == budget
     loaded = GuidedDRLPP.load(tmp_path / "agent.zip")
-    assert loaded.search == Options(evaluations=60)
+    assert loaded.search == Options(evaluations=60, draws=4, gain=0)
     assert loaded.num_timesteps == 6

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.planners.model_based.calibration import Calibration, Spread, merged
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.random_search import random_placement
+from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 
@@ -68,7 +70,7 @@ def test_one_data_parallel_measurement_tells_undeclared_speeds() -> None:
     truth = SimulatedCluster(profile, local_cluster(4, LINK, speeds=[1, 1, 0.5, 0.25]))
     calibration = Calibration(Workload.of(profile), local_cluster(4, LINK))
     everything = Placement.from_assignment([0] * 12, [0] * 4)
-    calibration.observe(everything, measure(truth, everything))
+    calibration.observe(Candidate(everything, Method()), measure(truth, everything))
 
     speeds = numpy.array(calibration.fit().cluster.speeds)
     assert speeds / speeds[0] == pytest.approx([1, 1, 0.5, 0.25], rel=0.03)
@@ -116,7 +118,7 @@ def _errors(family: str, seed: int) -> tuple[NDArray[numpy.float64], NDArray[num
     calibration = Calibration(workload, local_cluster(4, LINK))
     placements = random_placements(workload, truth.cluster, 40)
     for placement in placements[:30]:
-        calibration.observe(placement, measure(truth, placement))
+        calibration.observe(Candidate(placement, Method()), measure(truth, placement))
     fitted, true = calibration.fit(), Workload.of(profile)
 
     def errors(some: Sequence[Placement]) -> NDArray[numpy.float64]:
@@ -140,7 +142,7 @@ def test_a_profile_that_is_off_as_a_whole_is_not_taken_for_speeds() -> None:
     truth = SimulatedCluster(profile, local_cluster(4, LINK))
     calibration = Calibration(workload, local_cluster(4, LINK))
     placement = Placement.from_assignment([0] * 4 + [1] * 4 + [2] * 4, [0, 1, 2, 3])
-    calibration.observe(placement, measure(truth, placement))
+    calibration.observe(Candidate(placement, Method()), measure(truth, placement))
 
     fitted = calibration.fit()
     speeds = numpy.array(fitted.cluster.speeds)
@@ -158,7 +160,7 @@ def test_links_are_corrected_by_single_messages() -> None:
     truth = SimulatedCluster(profile, local_cluster(4, slow))
     calibration = Calibration(Workload.of(profile), local_cluster(4, LINK))
     for placement in random_placements(calibration.workload, truth.cluster, 6):
-        calibration.observe(placement, measure(truth, placement))
+        calibration.observe(Candidate(placement, Method()), measure(truth, placement))
 
     found = calibration.fit().cluster.within_host
     assert found.bandwidth_bytes_per_second == pytest.approx(2e8, rel=0.05)
@@ -173,7 +175,7 @@ def test_links_of_every_level_are_corrected_on_their_own() -> None:
     truth = SimulatedCluster(profile, Cluster(hosts=hosts, within_host=LINK, between_hosts=slow))
     calibration = Calibration(Workload.of(profile), declared)
     for placement in random_placements(calibration.workload, declared, 10):
-        calibration.observe(placement, measure(truth, placement))
+        calibration.observe(Candidate(placement, Method()), measure(truth, placement))
 
     found = calibration.fit().cluster
     assert found.within_host.bandwidth_bytes_per_second == pytest.approx(1e9, rel=0.05)
@@ -188,7 +190,7 @@ def test_sharing_cores_is_not_taken_for_work() -> None:
     calibration = Calibration(Workload.of(profile), cluster)
     placements = random_placements(calibration.workload, cluster, 12)
     for placement in placements:
-        calibration.observe(placement, measure(truth, placement))
+        calibration.observe(Candidate(placement, Method()), measure(truth, placement))
 
     fitted = calibration.fit()
     for placement in placements:
@@ -211,7 +213,9 @@ def test_memory_limits_become_those_of_the_formula() -> None:
             u.model_copy(update={"peak_memory_bytes": int(1.5 * u.peak_memory_bytes + 2e8)})
             for u in outcome.workers
         )
-        calibration.observe(placement, outcome.model_copy(update={"workers": workers}))
+        calibration.observe(
+            Candidate(placement, Method()), outcome.model_copy(update={"workers": workers})
+        )
 
     # (1e9 − 2e8) / 1.5
     assert calibration.fit().cluster.memory_bytes == pytest.approx([5.33e8] * 2, rel=0.02)
@@ -223,7 +227,7 @@ def test_samples_vary_where_nothing_was_measured_and_agree_where_much_was() -> N
     calibration = Calibration(Workload.of(profile), local_cluster(2, LINK))
     halves = Placement.from_assignment([0] * 4 + [1] * 4, [0, 1])
     for _ in range(5):
-        calibration.observe(halves, measure(truth, halves))
+        calibration.observe(Candidate(halves, Method()), measure(truth, halves))
     draw = numpy.random.default_rng(0)
     sums, singles = [], []
     for _ in range(200):
@@ -246,7 +250,7 @@ def test_a_measurement_without_workers_tells_nothing() -> None:
         standard_deviation_seconds=0.0,
         minibatches=30,
     )
-    calibration.observe(Placement.from_assignment([0] * 8, [0, 0]), bare)
+    calibration.observe(Candidate(Placement.from_assignment([0] * 8, [0, 0]), Method()), bare)
     assert calibration.fit().workload.seconds == pytest.approx(workload.seconds)
 
 
@@ -269,7 +273,7 @@ def test_a_worker_that_was_never_busy_is_left_out() -> None:
             ),
         ),
     )
-    calibration.observe(Placement.from_assignment([0] * 8, [0, 1]), idle)
+    calibration.observe(Candidate(Placement.from_assignment([0] * 8, [0, 1]), Method()), idle)
     assert numpy.isfinite(calibration.fit().workload.seconds).all()
 
 

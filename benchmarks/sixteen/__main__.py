@@ -1,0 +1,173 @@
+"""How good is what sixteen measurements find, and does it know how good it is?
+
+    python -m benchmarks.sixteen --results sixteen.jsonl --document benchmarks/sixteen/README.md
+
+Every line of the results is a run, written as soon as it is done; the same command continues.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Annotated
+
+import numpy
+import typer
+from pandas import DataFrame
+from rich.progress import track
+
+from benchmarks.options import DocumentOption, JsonOption
+from benchmarks.report import markdown, terminal, write_between
+from benchmarks.results_file import read_results_of
+from benchmarks.sixteen.graphs import NAMES
+from benchmarks.sixteen.runs import Cell, Run, run
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.io.json_lines import append
+
+BEGIN = "<!-- sixteen: written by benchmarks.sixteen -->"
+END = "<!-- end of sixteen -->"
+
+MEASUREMENTS = (0, 4, 8, 16, 48)
+BANDWIDTHS = (1.25e8, 1.25e9, 1.2e10)
+
+_SURE = (0.0, 0.5, 0.8, 0.95, 1.0)
+"""Borders of what is said, for the table of how often it holds."""
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def main(
+    results: Annotated[Path, typer.Option(help="The file of runs.")],
+    graphs: Annotated[str, typer.Option(help="Which.")] = ",".join(NAMES),
+    accelerators: Annotated[str, typer.Option(help="How many.")] = "4,8,16",
+    bandwidths: Annotated[str, typer.Option(help="Of all links, in bytes per second.")] = ",".join(
+        f"{bandwidth:g}" for bandwidth in BANDWIDTHS
+    ),
+    declared: Annotated[
+        str, typer.Option(help="Whether what is declared is right or wrong.")
+    ] = "right,wrong",
+    speeds: Annotated[str, typer.Option(help="Of the accelerators.")] = "equal,unequal",
+    noise: Annotated[float, typer.Option(min=0, help="Of what is measured.")] = 0.01,
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
+    budget: Annotated[int, typer.Option(min=1, help="Of measurements.")] = 48,
+    starts: Annotated[int, typer.Option(min=0, help="Of the search for the best known.")] = 20,
+    evaluations: Annotated[int, typer.Option(min=1, help="Of it from each.")] = 1000,
+    document: DocumentOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure one after the other in the simulator, and compare with the best known."""
+    console = build_console()
+    results.parent.mkdir(parents=True, exist_ok=True)
+    done = read_results_of("benchmarks.sixteen", Run, results)
+    known = {one.cell for one in done}
+    cells = [
+        Cell(
+            graph=graph,
+            accelerators=int(count),
+            bandwidth=float(bandwidth),
+            wrong=what == "wrong",
+            unequal=speed == "unequal",
+            noise=noise,
+            seed=seed,
+        )
+        for seed in range(seeds)
+        for graph, count, bandwidth, what, speed in product(
+            *(text.split(",") for text in (graphs, accelerators, bandwidths, declared, speeds))
+        )
+    ]
+    left = [cell for cell in cells if cell not in known]
+    for cell in track(left, "measuring", transient=True, console=console):
+        found = run(cell, budget, starts, evaluations)
+        append(results, found)
+        done.append(found)
+    if as_json:
+        print(json.dumps([one.model_dump() for one in done], indent=1))
+        return
+    tables = {
+        "Gap to the best known, %": gaps(done),
+        "What is said, and how often it holds": calibration(done),
+    }
+    for title, table in tables.items():
+        console.print(terminal(table, title, names=2))
+    console.print(summary(done))
+    if document is not None:
+        text = "\n\n".join([summary(done), *map(markdown, tables.values())])
+        write_between(document, BEGIN, END, text)
+
+
+def gaps(runs: list[Run]) -> DataFrame:
+    """Return gaps after some measurements, by what was declared and the accelerators."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for one in runs:
+        cell = one.cell
+        key = "wrong" if cell.wrong else "right", "unequal" if cell.unequal else "equal"
+        groups.setdefault(key, []).append(one)
+    return DataFrame(
+        [
+            {
+                "declared": declared,
+                "speeds": speeds,
+                "runs": str(len(found)),
+                **dict(_gap_columns(found)),
+                "measured (median)": f"{numpy.median([len(one.steps) for one in found]):g}",
+            }
+            for (declared, speeds), found in sorted(groups.items())
+        ]
+    )
+
+
+def _gap_columns(runs: list[Run]) -> Iterator[tuple[str, str]]:
+    for count in MEASUREMENTS:
+        found = 100 * numpy.array([one.gap(count) for one in runs])
+        within = (found <= 1).mean()
+        yield (
+            f"{count}: median / worst (within 1%)",
+            f"{numpy.median(found):.1f} / {found.max():.1f} ({within:.0%})",
+        )
+
+
+def calibration(runs: list[Run]) -> DataFrame:
+    """Return how often the fastest is within 1%, by how sure it was said to be."""
+    pairs = [
+        (step.sureness, step.seconds <= 1.01 * one.best_known) for one in runs for step in one.steps
+    ]
+    last = [
+        (one.steps[-1].sureness, one.steps[-1].seconds <= 1.01 * one.best_known)
+        for one in runs
+        if one.steps
+    ]
+    rows = []
+    for low, high in pairwise(_SURE):
+        row = {"sure": f"{low:.0%} to {high:.0%}"}
+        for title, found in (("after every measurement", pairs), ("at the end", last)):
+            held = [holds for sure, holds in found if low <= sure < high or sure == high == 1]
+            row[title] = f"{numpy.mean(held):.0%} of {len(held)}" if held else "–"
+        rows.append(row)
+    return DataFrame(rows)
+
+
+def summary(runs: list[Run]) -> str:
+    """Return the goals and what came out, in a sentence each."""
+    sixteen = [one.gap(16) for one in runs]
+    right = [one.gap(0) for one in runs if not one.cell.wrong]
+    slower = sum(one.best_known * (1 + one.gap(16)) > one.best_plan * (1 + 1e-9) for one in runs)
+    parts = [
+        f"After 16 measurements {numpy.mean(numpy.array(sixteen) <= 0.01):.0%} of {len(runs)} runs "
+        "are within 1% of the best known."
+    ]
+    if right:
+        parts.append(
+            f"Without any, where costs are right, the median is {numpy.median(right):.1%} above it."
+        )
+    parts.append(
+        f"Slower than a planner's placement or data parallelism: {slower}. On the cluster a run "
+        f"takes {numpy.median([one.cluster_seconds for one in runs]):.0f} s in the median."
+    )
+    return " ".join(parts)
+
+
+if __name__ == "__main__":
+    run_program(app, "benchmarks.sixteen")

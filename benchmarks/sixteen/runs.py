@@ -1,0 +1,227 @@
+"""One instance, one seed: what is found after every measurement, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy
+
+from benchmarks.sixteen.graphs import graph_of
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.io.documents import Record
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners import (
+    Limits,
+    PlanningProblem,
+    Space,
+    best_searched,
+)
+from drlpp.planners.candidates import Judge, search
+from drlpp.planners.model_based.recalibration import Recalibration
+from drlpp.schedule.method import Method
+from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Cluster, Link, local_cluster
+
+_OPERATOR_ERROR = 0.25
+_KIND_ERROR = 0.2
+_LINK_ERROR = 0.5
+"""Standard deviations of logarithms, where what is declared is wrong."""
+
+_MINIBATCHES = 30
+
+
+class Cell(Record):
+    """What a run is of.
+
+    Attributes:
+        graph: its name.
+        accelerators: how many.
+        bandwidth: of all links, in bytes per second.
+        wrong: whether operators and links are declared wrongly; speeds, if they are unequal, then
+            are not declared.
+        unequal: whether half of the accelerators are slower.
+        noise: standard deviation of the logarithm of what is measured.
+        seed: of errors, noise and search.
+    """
+
+    graph: str
+    accelerators: int
+    bandwidth: float
+    wrong: bool
+    unequal: bool
+    noise: float
+    seed: int
+
+
+class Step(Record):
+    """After a measurement: the true seconds of the fastest by measurement, and what is said of it.
+
+    ``gain`` is what the best of each draw is expected to save, ``sureness`` the share of draws in
+    which nothing is more than 1% faster.
+    """
+
+    seconds: float
+    gain: float
+    sureness: float
+
+
+class Run(Record):
+    """A cell and what came out.
+
+    Attributes:
+        best_known: true seconds per minibatch of the best that is known.
+        planned: of what the search finds with the declared costs, without a measurement.
+        best_plan: of the fastest of the planners' placements and of data parallelism.
+        steps: after every measurement; fewer than allowed if it settled.
+        settled: whether it did.
+        cluster_seconds: what the measurements would take, warm-up left out.
+    """
+
+    cell: Cell
+    best_known: float
+    planned: float
+    best_plan: float
+    steps: tuple[Step, ...]
+    settled: bool
+    cluster_seconds: float
+
+    def gap(self, measurements: int) -> float:
+        """Return how far above the best known it is after so many measurements."""
+        steps = self.steps[:measurements]
+        return (steps[-1].seconds if steps else self.planned) / self.best_known - 1
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The costs of a cell, as they are and as they are declared."""
+
+    cell: Cell
+
+    @cached_property
+    def true(self) -> PlanningProblem:
+        """What is measured."""
+        cell = self.cell
+        speeds = [1.0 if a < cell.accelerators / 2 else 0.6 for a in range(cell.accelerators)]
+        cluster = self._cluster(1.0, speeds if cell.unequal else None)
+        return PlanningProblem(Workload.of(self.profile, Method()), cluster, seed=cell.seed)
+
+    @cached_property
+    def declared(self) -> PlanningProblem:
+        """What the search is told."""
+        cell = self.cell
+        if not cell.wrong:
+            return self.true
+        draw = numpy.random.default_rng([17, cell.seed])
+        cluster = self._cluster(float(draw.lognormal(0.0, _LINK_ERROR)), None)
+        profile = _with_errors(self.profile, draw)
+        return PlanningProblem(Workload.of(profile, Method()), cluster, seed=cell.seed)
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The costs as they are."""
+        return graph_of(self.cell.graph)
+
+    @cached_property
+    def space(self) -> Space:
+        """The in-flight depth varies."""
+        return Space(Method())
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Judges by the costs as they are."""
+        return Judge(self.true, self.space)
+
+    def _cluster(self, factor: float, speeds: list[float] | None) -> Cluster:
+        link = Link(bandwidth_bytes_per_second=factor * self.cell.bandwidth, latency_seconds=5e-5)
+        return local_cluster(self.cell.accelerators, link, speeds)
+
+
+def _with_errors(profile: Profile, draw: numpy.random.Generator) -> Profile:
+    kinds = {operator.type for operator in profile.graph.operators}
+    of_kind = {kind: draw.lognormal(0.0, _KIND_ERROR) for kind in sorted(kinds)}
+    factors = [
+        float(of_kind[operator.type] * draw.lognormal(0.0, _OPERATOR_ERROR))
+        for operator in profile.graph.operators
+    ]
+    operators = tuple(
+        costs.model_copy(
+            update={
+                "forward_seconds": costs.forward_seconds * factor,
+                "backward_seconds": costs.backward_seconds * factor,
+            }
+        )
+        for costs, factor in zip(profile.operators, factors, strict=True)
+    )
+    return profile.model_copy(update={"operators": operators})
+
+
+def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
+    """Run a cell.
+
+    Args:
+        cell: what to run.
+        budget: of measurements.
+        starts: random ones of the search for the best known, one after the other.
+        evaluations: of that search from each, and of the search before anything is measured.
+    """
+    instance = Instance(cell)
+    judge, cluster = instance.judge, SimulatedCluster(instance.profile, instance.true.cluster)
+    limits = Limits(judged=evaluations)
+    declared = best_searched(instance.declared, instance.space, limits)
+    planned = judge.exactly(declared.found.candidate)
+    plans = [
+        judge.exactly(Candidate(proposal.plan.placement, Method()))
+        for proposal in declared.choice.others
+    ]
+    whole = tuple(range(len(instance.true.workload)))
+    everywhere = Stage(operators=whole, accelerators=tuple(range(cell.accelerators)))
+    plans.append(judge.exactly(Candidate(Placement(stages=(everywhere,)), Method())))
+    noise = numpy.random.default_rng([18, cell.seed])
+    found = Recalibration(instance.declared, instance.space)
+    steps: list[Step] = []
+    seconds_of: dict[Candidate, float] = {}
+    spent = 0.0
+    while len(steps) < budget and (proposals := found.propose(1)):
+        outcome = cluster.measure(proposals[0], _MINIBATCHES)
+        if isinstance(outcome, Measurement):
+            seconds_of[proposals[0]] = outcome.seconds_per_minibatch
+            spent += outcome.minibatches * outcome.seconds_per_minibatch
+            outcome = _noisy(outcome, cell.noise, noise)
+        found.tell(proposals[0], outcome)
+        best = found.best(1)
+        belief = found.belief
+        now = seconds_of[best[0][0]] if best else math.inf
+        steps.append(Step(seconds=now, gain=belief.gain, sureness=belief.sureness))
+    known = [declared.found.candidate, *seconds_of]
+    for number in range(starts):
+        again = search(judge, known, limits, seed=1000 + number)
+        known = [again.candidate, *known]
+    best_known = min([judge.exactly(known[0]), planned, *plans, *seconds_of.values()])
+    return Run(
+        cell=cell,
+        best_known=best_known,
+        planned=planned,
+        best_plan=min(plans),
+        steps=tuple(steps),
+        settled=found.settled,
+        cluster_seconds=spent,
+    )
+
+
+def _noisy(outcome: Measurement, noise: float, draw: numpy.random.Generator) -> Measurement:
+    return outcome.model_copy(
+        update={
+            "seconds_per_minibatch": outcome.seconds_per_minibatch * draw.lognormal(0.0, noise),
+            "workers": tuple(
+                usage.model_copy(
+                    update={"busy_seconds": usage.busy_seconds * draw.lognormal(0.0, noise)}
+                )
+                for usage in outcome.workers
+            ),
+        }
+    )

@@ -1,0 +1,197 @@
+"""What a candidate takes in steady state: by the rule, and where that does not rule it out, played.
+
+The rule is a lower bound, takes a fraction of the simulator's time, and is mostly within a few
+percent where there are enough minibatches in flight. So a search that says how slow a candidate may
+be has most of them turned away without being played.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import replace
+from enum import IntEnum
+from functools import cached_property
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.planners.candidates.space import Space
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.simulator import Simulation, simulate
+
+_CLEARLY = 1.01
+"""A candidate whose pace is above this many times the limit is not played until it is steady."""
+
+_ROUGHLY = 1.0002
+"""What is so little above the rule may as well be taken for steady, since it is never below."""
+
+
+class _Known(IntEnum):
+    """How well seconds are known: bounds, roughly, exactly; or how much memory is missing."""
+
+    BOUND = 0
+    ROUGH = 1
+    EXACT = 2
+    MISSING = 3
+
+
+class Judge:
+    """Seconds per minibatch of candidates on a workload and a cluster; each is played once at most.
+
+    Args:
+        problem: with the memory of the space's method.
+        space: of the candidates.
+
+    Attributes:
+        played: how many were simulated.
+        steps: of the schedules that were played, to which the time that it takes is proportional.
+    """
+
+    def __init__(self, problem: PlanningProblem, space: Space) -> None:
+        self.problem = problem
+        self.space = space
+        self.played = 0
+        self.steps = 0
+        self._seconds: dict[Hashable, tuple[float, _Known]] = {}
+        self._problems: dict[Method, tuple[PlanningProblem, AnalyticObjective]] = {}
+        self._refused: dict[tuple[Pipeline, Method], bool] = {}
+
+    def __call__(self, candidate: Candidate, limit: float = math.inf) -> float:
+        """Return seconds per minibatch, or something above ``limit`` if they clearly are.
+
+        They are within 0.02% of the steady state. Infinite is what the weight policy refuses, or
+        misses memory, or is too stale. What misses memory by the rule is finite and worse than
+        everything that fits, the more the worse, so that a search that begins outside of the limits
+        finds its way in; it is never played.
+        """
+        key = self.key(candidate)
+        found = self._seconds.get(key)
+        if found is None:
+            found = self._by_rule(candidate)
+        seconds, known = found
+        if known is _Known.BOUND and seconds <= limit:
+            found = self._played(candidate, self._by_rule(candidate)[0], limit)
+        self._seconds[key] = found
+        return found[0]
+
+    def exactly(self, candidate: Candidate) -> float:
+        """Return the same in steady state, without a limit."""
+        key = self.key(candidate)
+        found = self._seconds.get(key) or self._by_rule(candidate)
+        if found[1] < _Known.EXACT:
+            found = self._played(candidate)
+        self._seconds[key] = found
+        return found[0]
+
+    def fits(self, candidate: Candidate, seconds: float) -> bool:
+        """Return whether what a call gave is of a candidate that can be run and has room."""
+        found = self._seconds.get(self.key(candidate))
+        return math.isfinite(seconds) and (found is None or found[1] is not _Known.MISSING)
+
+    @property
+    def judged(self) -> int:
+        """How many candidates were looked at, equal ones counted once."""
+        return len(self._seconds)
+
+    def key(self, candidate: Candidate) -> Hashable:
+        """Return a key that does not tell equal accelerators apart."""
+        kinds = self._kinds
+        return candidate.method, tuple(
+            (stage.operators, tuple(sorted(kinds[a] for a in stage.accelerators)))
+            for stage in candidate.placement.stages
+        )
+
+    def problem_of(self, method: Method) -> PlanningProblem:
+        """Return the problem as it is under a method of the space."""
+        return self._problem_of(method)[0]
+
+    @cached_property
+    def _kinds(self) -> tuple[int, ...]:
+        """A number for every accelerator, the same for those that are equal."""
+        cluster = self.problem.cluster
+        limits = (limit or math.inf for limit in cluster.memory_bytes)
+        kinds = list(zip(cluster.speeds, cluster.host_of, limits, strict=True))
+        return tuple(map(kinds.index, kinds))
+
+    def _problem_of(self, method: Method) -> tuple[PlanningProblem, AnalyticObjective]:
+        found = self._problems.get(method)
+        if found is None:
+            base = self.problem
+            problem = replace(
+                base,
+                workload=base.workload.with_method(method),
+                memory=memory_under(base.memory, self.space.method, method),
+            )
+            found = self._problems[method] = problem, AnalyticObjective(problem)
+        return found
+
+    def by_rule(self, candidate: Candidate) -> float:
+        """Return a lower bound, or what is worse than all that fit; it does not count as judged."""
+        return self._problem_of(candidate.method)[1](candidate.placement)
+
+    def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:
+        _, rule = self._problem_of(candidate.method)
+        bound = rule(candidate.placement)
+        return bound, _Known.BOUND if rule.fits(bound) else _Known.MISSING
+
+    def _played(
+        self, candidate: Candidate, bound: float = 0.0, limit: float = math.inf
+    ) -> tuple[float, _Known]:
+        """Play until it is steady, or close to the bound, or clearly above the limit."""
+
+        def enough(fastest: float, slowest: float) -> bool:
+            return slowest <= _ROUGHLY * bound or fastest > _CLEARLY * limit
+
+        problem = self.problem_of(candidate.method)
+        self.played += 1
+        simulation = simulate(
+            problem.workload,
+            problem.cluster,
+            candidate.placement,
+            candidate.method,
+            memory=problem.memory,
+            enough=enough if bound else None,
+        )
+        if simulation.steady is not None:
+            self.steps += sum(map(len, simulation.steady.played.ends))
+        if self._is_refused(simulation) or simulation.without_room(problem.cluster) is not None:
+            return math.inf, _Known.EXACT
+        seconds = simulation.seconds_per_minibatch
+        if simulation.steadiness == 1.0 or not bound:
+            return seconds, _Known.EXACT
+        if seconds <= _ROUGHLY * bound:
+            return seconds, _Known.ROUGH
+        return seconds, _Known.BOUND if seconds > limit else _Known.ROUGH
+
+    def _is_refused(self, simulation: Simulation) -> bool:
+        """Return whether the weight policy refuses a candidate, or its staleness is too large."""
+        pipeline, method = simulation.pipeline, simulation.method
+        # The shape decides, not the numbers of accelerators.
+        shape = replace(pipeline, stages=tuple(_numbered(pipeline)))
+        if (shape, method) not in self._refused:
+            try:
+                delays = ExecutionPlan(Candidate(simulation.placement, method), pipeline).delays
+                most = self.space.most_staleness
+                refused = most is not None and max(delays) > most
+            except InvalidInput:
+                refused = True
+            self._refused[shape, method] = refused
+        return self._refused[shape, method]
+
+
+def _numbered(pipeline: Pipeline) -> list[tuple[int, ...]]:
+    numbers = {worker: number for number, worker in enumerate(pipeline.stages_by_worker)}
+    return [tuple(numbers[worker] for worker in workers) for workers in pipeline.stages]
+
+
+def memory_under(memory: MemoryModel, before: Method, after: Method) -> MemoryModel:
+    """Return what stages keep under another method that differs in what may vary."""
+    if before == after:
+        return memory
+    state = memory.weight_copies - 2 - before.policy_facts.copies
+    return MemoryModel.with_state(after, state)

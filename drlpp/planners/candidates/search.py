@@ -1,0 +1,250 @@
+"""The search for the best candidate, until it stagnates.
+
+Many climbs, each from another start: what was given, the best so far after a few random changes,
+random placements, and evolution of the best. A climb is simulated annealing over candidates, whose
+moves change the placement (:mod:`drlpp.planners.search.moves`) or the method
+(:class:`~drlpp.planners.candidates.space.Space`); its hot half goes by the rule alone. Since it is
+drawn before a candidate is judged how slow it may be to be taken, most are turned away by the rule,
+which is a lower bound (:class:`~drlpp.planners.candidates.judge.Judge`). The search ends when a few
+climbs of every kind in a row have found nothing better.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from drlpp.errors import NothingFits
+from drlpp.placement.candidate import Candidate
+from drlpp.planners.candidates.judge import Judge
+from drlpp.planners.problem.problem import memory_shortage
+from drlpp.planners.search.moves import PlacementState, neighbour
+from drlpp.planners.search.random_search import random_placement
+from drlpp.schedule.method import Method
+
+_METHOD_MOVES = 0.15
+"""The share of moves that change the method, where it may vary."""
+
+_PLAYED_BELOW = 0.01
+_LAST_TEMPERATURE = 0.0005
+"""Temperatures: what is 1% slower does not matter to the hot half of a climb."""
+
+_IMPROVED = 0.999
+
+_WORTH_STARTING = 1.5
+"""Starts that are clearly slower than this many times the best of those before are left out."""
+
+_ROUGH = 1.001
+"""Seconds of a search are this close; what may be the fastest is played until it is steady."""
+
+_PARENTS = 8
+_SHAKES = 4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a search may last.
+
+    Attributes:
+        judged: of candidates, equal ones counted once.
+        steps: of the schedules that are played; a million take some seconds.
+        patience: climbs in a row that make the best no more than 0.1% faster.
+        moves: of a climb; 0 for as many as suit the size of the problem.
+    """
+
+    judged: int = 20_000
+    steps: int = 5_000_000
+    patience: int = 8
+    moves: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came by.
+
+    Attributes:
+        candidate: the fastest.
+        seconds: per minibatch, simulated in steady state.
+        elites: what is about as fast, with seconds, the fastest first, that one included.
+        judged: how many candidates were looked at.
+        played: how many of them were simulated; the others are slower by the rule.
+        stagnated: whether it ended because nothing better was found.
+    """
+
+    candidate: Candidate
+    seconds: float
+    elites: tuple[tuple[Candidate, float], ...]
+    judged: int
+    played: int
+    stagnated: bool
+
+
+class _State(NamedTuple):
+    placement: PlacementState
+    method: Method
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.placement.placement(), self.method)
+
+
+def search(
+    judge: Judge, starts: Sequence[Candidate] = (), limits: Limits | None = None, seed: int = 0
+) -> Found:
+    """Search from ``starts``, and from random placements; no start is faster than what is found.
+
+    Args:
+        judge: of the candidates.
+        starts: valid ones, whose methods are in the judge's space.
+        limits: on how long it lasts; what is given is judged in any case.
+        seed: the same leads to the same result.
+
+    Raises:
+        NothingFits: nothing that it came by fits into memory, and can be run.
+    """
+    return _Search(judge, limits or Limits(), random.Random(seed)).run(starts)
+
+
+class _Search:
+    def __init__(self, judge: Judge, limits: Limits, draw: random.Random) -> None:
+        self.judge, self.limits, self.draw = judge, limits, draw
+        problem = judge.problem
+        size = len(problem.workload) + problem.cluster.accelerators
+        self.moves = limits.moves or min(max(6 * size, 150), 1200)
+        self.elites: list[tuple[float, _State]] = []
+        self.keys: set[object] = set()
+        self.last_judged = judge.judged + limits.judged
+        self.last_step = judge.steps + limits.steps
+
+    def run(self, starts: Sequence[Candidate]) -> Found:
+        problem = self.judge.problem
+        for start in starts:
+            state = _State(PlacementState.of(start.placement, problem), start.method)
+            self.take(state, _WORTH_STARTING * self.best)
+        waiting = [state for _, state in self.elites]
+        climbs = stale = 0
+        while stale < self.limits.patience and not self.exhausted:
+            before = self.best
+            kind = climbs % 4
+            if kind == 0 and waiting:
+                self.climb(waiting.pop(0), 0.03)
+            elif kind == 2 or not self.elites:
+                self.climb(self.random_state(), 0.1)
+            elif kind == 3:
+                self.evolve()
+            else:
+                self.climb(self.shaken(), _PLAYED_BELOW)
+            climbs += 1
+            stale = 0 if self.best < _IMPROVED * before else stale + 1
+        return self.found(starts, stale >= self.limits.patience)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.judge.judged >= self.last_judged or self.judge.steps >= self.last_step
+
+    @property
+    def best(self) -> float:
+        return self.elites[0][0] if self.elites else math.inf
+
+    def found(self, starts: Sequence[Candidate], stagnated: bool) -> Found:
+        judge = self.judge
+        asked = dict.fromkeys([*starts, *(state.candidate for _, state in self.elites)])
+        limit = _ROUGH * self.best
+        fitting = []
+        for candidate in asked:
+            if judge(candidate, limit) <= limit:
+                seconds = judge.exactly(candidate)
+                if judge.fits(candidate, seconds):
+                    fitting.append((candidate, seconds))
+        fitting.sort(key=lambda found: found[1])
+        if not fitting:
+            if not self.elites:
+                raise NothingFits("no candidate that was looked at can be run")
+            closest = self.elites[0][1].candidate
+            raise memory_shortage(judge.problem_of(closest.method), closest.placement)
+        return Found(*fitting[0], tuple(fitting[:_PARENTS]), judge.judged, judge.played, stagnated)
+
+    def take(self, state: _State, limit: float = math.inf) -> float:
+        """Judge a state, and keep it if it is among the best."""
+        candidate = state.candidate
+        seconds = self.judge(candidate, limit)
+        elites = self.elites
+        if seconds > limit or math.isinf(seconds):
+            return seconds
+        if len(elites) < _PARENTS or seconds < elites[-1][0]:
+            key = self.judge.key(candidate)
+            if key not in self.keys:
+                self.keys.add(key)
+                elites.append((seconds, state))
+                elites.sort(key=lambda elite: elite[0])
+                del elites[_PARENTS:]
+        return seconds
+
+    def climb(self, state: _State, first_temperature: float) -> None:
+        """Anneal from a state: as long as it is hot by the rule alone, then by playing."""
+        if first_temperature > _PLAYED_BELOW:
+            state = self.anneal(state, self.by_rule, first_temperature, _PLAYED_BELOW)
+        self.anneal(state, self.take, _PLAYED_BELOW, _LAST_TEMPERATURE)
+
+    def anneal(
+        self, state: _State, judged: Callable[[_State, float], float], hot: float, cold: float
+    ) -> _State:
+        """Return the state at which it ends.
+
+        As slow as ``new`` is taken with probability exp(−(ln new − ln old) / temperature), so what
+        is drawn says beforehand how slow it may be.
+        """
+        draw, value = self.draw, judged(state, math.inf)
+        for move in range(self.moves):
+            if self.exhausted:
+                break
+            changed = self.changed(state)
+            if changed is None:
+                break
+            temperature = hot * (cold / hot) ** (move / self.moves)
+            limit = value * (1.0 - draw.random()) ** -temperature
+            found = judged(changed, limit)
+            if found <= limit:
+                state, value = changed, found
+        return state
+
+    def by_rule(self, state: _State, limit: float) -> float:
+        return self.judge.by_rule(state.candidate)
+
+    def evolve(self) -> None:
+        """Let the best have children, of which the best stay."""
+        for _ in range(self.moves):
+            if self.exhausted:
+                return
+            child = self.draw.choice(self.elites)[1]
+            for _ in range(1 + int(self.draw.expovariate(1.0))):
+                child = self.changed(child) or child
+            full = len(self.elites) == _PARENTS
+            self.take(child, self.elites[-1][0] if full else math.inf)
+
+    def changed(self, state: _State) -> _State | None:
+        """Return a state one move away; None if there is none."""
+        space, draw = self.judge.space, self.draw
+        if space.varies and draw.random() < _METHOD_MOVES:
+            return state._replace(method=space.changed(state.method, draw))
+        placement = neighbour(state.placement, self.judge.problem, draw)
+        if placement is None:
+            return (
+                state._replace(method=space.changed(state.method, draw)) if space.varies else None
+            )
+        return state._replace(placement=placement)
+
+    def shaken(self) -> _State:
+        """Return one of the best after a few random changes."""
+        state = self.draw.choice(self.elites)[1]
+        for _ in range(self.draw.randint(1, _SHAKES)):
+            state = self.changed(state) or state
+        return state
+
+    def random_state(self) -> _State:
+        placement = random_placement(self.judge.problem, self.draw)
+        method = self.draw.choice(self.judge.space.methods)
+        return _State(PlacementState.of(placement, self.judge.problem), method)

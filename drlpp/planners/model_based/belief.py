@@ -1,0 +1,114 @@
+"""What is believed of candidates after some measurements: their seconds in every draw of the costs.
+
+A draw is a workload, a cluster and a discrepancy that are as probable as the measurements leave
+them (:class:`~drlpp.planners.model_based.calibration.Calibration`). Candidates are compared within
+a draw, so what all are off by together does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from drlpp.costs.stage_work import Array
+from drlpp.placement.candidate import Candidate
+from drlpp.planners.candidates import Limits, search
+from drlpp.planners.model_based.surrogate import Surrogate
+
+CLOSE = 1.01
+"""A candidate whose seconds are no more than this many times another's is as good."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """The fastest measured candidate against all that might be faster.
+
+    Attributes:
+        candidates: that were not measured, none twice.
+        ratios: their seconds over the incumbent's, ``(draws, candidates)``; without an incumbent,
+            over those of the fastest in the draw.
+        gain: the part of the incumbent's seconds that is expected to be saved by the best candidate
+            of a draw, if one knew which draw is true; 1 without an incumbent.
+        sureness: the share of draws in which no candidate is more than 1% faster than it.
+    """
+
+    candidates: tuple[Candidate, ...]
+    ratios: Array
+    gain: float
+    sureness: float
+
+    @classmethod
+    def of(
+        cls,
+        draws: Sequence[Surrogate],
+        pool: Sequence[Candidate],
+        incumbent: Candidate | None,
+        limits: Limits,
+        seed: int,
+    ) -> Belief:
+        """Look for the best candidate of every draw, and judge all of these in all draws.
+
+        Args:
+            draws: equally probable.
+            pool: candidates that are known to be good, not measured; searches begin with them.
+            incumbent: the fastest that was measured.
+            limits: of the search in a draw.
+            seed: of these searches.
+        """
+        starts = [*([incumbent] if incumbent else []), *pool]
+        found = dict.fromkeys(pool)
+        for number, draw in enumerate(draws):
+            best = search(draw, starts, limits, seed + number)
+            found[best.candidate] = None
+        candidates = tuple(candidate for candidate in found if candidate != incumbent)
+        rows = []
+        for draw in draws:
+            known = math.inf if incumbent is None else draw(incumbent)
+            row = []
+            for candidate in candidates:
+                seconds = draw(candidate, 1.05 * known)
+                row.append(seconds if draw.fits(candidate, seconds) else math.inf)
+            if not math.isfinite(known):
+                known = min(row, default=math.inf)
+            rows.append(numpy.array(row) / known)
+        ratios = numpy.array(rows).reshape(len(draws), len(candidates))
+        best = ratios.min(axis=1, initial=math.inf)
+        if incumbent is None:
+            return cls(candidates, ratios, 1.0, 0.0)
+        gain = float(numpy.maximum(0.0, 1.0 - best).mean())
+        return cls(candidates, ratios, gain, float((best >= 1 / CLOSE).mean()))
+
+    @property
+    def promising(self) -> list[Candidate]:
+        """The candidates that may be faster, by what is expected to be saved by each.
+
+        Without an incumbent all may.
+        """
+        return [self.candidates[index] for index in self._order if self._worth[index] > 0]
+
+    @property
+    def others(self) -> list[Candidate]:
+        """Those that no draw has faster, by their mean ratio; nothing that cannot be run."""
+        mean = self.ratios.mean(axis=0)
+        return [
+            self.candidates[index]
+            for index in numpy.argsort(mean, kind="stable")
+            if self._worth[index] == 0 and math.isfinite(mean[index])
+        ]
+
+    @property
+    def _worth(self) -> Array:
+        """The part of the incumbent's seconds that each saves; the best of draws, without one."""
+        if self.gain == 1.0:
+            found: Array = 1.0 / self.ratios.mean(axis=0)
+        else:
+            found = numpy.maximum(0.0, 1.0 - self.ratios).mean(axis=0)
+        return found
+
+    @property
+    def _order(self) -> list[int]:
+        order: list[int] = numpy.argsort(-self._worth, kind="stable").tolist()
+        return order

@@ -1,0 +1,59 @@
+"""The study of sixteen measurements: its graphs, its tables, and a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.sixteen.__main__ import calibration, gaps, summary
+from benchmarks.sixteen.graphs import NAMES, graph_of
+from benchmarks.sixteen.runs import Cell, Run, Step, run
+
+CELL = Cell(
+    graph="towers-40",
+    accelerators=3,
+    bandwidth=5e8,
+    wrong=True,
+    unequal=False,
+    noise=0.01,
+    seed=0,
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_graphs_branch_and_have_the_size_that_is_asked_for(name: str) -> None:
+    graph = graph_of(name).graph
+    assert 40 <= len(graph) <= 150
+    assert len(graph.edges) > len(graph) - 1
+    assert all(edge.source < edge.target for edge in graph.edges)
+    assert graph_of(name) == graph_of(name)
+
+
+def test_tables_say_what_runs_found() -> None:
+    steps = (Step(seconds=1.2, gain=0.1, sureness=0.2), Step(seconds=1.005, gain=0.0, sureness=0.9))
+    found = Run(
+        cell=CELL,
+        best_known=1.0,
+        planned=1.5,
+        best_plan=1.1,
+        steps=steps,
+        settled=True,
+        cluster_seconds=60.0,
+    )
+    assert [found.gap(count) for count in (0, 1, 2, 16)] == pytest.approx([0.5, 0.2, 0.005, 0.005])
+    (line,) = gaps([found]).to_dict("records")
+    assert line["0: median / worst (within 1%)"] == "50.0 / 50.0 (0%)"
+    assert line["16: median / worst (within 1%)"] == "0.5 / 0.5 (100%)"
+    rows = {row["sure"]: row for row in calibration([found]).to_dict("records")}
+    assert rows["0% to 50%"]["after every measurement"] == "0% of 1"
+    assert rows["80% to 95%"]["at the end"] == "100% of 1"
+    assert "100% of 1 runs" in summary([found])
+    assert "data parallelism: 0" in summary([found])
+
+
+@pytest.mark.slow
+def test_a_run_is_never_faster_than_the_best_known() -> None:
+    found = run(CELL, budget=2, starts=1, evaluations=60)
+    assert len(found.steps) == 2
+    assert found.gap(0) >= 0
+    assert found.gap(2) >= 0
+    assert found.best_plan >= found.best_known

@@ -1,0 +1,189 @@
+"""The search over whole candidates, against its starts, its constraints and exhaustive search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput, NothingFits
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.planners import PlanningProblem, best_searched, best_simulated
+from drlpp.planners.candidates import Judge, Limits, Space, Vary, search
+from drlpp.planners.search.evolution import evolve
+from drlpp.schedule.method import Method
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.planning.brute_force import every_placement
+
+SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
+SHORT = Limits(judged=120, patience=2, moves=40)
+BOTH = frozenset({Vary.DEPTH, Vary.MICROBATCHES})
+
+
+def problem(operators: int = 10, seed: int = 0, memory: float | None = None) -> PlanningProblem:
+    profile = generate("layered", operators, seed)
+    cluster = local_cluster(3, SLOW)
+    if memory is not None:
+        cluster = cluster.with_hosts(
+            host.model_copy(update={"memory_bytes": memory}) for host in cluster.hosts
+        )
+    method = Method()
+    return PlanningProblem(
+        Workload.of(profile, method), cluster, memory=MemoryModel.with_state(method)
+    )
+
+
+def played(problem: PlanningProblem, candidate: Candidate) -> float:
+    workload = problem.workload.with_method(candidate.method)
+    return simulate(
+        workload, problem.cluster, candidate.placement, candidate.method
+    ).seconds_per_minibatch
+
+
+@given(seed=st.integers(0, 50))
+@settings(max_examples=5)
+def test_what_is_found_is_no_slower_than_any_start_and_is_its_steady_state(seed: int) -> None:
+    given = problem(seed=seed)
+    space = Space(Method(), BOTH)
+    draw = evolve(given, 12).placements
+    starts = [
+        Candidate(placement, space.methods[(seed + number) % len(space.methods)])
+        for number, placement in enumerate(draw)
+    ]
+    found = search(Judge(given, space), starts, SHORT, seed)
+    assert found.seconds == played(given, found.candidate)
+    assert found.seconds <= min(played(given, start) for start in starts)
+    assert [seconds for _, seconds in found.elites] == sorted(s for _, s in found.elites)
+    assert found.played <= found.judged
+    assert found == search(Judge(given, space), starts, SHORT, seed)
+
+
+def test_the_best_of_all_candidates_of_a_small_problem_is_found() -> None:
+    given = problem(5)
+    space = Space(Method(), frozenset({Vary.DEPTH}))
+    best = min(
+        played(given, Candidate(placement, method))
+        for placement in every_placement(given.workload, 3, replicate=True)
+        for method in space.methods
+    )
+    found = search(Judge(given, space), [], Limits(), 0)
+    assert found.seconds == pytest.approx(best, rel=1e-9)
+    assert found.stagnated
+
+
+def test_depth_is_chosen_with_the_placement() -> None:
+    given = problem(12)
+    fixed = search(Judge(given, Space(Method(), frozenset())), [], Limits(judged=800), 0)
+    both = search(Judge(given, Space(Method())), [fixed.candidate], Limits(judged=800), 0)
+    assert both.seconds < 0.99 * fixed.seconds
+    assert both.candidate.method.in_flight_per_link > 0
+
+
+@given(most=st.integers(0, 4), seed=st.integers(0, 20))
+@settings(max_examples=5)
+def test_staleness_and_memory_are_kept(most: int, seed: int) -> None:
+    free = problem(8, seed)
+    space = Space(Method(), BOTH, most_staleness=most)
+    found = search(Judge(free, space), [], SHORT, seed)
+    graph = generate("layered", 8, seed).graph
+    assert max(ExecutionPlan.of(found.candidate, graph, 3).delays) <= most
+    judge = Judge(free, Space(Method(), BOTH))
+    unlimited = search(judge, [], SHORT, seed)
+    needed = max(
+        simulate(
+            judge.problem_of(unlimited.candidate.method).workload,
+            free.cluster,
+            unlimited.candidate.placement,
+            unlimited.candidate.method,
+            memory=judge.problem_of(unlimited.candidate.method).memory,
+        ).memory_bytes
+    )
+    tight = problem(8, seed, memory=0.8 * needed)
+    judge = Judge(tight, Space(Method(), BOTH | {Vary.RECOMPUTE}))
+    try:
+        candidate = search(judge, [unlimited.candidate], SHORT, seed).candidate
+    except NothingFits:
+        return
+    inside = judge.problem_of(candidate.method)
+    simulation = simulate(
+        inside.workload,
+        tight.cluster,
+        candidate.placement,
+        candidate.method,
+        memory=inside.memory,
+    )
+    assert simulation.without_room(tight.cluster) is None
+
+
+def test_nothing_fits_says_what_is_missing() -> None:
+    with pytest.raises(NothingFits, match="misses"):
+        search(Judge(problem(6, memory=1000.0), Space(Method())), [], SHORT, 0)
+
+
+def test_equal_candidates_are_judged_once() -> None:
+    given = problem(6)
+    judge = Judge(given, Space(Method()))
+    one, other = (
+        Candidate(placement, Method()) for placement in evolve(given, 1, start=[]).placements * 2
+    )
+    assert judge(one) == judge(other)
+    assert (judge.judged, judge.played) == (1, 1)
+    deeper = Candidate(one.placement, Method(in_flight_per_link=1))
+    judge(deeper)
+    assert judge.judged == 2
+
+
+def test_a_candidate_that_the_policy_refuses_is_infinite() -> None:
+    given = problem(6)
+    space = Space(Method(policy="2bw", accumulate=2), frozenset())
+    judge = Judge(replace(given, workload=given.workload.with_method(space.method)), space)
+    seconds = [
+        judge(Candidate(placement, space.method)) for placement in evolve(given, 30).placements
+    ]
+    assert math.inf in seconds
+    assert any(map(math.isfinite, seconds))
+
+
+def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:
+    given = problem(10)
+    searched = best_searched(given, Space(Method()), SHORT)
+    simulated = best_simulated(given, Method())
+    assert searched.found.seconds <= simulated.best.seconds_per_minibatch
+    assert searched.choice.best.seconds_per_minibatch == searched.found.seconds
+    assert searched.choice.best.depth.per_link == searched.found.candidate.method.in_flight_per_link
+    assert "candidates" in searched.choice.best.plan.solution.note
+
+
+def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
+    method = Method(schedule="gpipe", policy="sync", microbatches=4)
+    space = Space(method, frozenset({Vary.SCHEDULE, Vary.MICROBATCHES}), batch_size=8)
+    assert {m.schedule for m in space.methods} == {"gpipe", "1f1b-flush", "zb-h1"}
+    assert {m.microbatches for m in space.methods} == {1, 2, 4, 8}
+    given = problem(8)
+    given = replace(
+        given,
+        workload=given.workload.with_method(method),
+        memory=MemoryModel.with_state(method),
+    )
+    found = search(Judge(given, space), [], SHORT, 0)
+    assert found.candidate.method in space.methods
+
+
+@pytest.mark.parametrize(
+    ("method", "vary", "message"),
+    [
+        (Method(schedule="gpipe", policy="sync"), "depth", "no in-flight depth"),
+        (Method(), "schedule", "there is to be none"),
+    ],
+)
+def test_what_a_schedule_does_not_have_cannot_vary(method: Method, vary: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Space(method, frozenset({Vary(vary)}))
