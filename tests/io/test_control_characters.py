@@ -41,6 +41,7 @@ KINDS = [
     "microbatches",
     "training race",
     "trust",
+    "episode state",
 ]
 
 
