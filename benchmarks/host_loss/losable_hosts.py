@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,7 +23,6 @@ from drlpp.runtime.ipc.commands import Command
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.session import worker_session
-from drlpp.runtime.session.worker_group import WorkerGroup
 
 
 class LosableHost(LocalHost):
@@ -119,6 +117,5 @@ class LosableHosts:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Let sessions that begin in the block run their workers here."""
-        group = partial(WorkerGroup, place=self._place)
-        with mock.patch.object(worker_session, "WorkerGroup", group):
+        with mock.patch.object(worker_session, "hosts_for", self._place):
             yield

@@ -289,7 +289,7 @@ app.command("capture")(with_common_options(capture_model, quiet=True, as_json=Tr
 app.command("show")(with_common_options(show, as_json=True))
 app.command("train")(with_common_options(train, quiet=True, as_json=True))
 app.command("weights")(with_common_options(write_weights, quiet=True, as_json=True))
-app.command("slurm")(slurm)
+app.command("slurm")(with_common_options(slurm))
 app.command("doctor")(with_common_options(examine, as_json=True))
 
 
