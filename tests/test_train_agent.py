@@ -37,7 +37,9 @@ def arguments(out: Path, budget: int, *more: str) -> list[str]:
     # One that does not end before its budget, so that measurements can be counted.
     endless = out.with_name("guided.yaml")
     endless.parent.mkdir(parents=True, exist_ok=True)
-    endless.write_text("kind: guided-hyperparameters\nversion: 1\ngain: 0.0\n")
+    endless.write_text(
+        "kind: guided-hyperparameters\nversion: 1\ngain: 0.0\ndraws: 4\nevaluations: 64\n"
+    )
     job = ["--out", str(out), "--budget", str(budget), "--rounds", "1", "--agent", str(endless)]
     return [*MODEL, *job, "--finalists", "1", "--repetitions", "1", *more]
 

@@ -30,7 +30,8 @@ def environment() -> PlacementEnv:
 @pytest.fixture(params=sorted(AGENTS), scope="module")
 def saved(request: pytest.FixtureRequest) -> tuple[str, bytes]:
     """The name of an agent, and what it saved after some learning."""
-    agent = AGENTS[request.param].build(environment(), seed=0)
+    few = {"draws": 2, "evaluations": 16} if request.param == "guided" else {}
+    agent = AGENTS[request.param].model_copy(update=few).build(environment(), seed=0)
     agent.learn(20)
     content = io.BytesIO()
     agent.save(content)
