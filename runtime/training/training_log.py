@@ -12,14 +12,12 @@ from typing import Self
 from torch.utils.tensorboard import SummaryWriter
 
 from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.io.run_folder import BY_TIME_NAME
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.session.run_timeline import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.spans import spans_of, time_use
-
-BY_TIME = "by_time"
-"""The folder of events, in that of a training, whose steps are milliseconds."""
 
 _LAYOUT = {
     "training": {
@@ -131,7 +129,7 @@ class TrainingLog:
 
     def _losses_over_time(self, reports: Sequence[EpochReport], minibatches: int) -> None:
         """Write the losses of all epochs anew, apart: other steps than these are taken back."""
-        folder = self._folder / BY_TIME
+        folder = self._folder / BY_TIME_NAME
         with self._writing():
             shutil.rmtree(folder, ignore_errors=True)
             with SummaryWriter(str(folder)) as board:

@@ -108,13 +108,8 @@ def test_dilated_hosts_need_no_root_and_do_not_meet_others() -> None:
         printed = [job.wait(90) for job in jobs]
         with pytest.raises(InvalidInput, match="no links"):
             four.cut("host-0")
-    places, tokens = [], []
-    for text in printed:
-        rows = [row for row in json.loads(text.splitlines()[-1]) if row[0]]
-        places.append([row[:2] for row in rows])
-        tokens.append({row[2] for row in rows})
+    places = [[row for row in json.loads(text.splitlines()[-1]) if row[0]] for text in printed]
     assert places == [[[1, 0], [2, 0], [3, 1], [4, 1]], [[1, 0], [2, 1]]]
-    assert [len(token) for token in tokens] == [1, 1]
     assert names_left(os.getpid()) == []
 
 

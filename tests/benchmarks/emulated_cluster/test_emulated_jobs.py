@@ -228,4 +228,4 @@ def test_what_is_used_is_printed_and_errors_are_one_line() -> None:
     assert "control groups" in used[0]
     assert "network namespaces fast 10.77.0.100, slow 10.77.0.101" in used[1]
     assert "network of slow: 200 Mbit/s" in used[-1]
-    assert error.startswith("emulated_cluster: error: the command failed: rank ")
+    assert error.startswith("emulated_cluster: error: the command failed with exit code 1")

@@ -8,9 +8,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlpp.capturing.capture import capture
+from drlpp.io.run_folder import BY_TIME_NAME
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
-from drlpp.runtime.training.training_log import BY_TIME
 from drlpp.specs.learning_rate import LearningRateSchedule
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, data_for, loaders_for, placement_file
@@ -63,7 +63,7 @@ def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -
             assert used + steps[f"bubble/worker_{worker}"][report.epoch] == pytest.approx(1)
             assert steps[f"memory_bytes/worker_{worker}"][report.epoch] > 1e6
 
-    by_time = _steps(tmp_path / BY_TIME)
+    by_time = _steps(tmp_path / BY_TIME_NAME)
     assert by_time.keys() == {"loss_by_millisecond/train", "loss_by_millisecond/held_out"}
     seconds = [12 / report.minibatches_per_second for report in result.epochs]
     for tag, losses in (
