@@ -92,7 +92,11 @@ def learn(
     ] = None,
     max_staleness: Annotated[
         int | None,
-        typer.Option(min=0, help="Likewise, the largest staleness of a stage."),
+        typer.Option(
+            min=0,
+            help="Likewise, the largest staleness of a stage; without --vary by default that of a "
+            "pipeline over all accelerators.",
+        ),
     ] = None,
     minibatches: Annotated[
         int, typer.Option(min=1, max=100_000, help="Minibatches of a measurement.")
@@ -242,6 +246,7 @@ def learn(
             rounds=rounds,
             seed=seed,
             vary=varied,
+            asked_to_vary=vary is not None,
             most_staleness=max_staleness,
             chooses_microbatches="microbatches" not in options
             and Vary.MICROBATCHES not in (varied or ()),

@@ -47,6 +47,7 @@ class Job:
     rounds: int
     seed: int
     vary: frozenset[Vary] | None
+    asked_to_vary: bool
     most_staleness: int | None
     chooses_microbatches: bool
     race_data: RaceData | None
@@ -82,7 +83,12 @@ def run_job(job: Job, session: ClusterSession) -> None:
         measurer = ContractedMeasurer(session, job.contracted)
         known = job.contracted.profile(profile)
     memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions)
-    space = Space(session.method, job.vary, job.most_staleness, profile.batch_size)
+    most_staleness = job.most_staleness
+    if most_staleness is None and not job.asked_to_vary:
+        # Depths are no faster way to the same weights: they are later ones. Nothing is staler by
+        # itself than the method is with a stage on every accelerator.
+        most_staleness = session.accelerators - 1
+    space = Space(session.method, job.vary, most_staleness, profile.batch_size)
     chosen = space if issubclass(job.hyperparameters.algorithm, GuidedDRLPP) else None
     declared = CostPrior.of(known, cluster, session.method, memory_model, chosen)
     try:
