@@ -8,7 +8,7 @@ ARGUMENTS ?= --budget 16 --minibatches 12 --repetitions 1 --finalists 2 --rounds
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-system test-checkers test-slow test-browser compatibility lint bench gpu docs wheel clean
+.PHONY: train test test-system test-checkers test-parsers test-slow test-browser compatibility lint bench gpu docs wheel clean
 
 # The main job, short: learn a placement, and race it with everything that a user has without. It
 # emulates four unequal accelerators; `make train SPEEDS=` measures this machine's own cores. A run that
@@ -22,6 +22,12 @@ test: $(VENV)/installed
 # Whole programs, killed, stopped and started again: they wait more than they compute.
 test-system: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m 'system and not slow'
+
+# Exports under the parsers of DeepSpeed, Megatron and torchtitan, which only these tests need.
+PARSERS := deepspeed megatron-core==0.16.1 torchtitan==0.3.0 hjson py-cpuinfo ninja einops tyro typeguard shtab docstring-parser spmd-types
+test-parsers: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PARSERS)
+	$(BIN)/python -m pytest -q -m parsers
 
 # Environments under the checkers of RLlib and TorchRL, which only these tests need.
 test-checkers: $(VENV)/installed

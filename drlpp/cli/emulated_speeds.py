@@ -1,10 +1,33 @@
-"""The speeds of emulated accelerators, as a user gives them."""
+"""How many workers there are, and how fast, from what a user gives."""
 
 from __future__ import annotations
 
 import math
 
 from drlpp.errors import InvalidInput
+from drlpp.schedule.method import DeviceChoice
+from drlpp.specs.cluster import Cluster
+
+
+def workers_and_speeds(
+    workers: int | None,
+    speeds: str | None,
+    device: DeviceChoice,
+    cluster: str | None,
+    hosts: Cluster | None,
+) -> tuple[int, tuple[float, ...] | None]:
+    """Return the number of workers, and the speeds that they emulate, None without any.
+
+    Raises:
+        InvalidInput: what is given does not go together, or is not there.
+    """
+    from drlpp.runtime import default_num_workers
+
+    emulated = emulated_speeds(speeds, workers)
+    if emulated:
+        return len(emulated), emulated
+    gpus = device is not DeviceChoice.CPU
+    return workers or default_num_workers(cluster=cluster, hosts=hosts, gpus=gpus), None
 
 
 def emulated_speeds(text: str | None, workers: int | None) -> tuple[float, ...] | None:

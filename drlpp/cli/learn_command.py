@@ -38,7 +38,7 @@ from drlpp.cli.command_line import (
     run_program,
 )
 from drlpp.cli.common_options import keep_options, with_common_options
-from drlpp.cli.emulated_speeds import emulated_speeds
+from drlpp.cli.emulated_speeds import workers_and_speeds
 from drlpp.cli.learning_job import Job, run_job
 from drlpp.cli.report_command import end_with_report
 from drlpp.cli.run_record import run_record
@@ -159,7 +159,7 @@ def learn(
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
     from drlpp.planners import Space, Vary, read_vary
-    from drlpp.runtime import ClusterSession, default_num_workers
+    from drlpp.runtime import ClusterSession
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
@@ -192,11 +192,7 @@ def learn(
     captured = capture(reference, seed=seed)
     race_data = None if data is None else RaceData(captured, data, seed, _tell)
     wanted = read_hosts(hosts)
-    gpus = device is not DeviceChoice.CPU
-    emulated = emulated_speeds(speeds, workers)
-    if emulated and not workers:
-        workers = len(emulated)
-    workers = workers or default_num_workers(cluster=cluster, hosts=wanted, gpus=gpus)
+    workers, emulated = workers_and_speeds(workers, speeds, device, cluster, wanted)
     layouts = layout_contenders(compare, captured, workers, method)
     settings = {
         "model": reference.model_dump(),

@@ -33,7 +33,7 @@ from drlpp.cli.command_line import (
     shown,
 )
 from drlpp.cli.common_options import keep_options
-from drlpp.cli.emulated_speeds import emulated_speeds
+from drlpp.cli.emulated_speeds import workers_and_speeds
 from drlpp.cli.report_command import end_with_report
 from drlpp.cli.run_record import run_record
 from drlpp.errors import InvalidInput
@@ -125,7 +125,7 @@ def race_model(
     from drlpp.capturing.capture import capture
     from drlpp.cli.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
-    from drlpp.runtime import ClusterSession, default_num_workers
+    from drlpp.runtime import ClusterSession
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
@@ -144,11 +144,7 @@ def race_model(
     captured = capture(reference, seed=seed)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
     wanted = read_hosts(hosts)
-    gpus = device is not DeviceChoice.CPU
-    emulated = emulated_speeds(speeds, workers)
-    if emulated and not workers:
-        workers = len(emulated)
-    workers = workers or default_num_workers(cluster=cluster, hosts=wanted, gpus=gpus)
+    workers, emulated = workers_and_speeds(workers, speeds, device, cluster, wanted)
     layouts = layout_contenders(compare, captured, workers, method)
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {

@@ -89,10 +89,12 @@ def test_repetitions_are_those_of_megatron(layout: str, stages: list[str]) -> No
     assert megatron_stages(layout) == stages
 
 
+@pytest.mark.parsers
 def test_repetitions_are_read_as_by_megatron_itself() -> None:
-    """Where it is installed; the figures above are from its documentation."""
-    name = "megatron.core.transformer.pipeline_parallel_layer_layout"
-    theirs = pytest.importorskip(name).PipelineParallelLayerLayout
+    """The figures above are from its documentation."""
+    from megatron.core.transformer import pipeline_parallel_layer_layout
+
+    theirs = pipeline_parallel_layer_layout.PipelineParallelLayerLayout
     letters = {"embedding": "E", "decoder": "t", "loss": "L"}
     for layout in ("Ettt|(tt|)*3,t|L", "Et*3|t*2|tL", "E,(t|)*2,tL", "E|(|tt)*2|L"):
         parsed = [

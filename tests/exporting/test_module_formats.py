@@ -61,10 +61,10 @@ def test_an_embedding_may_have_a_stage_of_its_own(decoder: CapturedModel) -> Non
     assert layout_string(layout) == "E|tttttt|L"
 
 
+@pytest.mark.parsers
 def test_megatrons_parser(by_layers: ModuleLayout) -> None:
-    layouts = pytest.importorskip(
-        "megatron.core.transformer.pipeline_parallel_layer_layout", reason="needs megatron-core"
-    )
+    from megatron.core.transformer import pipeline_parallel_layer_layout as layouts
+
     parsed = layouts.PipelineParallelLayerLayout(layout_string(by_layers), 3)
     parsed.validate_layer_layout(num_layers=6, mtp_num_layers=None)
     names = [[layer.name for (stage,) in [rank] for layer in stage] for rank in parsed.layout]
@@ -98,12 +98,11 @@ def test_torchtitan_options(decoder: CapturedModel, tmp_path: Path) -> None:
     assert rows[2].split(",") == [f"2{kind}{part}" for part in range(8) for kind in "FB"]
 
 
+@pytest.mark.parsers
 def test_torchtitan_makes_the_same_stages(decoder: CapturedModel, tmp_path: Path) -> None:
-    theirs = pytest.importorskip(
-        "torchtitan.distributed.pipeline_parallel", reason="needs torchtitan"
-    )
     from torch.distributed.pipelining.schedules import get_schedule_class
     from torchtitan.config import ParallelismConfig
+    from torchtitan.distributed import pipeline_parallel as theirs
 
     units = units_of(decoder.task.module, decoder.graph, torchtitan.CONTAINERS)
     layout = laid_out(decoder, units)
@@ -174,9 +173,8 @@ print("OWN", stage.global_rank, stage.parts, shapes)
 """
 
 
-@pytest.mark.system
+@pytest.mark.parsers
 def test_deepspeed_builds_the_parts(decoder: CapturedModel, tmp_path: Path) -> None:
-    pytest.importorskip("deepspeed", reason="needs deepspeed")
     units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
     text = deepspeed_text(laid_out(decoder, units), "decoder", ())
     (tmp_path / "placed.py").write_text(text)
