@@ -4,7 +4,7 @@
 program as ``drlpp learn``.
 """
 
-from drlpp.cli.learn_command import main
+from drlpp.cli.learning.learn_command import main
 
 if __name__ == "__main__":
     main()

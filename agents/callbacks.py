@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Figure as LoggedFigure
 
-from drlpp.envs.memory import MeasurementMemory
+from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.io.documents import write_atomically
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement

@@ -24,8 +24,8 @@ from .planners.registry import PLANNERS as PLANNERS
 from .planners.replanning import Elastic as Elastic
 from .planners.replanning import replanned as replanned
 from .runtime.session.session import ClusterSession as ClusterSession
+from .runtime.training.checkpoints.exported_weights import export_weights as export_weights
 from .runtime.training.early_stopping import EarlyStopping as EarlyStopping
-from .runtime.training.exported_weights import export_weights as export_weights
 from .runtime.training.training import PipelineTrainer as PipelineTrainer
 from .runtime.training.training import TrainingResult as TrainingResult
 from .runtime.training.training_reports import EpochReport as EpochReport

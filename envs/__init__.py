@@ -8,12 +8,12 @@ Importing this package registers them: ``PlacementEnv`` as ``drlpp/PlacementLive
 import gymnasium as _gym
 
 from drlpp.envs.action_codec import ActionCodec
-from drlpp.envs.contracted_measurer import ContractedMeasurer
 from drlpp.envs.cost_prior import CostPrior
-from drlpp.envs.episode_state import EpisodeState
-from drlpp.envs.measurer import Measurer
+from drlpp.envs.measuring.contracted_measurer import ContractedMeasurer
+from drlpp.envs.measuring.episode_state import EpisodeState
+from drlpp.envs.measuring.measurer import Measurer
+from drlpp.envs.measuring.memory import MeasurementMemory, MemorySummary
 from drlpp.envs.measuring_env import MeasuringEnv
-from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
 

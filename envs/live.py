@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.envs.cost_prior import CostPrior
-from drlpp.envs.measurer import Measurer
+from drlpp.envs.measuring.measurer import Measurer
+from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
-from drlpp.envs.memory import MeasurementMemory
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
-from drlpp.envs.episode_state import EpisodeState
-from drlpp.envs.memory import MeasurementMemory, MemorySummary
+from drlpp.envs.measuring.episode_state import EpisodeState
+from drlpp.envs.measuring.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome

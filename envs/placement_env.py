@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
+from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
-from drlpp.envs.memory import MeasurementMemory
 from drlpp.envs.method_codec import MethodCodec
 
 

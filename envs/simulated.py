@@ -7,8 +7,8 @@ from pathlib import Path
 
 from drlpp.costs.profile import Profile
 from drlpp.envs.cost_prior import CostPrior
+from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
-from drlpp.envs.memory import MeasurementMemory
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
 from drlpp.schedule.method import DEFAULT_METHOD, Method

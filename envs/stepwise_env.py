@@ -9,8 +9,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from drlpp.envs.cost_prior import CostPrior
+from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
-from drlpp.envs.memory import MeasurementMemory
 
 
 class StepwisePlacementEnv(MeasuringEnv):

@@ -11,7 +11,7 @@ from .reference.reference import run_reference as run_reference
 from .session.profile_cache import load_or_measure_profile as load_or_measure_profile
 from .session.session import ClusterSession as ClusterSession
 from .session.worker_group import TimeSpent as TimeSpent
-from .stage.minibatches import Minibatches as Minibatches
+from .stage.data.minibatches import Minibatches as Minibatches
 from .training.early_stopping import EarlyStopping as EarlyStopping
 from .training.training import PipelineTrainer as PipelineTrainer
 from .training.training import TrainingResult as TrainingResult

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import pytest
 
-from drlpp.cli import learn_command
 from drlpp.cli import main as drlpp_command
+from drlpp.cli.learning import learn_command
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, RIVALS
 from drlpp.io.documents import read_document

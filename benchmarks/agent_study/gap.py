@@ -30,7 +30,7 @@ from benchmarks.options import JsonOption
 from benchmarks.report import terminal
 from drlpp.cli.command_line import build_console
 from drlpp.cli.planning.planning_input import read_speeds
-from drlpp.costs.profile_files import read_profile
+from drlpp.costs.files.profile_files import read_profile
 from drlpp.errors import InvalidInput
 from drlpp.io.formatting import seconds_text
 from drlpp.specs.cluster import Link

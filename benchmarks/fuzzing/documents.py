@@ -11,8 +11,8 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Contender, Heat
 from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.costs.profile import OperatorProfile, Profile
-from drlpp.envs.episode_state import EpisodeState
-from drlpp.envs.measurements_file import Entry, Header
+from drlpp.envs.measuring.episode_state import EpisodeState
+from drlpp.envs.measuring.measurements_file import Entry, Header
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
 from drlpp.io.trust_memory import TrustRecord
@@ -20,8 +20,8 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime.training.checkpoint_store import PartsIndex
-from drlpp.runtime.training.evaluation_file import EvaluationFile
+from drlpp.runtime.training.checkpoints.checkpoint_store import PartsIndex
+from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup

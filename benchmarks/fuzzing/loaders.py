@@ -30,9 +30,9 @@ from benchmarks.fuzzing.damage import damaged
 from drlpp.agents.transfer.weights import load_weights, save_weights
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console
-from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.costs.profile import Profile
-from drlpp.envs.measurements_file import Entry, Header, read_measurements
+from drlpp.envs.measuring.measurements_file import Entry, Header, read_measurements
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_any_document, read_document, write_document
 from drlpp.io.json_lines import append
@@ -43,7 +43,7 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
-from drlpp.runtime.training.checkpoint import read_training_checkpoint
+from drlpp.runtime.training.checkpoints.checkpoint import read_training_checkpoint
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster

@@ -23,8 +23,8 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, TrainerCallbacks
 from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
+from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.elastic_training import ElasticTraining
-from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.schedule.method import Method

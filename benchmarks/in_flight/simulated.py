@@ -20,8 +20,8 @@ from benchmarks import PROFILES
 from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.cli.command_line import build_console
+from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.profile import Profile
-from drlpp.costs.profile_files import read_profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.io.formatting import seconds_text

@@ -12,7 +12,7 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

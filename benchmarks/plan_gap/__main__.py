@@ -24,8 +24,8 @@ from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.plan_gap.search import climb
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.cli.command_line import build_console, run_program
+from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.profile import Profile
-from drlpp.costs.profile_files import read_profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.planners import PlanningProblem, best_simulated, plan

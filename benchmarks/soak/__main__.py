@@ -38,7 +38,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, ProgressReport, TrainerCallbacks
-from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.specs.data import Data, digits

@@ -22,7 +22,7 @@ from benchmarks.time_to_loss.report import BEGIN, END, table
 from benchmarks.time_to_loss.seconds import Speed, measure
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.cli.race_command import run_and_report
+from drlpp.cli.learning.race_command import run_and_report
 from drlpp.errors import InvalidInput
 from drlpp.io.json_lines import append
 from drlpp.io.run_folder import open_run_folder

@@ -31,7 +31,7 @@ from drlpp.agents.transfer.context_batch import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import PRETRAINED, load_weights
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.costs.profile_files import read_profile
+from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement

@@ -21,7 +21,7 @@ from rich.console import Console
 from drlpp.cli.common_options import is_quiet
 from drlpp.cli.program_console import ProgramConsole, wrapped
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
-from drlpp.exporting.cut_at import CutAt
+from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
 from drlpp.io.trust import named_in, require_trust
 from drlpp.models.model_reference import ModelReference

@@ -24,7 +24,7 @@ from drlpp.errors import InvalidInput, InvalidPlacement
 if TYPE_CHECKING:
     from drlpp.capturing.capture import CapturedModel
     from drlpp.costs.profile import Profile
-    from drlpp.exporting.module_layout import ModuleLayout
+    from drlpp.exporting.layouts.module_layout import ModuleLayout
     from drlpp.exporting.nearest import Nearest
     from drlpp.placement.execution_plan import ExecutionPlan
     from drlpp.specs.cluster import Cluster
@@ -125,9 +125,9 @@ def _nearest(
     captured: CapturedModel, plan: ExecutionPlan, to: Target, costs: Profile
 ) -> tuple[Nearest, ModuleLayout | None]:
     """Return what is exported; with the modules of every stage, but for torch."""
-    from drlpp.exporting import deepspeed, torchtitan
     from drlpp.exporting.flushing import flushing
-    from drlpp.exporting.module_layout import layers_of, nearest_layout, units_of
+    from drlpp.exporting.layouts import deepspeed, torchtitan
+    from drlpp.exporting.layouts.module_layout import layers_of, nearest_layout, units_of
     from drlpp.exporting.nearest import nearest_chain
 
     if to is Target.TORCH:
@@ -156,10 +156,10 @@ def _write_layout(
     output: Path,
 ) -> str:
     """Write a layout by modules, and return a sentence about what to do with it."""
-    from drlpp.exporting.deepspeed import deepspeed_text
-    from drlpp.exporting.megatron import megatron_text
-    from drlpp.exporting.torchtitan import write_torchtitan
-    from drlpp.exporting.vllm import vllm_text
+    from drlpp.exporting.layouts.deepspeed import deepspeed_text
+    from drlpp.exporting.layouts.megatron import megatron_text
+    from drlpp.exporting.layouts.torchtitan import write_torchtitan
+    from drlpp.exporting.layouts.vllm import vllm_text
 
     size = captured.task.batch_size
     match to:
@@ -185,7 +185,7 @@ def _check_new(output: Path) -> None:
 def _costs(plan: ExecutionPlan, path: Path | None) -> tuple[Profile, str]:
     """Return a profile of the model, and where it is from."""
     from drlpp.costs.estimated_profile import estimate_profile
-    from drlpp.costs.profile_files import read_profile
+    from drlpp.costs.files.profile_files import read_profile
 
     assert plan.graph is not None
     if path is None:

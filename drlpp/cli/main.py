@@ -32,18 +32,18 @@ from drlpp.cli.command_line import (
     settle_imports,
 )
 from drlpp.cli.common_options import with_common_options
-from drlpp.cli.doctor_command import examine
+from drlpp.cli.doctor.doctor_command import examine
 from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.export_command import export_placement
-from drlpp.cli.learn_command import learn
+from drlpp.cli.learning.learn_command import learn
+from drlpp.cli.learning.race_command import race_model
 from drlpp.cli.planning.convert_command import convert_profile
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
-from drlpp.cli.race_command import race_model
 from drlpp.cli.report_command import report_run
 from drlpp.cli.schema_command import print_schema
 from drlpp.cli.slurm_command import slurm
 from drlpp.cli.timeline.timeline_command import show_timeline
-from drlpp.cli.weights_command import write_weights
+from drlpp.cli.training.weights_command import write_weights
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 
@@ -203,8 +203,8 @@ def train(
     trust: TrustOption = [],  # noqa: B006
 ) -> dict[str, Any]:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
-    from drlpp.cli.replanning import placement_for
-    from drlpp.cli.training_report import train_and_report
+    from drlpp.cli.training.replanning import placement_for
+    from drlpp.cli.training.training_report import train_and_report
     from drlpp.io.trust_memory import remembered_trust
     from drlpp.placement.placement_file import read_placement
     from drlpp.planners.replanning import Elastic

@@ -44,10 +44,10 @@ def all_schemas() -> dict[str, dict[str, Any]]:
     # Kinds are known once they are imported.
     import drlpp.agents.hyperparameters
     import drlpp.cli.showing.tables
-    import drlpp.runtime.training.checkpoint_store
-    import drlpp.runtime.training.evaluation_file  # noqa: F401
-    from drlpp.envs.episode_state import EpisodeState  # noqa: F401
-    from drlpp.envs.measurements_file import Entry, Header
+    import drlpp.runtime.training.checkpoints.checkpoint_store
+    import drlpp.runtime.training.checkpoints.evaluation_file  # noqa: F401
+    from drlpp.envs.measuring.episode_state import EpisodeState  # noqa: F401
+    from drlpp.envs.measuring.measurements_file import Entry, Header
     from drlpp.io.documents import document_kinds
     from drlpp.io.schemas import schema_of, schema_of_lines
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_data import TrainingData
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import Stint, TrainerCallbacks
 from drlpp.specs.optimizer_spec import OptimizerSpec

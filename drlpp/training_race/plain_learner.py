@@ -19,7 +19,7 @@ from drlpp.io.documents import replacing
 from drlpp.runtime.device.devices import accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.stage.passes.precision import passes_in
-from drlpp.runtime.training.training_data import LoaderState, TrainingData, epoch_seed, primed
+from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, epoch_seed, primed
 from drlpp.runtime.training.training_reports import Stint
 from drlpp.schedule.method import Method
 from drlpp.specs.batches import call

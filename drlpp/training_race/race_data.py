@@ -7,8 +7,8 @@ from collections.abc import Callable
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
 from drlpp.runtime.loading.loaders import Unpacker
-from drlpp.runtime.training.samples_in_memory import SamplesInMemory
-from drlpp.runtime.training.training_data import LoadedData, TrainingData
+from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.specs.data import Data, Loaders, load_data
 
 

@@ -25,7 +25,7 @@ from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
 from drlpp.runtime.reference.reference_groups import GroupedHistory
 from drlpp.runtime.reference.reference_weights import StageHistory, Weights, with_stage_momentum
 from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
-from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.analysis.weight_versions import stage_delay

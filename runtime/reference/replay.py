@@ -15,7 +15,7 @@ from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.reference.random_delays import DelayedGradients
 from drlpp.runtime.reference.reference_groups import GroupedHistory
 from drlpp.runtime.reference.reference_weights import Weights
-from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.passes.passes import as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drlpp.errors import DataError
 from drlpp.runtime.ipc.commands import Reading, Stream
-from drlpp.runtime.stage.streaming import write_chunk
+from drlpp.runtime.stage.data.streaming import write_chunk
 from drlpp.specs.data import Samples
 
 if TYPE_CHECKING:

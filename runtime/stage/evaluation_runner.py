@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.losses import Losses
-from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.passes import Loss, Received, StageValues, as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.stage_runner import StageRunner

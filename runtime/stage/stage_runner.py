@@ -12,9 +12,9 @@ from torch import Tensor
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
 from drlpp.runtime.ipc.run_plan import RunPlan, TiedSpec, WeightPlan
+from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.losses import Losses
-from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.passes import InFlight, Loss, Received, StageValues, as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass

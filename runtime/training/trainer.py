@@ -18,15 +18,15 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoint import TrainingCheckpoint, read_best_weights
-from drlpp.runtime.training.checkpoint_store import (
+from drlpp.runtime.training.checkpoints.checkpoint import TrainingCheckpoint, read_best_weights
+from drlpp.runtime.training.checkpoints.checkpoint_store import (
     CHECKPOINT_NAME,
     CheckpointFile,
     CheckpointStore,
 )
-from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
+from drlpp.runtime.training.checkpoints.evaluation_file import evaluation_of, write_evaluation
+from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
-from drlpp.runtime.training.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.training_failures import (
     note_of_skipped_updates,
     notes_of_evaluation,

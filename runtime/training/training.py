@@ -26,12 +26,12 @@ from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.argument_checks import check_count, check_kind, check_seed
-from drlpp.runtime.training.checkpoint_store import CheckpointParts
+from drlpp.runtime.training.checkpoints.checkpoint_store import CheckpointParts
+from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
-from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
 from drlpp.schedule.analysis.staleness import outcome_text, staleness_text

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from drlpp.errors import DataError, DRLPPError, NotFinite, RunFailure
 from drlpp.runtime.loading.finite_data import NotFiniteValues
-from drlpp.runtime.training.checkpoint_store import CheckpointStore
+from drlpp.runtime.training.checkpoints.checkpoint_store import CheckpointStore
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline

@@ -13,8 +13,8 @@ from torch import Tensor
 from drlpp.runtime.comm.mailbox import Mailbox
 from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.device.emulation import EmulatedAccelerator
+from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.losses import Losses
-from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageInShape, StageOutput, StageProgram

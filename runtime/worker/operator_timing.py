@@ -27,8 +27,8 @@ from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.commands import OperatorTimes, ProfileOperators, StageTimes, Working
 from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
+from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
-from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram

@@ -65,10 +65,10 @@ from drlpp.runtime.ipc.commands import (
 )
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from drlpp.runtime.stage.data.minibatches import Minibatches, MinibatchSource
+from drlpp.runtime.stage.data.streaming import StreamedMinibatches
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
-from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.streaming import StreamedMinibatches
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
 from drlpp.schedule.actions import Action, Message

@@ -9,12 +9,12 @@ import pytest
 
 from drlpp import ModelReference, Workload, simulate
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.layouts import layout_contenders, measured_lines
+from drlpp.cli.learning.layouts import layout_contenders, measured_lines
 from drlpp.cli.showing.layout_report import layout_line
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
 from drlpp.costs.estimated_profile import estimate_profile
-from drlpp.exporting.foreign_layout import read_layout
+from drlpp.exporting.layouts.foreign_layout import read_layout
 from drlpp.io.documents import read_document, write_document
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, WorkerUsage

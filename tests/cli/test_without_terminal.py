@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.cli import learn_command
+from drlpp.cli.learning import learn_command
 from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.io.progress_lines import said_while_it_lasts

@@ -12,8 +12,8 @@ from drlpp.costs.analytic_model import predict
 from drlpp.costs.contracted_profile import ContractedGraph
 from drlpp.costs.estimated_profile import estimate_profile
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
-from drlpp.exporting.cut_at import CutAt
-from drlpp.exporting.module_cuts import contracted_at
+from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Stage
 from drlpp.planners import PlanningProblem, plan

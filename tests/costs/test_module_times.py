@@ -14,9 +14,9 @@ from torch.profiler import profile as profiler
 
 from drlpp import InvalidInput, ModelReference
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.kineto_trace import read_trace
-from drlpp.costs.module_times import profile_of_modules, read_module_times
-from drlpp.costs.profile_files import read_profile
+from drlpp.costs.files.kineto_trace import read_trace
+from drlpp.costs.files.module_times import profile_of_modules, read_module_times
+from drlpp.costs.files.profile_files import read_profile
 from tests.support.programs.shell import Shell
 
 MODEL = "tests.exporting.decoder:decoder"

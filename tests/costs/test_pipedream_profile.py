@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile

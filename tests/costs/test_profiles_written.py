@@ -11,9 +11,9 @@ import pytest
 
 from drlpp import PlanningProblem, Workload, read_placement
 from drlpp.costs.analytic_model import predict
-from drlpp.costs.pipedream_profile import read_pipedream_profile
-from drlpp.costs.pipedream_writer import write_pipedream_profile
-from drlpp.costs.profile_files import read_profile
+from drlpp.costs.files.pipedream_profile import read_pipedream_profile
+from drlpp.costs.files.pipedream_writer import write_pipedream_profile
+from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.io.documents import write_document
 from drlpp.placement.placement import Placement, Stage

@@ -8,10 +8,10 @@ from torch import nn
 from drlpp import InvalidInput, ModelReference
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.capturing.graph import OpGraph
-from drlpp.exporting import deepspeed, torchtitan
-from drlpp.exporting.foreign_layout import megatron_stages, read_layout
-from drlpp.exporting.megatron import layer_counts, layout_string
-from drlpp.exporting.module_layout import ModuleLayout, layers_of, nearest_layout, units_of
+from drlpp.exporting.layouts import deepspeed, torchtitan
+from drlpp.exporting.layouts.foreign_layout import megatron_stages, read_layout
+from drlpp.exporting.layouts.megatron import layer_counts, layout_string
+from drlpp.exporting.layouts.module_layout import ModuleLayout, layers_of, nearest_layout, units_of
 from drlpp.exporting.nearest import Nearest
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement

@@ -10,13 +10,19 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.estimated_profile import estimate_profile
-from drlpp.exporting import deepspeed, torchtitan
-from drlpp.exporting.deepspeed import deepspeed_text
-from drlpp.exporting.megatron import layout_string, megatron_text
-from drlpp.exporting.module_layout import ModuleLayout, Unit, layers_of, nearest_layout, units_of
+from drlpp.exporting.layouts import deepspeed, torchtitan
+from drlpp.exporting.layouts.deepspeed import deepspeed_text
+from drlpp.exporting.layouts.megatron import layout_string, megatron_text
+from drlpp.exporting.layouts.module_layout import (
+    ModuleLayout,
+    Unit,
+    layers_of,
+    nearest_layout,
+    units_of,
+)
+from drlpp.exporting.layouts.torchtitan import write_torchtitan
+from drlpp.exporting.layouts.vllm import vllm_text
 from drlpp.exporting.nearest import Nearest
-from drlpp.exporting.torchtitan import write_torchtitan
-from drlpp.exporting.vllm import vllm_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.schedule.method import Method

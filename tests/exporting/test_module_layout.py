@@ -9,9 +9,9 @@ from torch import nn
 from drlpp.capturing.capture import capture
 from drlpp.costs.estimated_profile import estimate_profile
 from drlpp.errors import InvalidInput
-from drlpp.exporting.deepspeed import CONTAINERS
 from drlpp.exporting.flushing import flushing
-from drlpp.exporting.module_layout import Unit, layers_of, nearest_layout, units_of
+from drlpp.exporting.layouts.deepspeed import CONTAINERS
+from drlpp.exporting.layouts.module_layout import Unit, layers_of, nearest_layout, units_of
 from drlpp.exporting.nearest import Nearest, nearest_chain
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate

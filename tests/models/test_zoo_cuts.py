@@ -11,7 +11,7 @@ from drlpp.models.zoo import ZOO
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, run_reference
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.schedule.method import Method

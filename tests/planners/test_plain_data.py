@@ -10,7 +10,7 @@ import pytest
 
 import drlpp
 from drlpp import InvalidInput, Placement, Workload, simulate
-from drlpp.costs.cost_table import profile_of_table, read_cost_table, write_cost_table
+from drlpp.costs.files.cost_table import profile_of_table, read_cost_table, write_cost_table
 from drlpp.errors import NothingFits
 from drlpp.placement.placement import Stage
 from drlpp.specs.cluster import Link, local_cluster

@@ -10,7 +10,7 @@ from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.cli.showing.layout_report import layout_line
 from drlpp.comparison.contenders import YOURS
 from drlpp.errors import InvalidInput
-from drlpp.exporting.foreign_layout import read_layout
+from drlpp.exporting.layouts.foreign_layout import read_layout
 from drlpp.planners import Plan, Proposal, Solution, played
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate

@@ -40,9 +40,9 @@ def convert_profile(
 ) -> dict[str, Any]:
     """Write what a model costs in another format."""
     from drlpp.cli.planning.planning_input import read_cluster
-    from drlpp.costs.cost_table import write_cost_table
-    from drlpp.costs.pipedream_writer import write_pipedream_profile
-    from drlpp.costs.profile_files import read_profile
+    from drlpp.costs.files.cost_table import write_cost_table
+    from drlpp.costs.files.pipedream_writer import write_pipedream_profile
+    from drlpp.costs.files.profile_files import read_profile
     from drlpp.io.documents import write_document
     from drlpp.planners.milp.partitioning_writer import write_partitioning_instance
 

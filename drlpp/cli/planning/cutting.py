@@ -8,8 +8,8 @@ from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.costs.contracted_profile import ContractedGraph
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.exporting.cut_at import CutAt
-from drlpp.exporting.module_cuts import contracted_at
+from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.formatting import seconds_text
 from drlpp.planners import Plan, PlanningProblem, Proposal, best_simulated, plan, played
 from drlpp.schedule.method import Method

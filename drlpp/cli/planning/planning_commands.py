@@ -36,7 +36,7 @@ from drlpp.cli.command_line import (
 )
 from drlpp.cli.common_options import with_common_options
 from drlpp.errors import InvalidInput
-from drlpp.exporting.cut_at import CutAt
+from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.schedule.method import DeviceChoice
 
 if TYPE_CHECKING:

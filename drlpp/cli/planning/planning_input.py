@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.profile import Profile
-from drlpp.costs.profile_files import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.io.documents import first_problem, read_document, read_mapping

@@ -14,8 +14,8 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from drlpp.cli.planning.planning_input import PlanningInput
-from drlpp.costs.pipedream_writer import write_pipedream_profile
-from drlpp.costs.workload_graph import graph_of_workload
+from drlpp.costs.files.pipedream_writer import write_pipedream_profile
+from drlpp.costs.files.workload_graph import graph_of_workload
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.io.formatting import seconds_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from drlpp.capturing.capture import capture
-from drlpp.costs.kineto_trace import read_trace
-from drlpp.costs.module_times import profile_of_modules, read_module_times
+from drlpp.costs.files.kineto_trace import read_trace
+from drlpp.costs.files.module_times import profile_of_modules, read_module_times
 from drlpp.costs.profile import Profile
 from drlpp.models.model_reference import ModelReference
 

@@ -17,7 +17,7 @@ from drlpp.agents.pretraining.reinforcement import evaluate_rollout, sample_roll
 from drlpp.agents.pretraining.training import greedy_gaps
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import load_weights
-from drlpp.cli.pretrain import app
+from drlpp.cli.learning.pretrain import app
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.search.random_search import random_placement

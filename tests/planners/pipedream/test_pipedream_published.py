@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.costs.workload import Workload
 from drlpp.planners.pipedream.pipedream import Cuts, Variant, pipedream
 from drlpp.planners.problem.problem import PlanningProblem, Solution

@@ -177,7 +177,7 @@ def test_more_minibatches_than_a_loader_has_are_refused_before_the_folder_is_cla
 def test_a_held_out_stream_without_an_end_is_refused(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drlpp.runtime.training.training_data._MOST_HELD_OUT_SAMPLES", 100)
+    monkeypatch.setattr("drlpp.runtime.training.data.training_data._MOST_HELD_OUT_SAMPLES", 100)
     train, _ = loaders_for(data_for(captured))
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
     with pytest.raises(InvalidInput, match="more than 100 samples and has no length"):

@@ -32,7 +32,7 @@ from drlpp.runtime import (
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
-from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec

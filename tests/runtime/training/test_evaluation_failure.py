@@ -20,7 +20,7 @@ from drlpp.runtime import (
     TrainerCallbacks,
     TrainingResult,
 )
-from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
+from drlpp.runtime.training.checkpoints.evaluation_file import evaluation_of, write_evaluation
 from drlpp.schedule.method import Method
 from tests.support.in_turns import in_turns
 from tests.support.training.killing import killed_after_saving

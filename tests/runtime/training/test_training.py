@@ -11,7 +11,7 @@ from drlpp.errors import InvalidInput, TrialTimeout
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import TrainerCallbacks
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
-from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
@@ -272,7 +272,7 @@ def test_any_seed_of_torch_orders_the_samples(
 
 
 def test_large_samples_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drlpp.runtime.training.samples_in_memory._MOST_HASHED_BYTES", 1000)
+    monkeypatch.setattr("drlpp.runtime.training.data.samples_in_memory._MOST_HASHED_BYTES", 1000)
 
     def fingerprint(inputs: Tensor, targets: Tensor) -> str | None:
         samples = Samples((inputs,), targets)

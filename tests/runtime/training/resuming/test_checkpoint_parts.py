@@ -15,7 +15,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, Deployment, TrainerCallbacks
 from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.session.worker_session import PartsWritten
-from drlpp.runtime.training.checkpoint_store import weights_of
+from drlpp.runtime.training.checkpoints.checkpoint_store import weights_of
 from drlpp.schedule.method import Method
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import placement_file, same, train

@@ -11,7 +11,7 @@ from drlpp.errors import InvalidFile, NotFinite
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.stage.finite_weights import check_finite
-from drlpp.runtime.training.checkpoint import read_training_checkpoint
+from drlpp.runtime.training.checkpoints.checkpoint import read_training_checkpoint
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, train
 

@@ -110,7 +110,7 @@ def _race_to_loss(
     job: Job, session: ClusterSession, memory: MeasurementMemory, data: RaceData
 ) -> None:
     """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
-    from drlpp.cli.race_command import run_and_report
+    from drlpp.cli.learning.race_command import run_and_report
     from drlpp.comparison.contenders import Contender
     from drlpp.training_race.race_to_loss import RaceOptions
 
@@ -207,7 +207,7 @@ def _compare(
     job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
-    from drlpp.cli.layouts import measured_lines
+    from drlpp.cli.learning.layouts import measured_lines
     from drlpp.cli.showing.tables import describe
     from drlpp.comparison.compare import compare
     from drlpp.comparison.contenders import Contender, Heat

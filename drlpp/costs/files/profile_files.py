@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drlpp.costs.cost_table import read_cost_table
-from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.files.cost_table import read_cost_table
+from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.costs.profile import Profile
 from drlpp.io.documents import read_document
 

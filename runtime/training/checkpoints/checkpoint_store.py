@@ -20,7 +20,7 @@ from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, wri
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.session.worker_session import PartsWritten
 from drlpp.runtime.stage.finite_weights import check_finite
-from drlpp.runtime.training.checkpoint import (
+from drlpp.runtime.training.checkpoints.checkpoint import (
     TrainingCheckpoint,
     checked_checkpoint,
     read_training_checkpoint,

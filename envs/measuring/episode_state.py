@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-from drlpp.envs.measurer import Measurer
-from drlpp.envs.memory import MeasurementMemory
+from drlpp.envs.measuring.measurer import Measurer
+from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document
 from drlpp.io.quantities import Count

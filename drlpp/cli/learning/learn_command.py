@@ -39,11 +39,11 @@ from drlpp.cli.command_line import (
 )
 from drlpp.cli.common_options import keep_options, with_common_options
 from drlpp.cli.emulated_speeds import workers_and_speeds
-from drlpp.cli.learning_job import Job, run_job
+from drlpp.cli.learning.learning_job import Job, run_job
+from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
-from drlpp.cli.run_record import run_record
 from drlpp.errors import InvalidInput
-from drlpp.exporting.cut_at import CutAt
+from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
 
@@ -152,9 +152,9 @@ def learn(
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, GuidedDRLPP, hyperparameters_of
     from drlpp.capturing.capture import capture
-    from drlpp.cli.layouts import layout_contenders
+    from drlpp.cli.learning.layouts import layout_contenders
     from drlpp.comparison.contenders import RIVALS
-    from drlpp.exporting.module_cuts import contracted_at
+    from drlpp.exporting.layouts.module_cuts import contracted_at
     from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust

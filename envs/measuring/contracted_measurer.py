@@ -6,14 +6,14 @@ from typing import Any, Self
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.contracted_profile import ContractedGraph
-from drlpp.envs.measurer import Measurer
+from drlpp.envs.measuring.measurer import Measurer
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome
 from drlpp.schedule.method import Method
 
 
 class ContractedMeasurer:
-    """A :class:`~drlpp.envs.measurer.Measurer` whose graph is another's, contracted.
+    """A :class:`~drlpp.envs.measuring.measurer.Measurer` whose graph is another's, contracted.
 
     Args:
         measurer: measures placements of the original.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drlpp.exporting.megatron import layer_counts
-from drlpp.exporting.module_layout import ModuleLayout
+from drlpp.exporting.layouts.megatron import layer_counts
+from drlpp.exporting.layouts.module_layout import ModuleLayout
 
 
 def vllm_text(layout: ModuleLayout, notes: tuple[str, ...]) -> str:

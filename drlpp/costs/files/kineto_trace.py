@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from drlpp.costs.module_times import ModuleTimes
+from drlpp.costs.files.module_times import ModuleTimes
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import read_text
 

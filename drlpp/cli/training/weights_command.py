@@ -23,7 +23,7 @@ def write_weights(
     ),
 ) -> dict[str, Any]:
     """Write the weights of a checkpoint as one model.safetensors."""
-    from drlpp.runtime.training.exported_weights import export_weights
+    from drlpp.runtime.training.checkpoints.exported_weights import export_weights
 
     count = export_weights(checkpoint, output)
     build_console().print(f"{count} tensors written to {output}", soft_wrap=True)

@@ -12,7 +12,7 @@ from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch, bad_samples, named_tensors
 from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.training_data import TrainingData, bytes_of, epoch_seed
+from drlpp.runtime.training.data.training_data import TrainingData, bytes_of, epoch_seed
 from drlpp.specs.batches import chosen, joined, tensors_in
 from drlpp.specs.data import Data, Samples
 

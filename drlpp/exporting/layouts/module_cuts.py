@@ -6,9 +6,9 @@ from torch import nn
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.contracted_profile import ContractedGraph
-from drlpp.exporting import deepspeed
-from drlpp.exporting.cut_at import CutAt
-from drlpp.exporting.module_layout import layers_of, units_of
+from drlpp.exporting.layouts import deepspeed
+from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts.module_layout import layers_of, units_of
 
 
 def contracted_at(module: nn.Module, graph: OpGraph, cut_at: CutAt) -> ContractedGraph:

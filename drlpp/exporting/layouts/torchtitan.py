@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from drlpp.exporting.module_layout import ModuleLayout
+from drlpp.exporting.layouts.module_layout import ModuleLayout
 from drlpp.exporting.torch_schedule import chain_schedule, computations, csv_text
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from torch import nn
 
-from drlpp.exporting.module_layout import ModuleLayout
+from drlpp.exporting.layouts.module_layout import ModuleLayout
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Whose children are layers of their own in the list that DeepSpeed divides."""

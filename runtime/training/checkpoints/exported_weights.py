@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from drlpp.errors import InvalidFile, StorageFailure
 from drlpp.io.documents import replacing
-from drlpp.runtime.training.checkpoint_store import weights_of
+from drlpp.runtime.training.checkpoints.checkpoint_store import weights_of
 
 
 def export_weights(checkpoint: str | Path, path: str | Path) -> int:

@@ -1,6 +1,6 @@
 """Pre-train the policy that fits every model and cluster.
 
-python -m drlpp.cli.pretrain --out agents/pretrained/transfer.safetensors --minutes 35
+python -m drlpp.cli.learning.pretrain --out agents/pretrained/transfer.safetensors --minutes 35
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(
         learning_rate=learning_rate,
     )
     network, notes = pretrain(options, report)
-    command = f"python -m drlpp.cli.pretrain --out {shlex.quote(out.name)}"
+    command = f"python -m drlpp.cli.learning.pretrain --out {shlex.quote(out.name)}"
     command += f" --minutes {minutes:g} --seed {seed}"
     if start is not None:
         command += f" --start {shlex.quote(start.name)}"
@@ -58,4 +58,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_program(app, "drlpp.cli.pretrain")
+    run_program(app, "drlpp.cli.learning.pretrain")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.cost_table import read_cost_table
 from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.files.cost_table import read_cost_table
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidFile, InvalidInput
 
@@ -71,7 +71,7 @@ def profile_of_modules(times: ModuleTimes, graph: OpGraph, batch_size: int) -> P
 
 
 def read_module_times(path: Path, modules: Iterable[str]) -> ModuleTimes:
-    """Read a table of costs (:mod:`drlpp.costs.cost_table`) whose names are modules of a model.
+    """Read a table of costs (:mod:`~drlpp.costs.files.cost_table`) whose names are modules.
 
     A ``*`` stands for any one part of a name, so ``layers.*`` is every layer, and each takes what
     the row says.

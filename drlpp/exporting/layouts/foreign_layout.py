@@ -25,8 +25,8 @@ from torch import nn
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput, InvalidPlacement
-from drlpp.exporting import deepspeed
-from drlpp.exporting.module_layout import Unit, layers_of, units_of
+from drlpp.exporting.layouts import deepspeed
+from drlpp.exporting.layouts.module_layout import Unit, layers_of, units_of
 from drlpp.io.documents import read_text
 from drlpp.placement.placement import Placement
 

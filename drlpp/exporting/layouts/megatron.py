@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from drlpp.exporting.module_layout import ModuleLayout
+from drlpp.exporting.layouts.module_layout import ModuleLayout
 
 
 def layer_counts(layout: ModuleLayout) -> list[int]:

@@ -34,8 +34,8 @@ from drlpp.cli.command_line import (
 )
 from drlpp.cli.common_options import keep_options
 from drlpp.cli.emulated_speeds import workers_and_speeds
+from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
-from drlpp.cli.run_record import run_record
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 
@@ -123,7 +123,7 @@ def race_model(
 ) -> dict[str, Any]:
     """Train candidates in turns on your data, plain PyTorch among them, until one is first."""
     from drlpp.capturing.capture import capture
-    from drlpp.cli.layouts import layout_contenders
+    from drlpp.cli.learning.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession
     from drlpp.schedule.method import choose_method

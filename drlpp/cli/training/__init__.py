@@ -1,0 +1,1 @@
+"""What `drlpp train` plans, tells and reports."""

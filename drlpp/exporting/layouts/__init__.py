@@ -1,0 +1,1 @@
+"""Cuts between modules, and the layouts of programs that make no others."""

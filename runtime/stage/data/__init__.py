@@ -1,0 +1,1 @@
+"""Where the inputs and targets of a minibatch come from."""

@@ -1,0 +1,1 @@
+"""What a training keeps, and how it is read again."""

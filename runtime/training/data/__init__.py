@@ -1,0 +1,1 @@
+"""What is trained on and evaluated on."""
