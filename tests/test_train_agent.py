@@ -322,6 +322,7 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
     assert not out.exists()
 
 
+@pytest.mark.system
 def test_emulated_accelerators_are_named_and_resumed_as_they_were(tmp_path: Path) -> None:
     out = finish(tmp_path, 1, *BRIEF, "--speeds", "1,0.5")
     assert "emulated: 2 accelerators of speeds" in out

@@ -149,6 +149,7 @@ def test_nothing_is_imported_before_everything_is_settled(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.system
 def test_who_trusts_all_packages_trains(shell: Shell, write: Callable[..., Path]) -> None:
     path = write("first_trap:perceptron", "second_trap:Lion")
     trust = ["--trust", "first_trap", "--trust", "second_trap"]

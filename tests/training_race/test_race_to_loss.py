@@ -31,6 +31,7 @@ from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.race_to_loss import RaceOptions, race_to_loss
 from drlpp.training_race.training_race_file import TrainingRace
 from drlpp.training_race.winner import keep_winner
+from tests.support.in_turns import fast_are
 from tests.support.models.classified_points import NAME, classifier, data, points
 from tests.support.training.pipelines import in_a_row
 
@@ -48,7 +49,9 @@ def cluster(session: ClusterSession) -> Cluster:
     return session.profile(repeats=2)[1]
 
 
-@pytest.mark.parametrize("method", [Method(), Method(microbatches=2), Method(accumulate=2)])
+@pytest.mark.parametrize(
+    "method", fast_are([Method()], [Method(), Method(microbatches=2), Method(accumulate=2)])
+)
 def test_pauses_change_nothing(session: ClusterSession, tmp_path: Path, method: Method) -> None:
     """Bit for bit, though others use the workers meanwhile; 12 minibatches make an epoch."""
     plan = session.plan(in_a_row(session.graph, 0, 1), method)
@@ -204,6 +207,7 @@ def test_data_may_come_from_loaders(session: ClusterSession, tmp_path: Path) -> 
     assert len(first) > 2
 
 
+@pytest.mark.system
 def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
     out = tmp_path / "race"
     arguments = [

@@ -99,7 +99,7 @@ def test_a_run_is_repeated_by_its_seed() -> None:
     runs = []
     for seed in (0, 0, 1):
         env = environment()
-        learn(env, 10, seed, evaluations=20)
+        learn(env, 5, seed, evaluations=20)
         runs.append(list(env.outcomes))
     assert runs[0] == runs[1] != runs[2]
 
@@ -107,7 +107,7 @@ def test_a_run_is_repeated_by_its_seed() -> None:
 def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "measurements.jsonl"
     env = environment(path)
-    agent = learn(env, 10)
+    agent = learn(env, 6)
     saved = io.BytesIO()
     agent.save(saved)
     saved.seek(0)
@@ -117,9 +117,9 @@ def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path
     for name, value in agent.policy.state_dict().items():
         assert torch.equal(value, loaded.policy.state_dict()[name])
     assert loaded.search == agent.search
-    loaded.learn(10_000, MeasurementBudgetCallback(again.memory, 14), reset_num_timesteps=False)
-    assert again.memory.distinct == 14
-    assert list(again.outcomes)[:10] == list(env.outcomes)
+    loaded.learn(10_000, MeasurementBudgetCallback(again.memory, 8), reset_num_timesteps=False)
+    assert again.memory.distinct == 8
+    assert list(again.outcomes)[:6] == list(env.outcomes)
     # Nothing was asked for twice.
     assert again.memory.hits == 0
     # The policy may answer with anything, but the answer for keeps is the fastest measured.
@@ -135,8 +135,8 @@ def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path
 )
 def test_every_part_can_be_left_out(switch: str) -> None:
     env = environment()
-    agent = learn(env, 8, evaluations=20, **{switch: False})
-    assert env.memory.distinct == 8
+    agent = learn(env, 5, evaluations=20, **{switch: False})
+    assert env.memory.distinct == 5
     if switch == "practice":
         assert agent._n_updates == 0
     if switch == "planners":
@@ -153,11 +153,11 @@ def test_the_search_ends_when_it_has_settled() -> None:
 def test_several_environments_take_turns() -> None:
     envs = DummyVecEnv([environment, environment])
     agent = QUICK.build(envs, seed=0)
-    agent.learn(16)
+    agent.learn(8)
     one, other = envs.get_attr("outcomes")
-    assert len(one) == len(other) == 8
+    assert len(one) == len(other) == 4
     assert not set(one) & set(other)
-    assert agent.num_timesteps == 16
+    assert agent.num_timesteps == 8
 
 
 class FailingCluster(SimulatedCluster):
@@ -176,7 +176,7 @@ def test_placements_that_fail_are_learned_from() -> None:
     profile, measurer = problem()
     failing = FailingCluster(profile, measurer.cluster)
     env = PlacementEnv(MeasurementMemory(failing), declared=CostPrior.of(profile, measurer.cluster))
-    learn(env, 40)
+    learn(env, 40, evaluations=20, draws=2)
     best = env.memory.best()
     assert best is not None
     assert len(best[0].placement.stages) <= 2
@@ -192,7 +192,7 @@ def test_evaluation_and_the_environment_without_a_declaration(tmp_path: Path) ->
     evaluation = EvalCallback(
         environment(), n_eval_episodes=1, eval_freq=5, best_model_save_path=str(tmp_path), verbose=0
     )
-    agent.learn(12, evaluation)
+    agent.learn(6, evaluation)
     assert np.isfinite(evaluation.best_mean_reward)
     assert (tmp_path / "best_model.zip").exists()
 

@@ -96,6 +96,7 @@ def test_typed_tables_agree_with_the_papers_words() -> None:
         assert used[data, method] / used[data, "GPipe"] == pytest.approx(gain, abs=0.05)
 
 
+@pytest.mark.slow
 def test_the_runtime_holds_the_versions_of_table_ii() -> None:
     found = list(pipeoptim.measure_memory(short=True))
     assert len(found) == len(pipeoptim.METHODS) * pipeoptim.STAGES

@@ -252,7 +252,7 @@ def test_the_same_problem_gives_the_same_plan(data: st.DataObject, accelerators:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("hosts", [1, 3])
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_no_other_planner_is_faster(hosts: int, data: st.DataObject) -> None:
     _check_no_other_is_faster(hosts, data)
 

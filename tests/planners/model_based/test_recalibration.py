@@ -65,7 +65,7 @@ def test_proposals_are_valid_new_and_no_worse_than_planners(seed: int) -> None:
     profile = generate("layered", 14, seed)
     truth = SimulatedCluster(profile, local_cluster(3, SLOW))
     declared = PlanningProblem(Workload.of(wrong(profile, seed)), local_cluster(3, DECLARED))
-    found = search(truth, declared, 12, Options(evaluations=60))
+    found = search(truth, declared, 10, Options(evaluations=60, draws=4))
     best = found.best(1)[0][1]
     for name in ("exact", "pipedream", "data-parallel"):
         outcome = truth.measure(PLANNERS[name](declared).placement)
@@ -75,7 +75,7 @@ def test_proposals_are_valid_new_and_no_worse_than_planners(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("operators", "accelerators", "measurements", "evaluations", "most"),
-    [(12, 3, 8, 300, 300), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
+    [(12, 3, 8, 120, 120), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
 )
 def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
     operators: int, accelerators: int, measurements: int, evaluations: int, most: int
@@ -116,7 +116,7 @@ def test_undeclared_speeds_are_found_as_well_as_if_they_were_told() -> None:
 def test_failed_placements_are_not_proposed_again_and_never_best() -> None:
     profile = generate("chain", 10, 0)
     declared = PlanningProblem(Workload.of(profile), local_cluster(3, SLOW))
-    found = Recalibration(declared, options=Options(evaluations=40))
+    found = Recalibration(declared, options=Options(evaluations=40, draws=4))
     failed = set()
     for _ in range(4):
         for candidate in found.propose(2):

@@ -90,7 +90,7 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
 
 @pytest.mark.parametrize(
     ("method", "shape", "optimizer"),
-    in_turns(ASYNCHRONOUS, SHAPES, ["sgd", "adamw"], one_of=6),
+    in_turns(ASYNCHRONOUS, SHAPES, ["sgd", "adamw"], one_of=8),
 )
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -100,7 +100,7 @@ def test_asynchronous_weights_equal_the_reference(
 
 @pytest.mark.parametrize(
     ("method", "shape", "microbatches"),
-    in_turns(ASYNCHRONOUS, ["straight", "replicated", "branching"], [2, 4], one_of=7),
+    in_turns(ASYNCHRONOUS, ["straight", "replicated", "branching"], [2, 4], one_of=10),
 )
 def test_weights_of_divided_minibatches_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, microbatches: int
@@ -161,7 +161,7 @@ PREDICTING = [
 
 
 @pytest.mark.parametrize(
-    ("predicting", "optimizer"), in_turns(PREDICTING, WITHOUT_SIGNS, one_of=5), ids=words
+    ("predicting", "optimizer"), in_turns(PREDICTING, WITHOUT_SIGNS, one_of=8), ids=words
 )
 def test_predictions_for_every_optimizer_equal_the_reference(
     captured: CapturedModel,
@@ -186,7 +186,7 @@ MUON_METHODS = {
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it")
-@pytest.mark.parametrize(("method", "shape"), in_turns(MUON_METHODS, SHAPES, one_of=4))
+@pytest.mark.parametrize(("method", "shape"), in_turns(MUON_METHODS, SHAPES, one_of=6))
 def test_muon_equals_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str
 ) -> None:
@@ -254,7 +254,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=4), ids=str)
+@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=6), ids=str)
 def test_options_of_a_method_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:

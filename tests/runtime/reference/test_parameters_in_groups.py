@@ -99,7 +99,7 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
 
 
 @pytest.mark.parametrize(
-    ("method", "shape", "optimizer"), in_turns(METHODS, SHAPES, OPTIMIZERS, one_of=9)
+    ("method", "shape", "optimizer"), in_turns(METHODS, SHAPES, OPTIMIZERS, one_of=16)
 )
 def test_groups_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -185,7 +185,8 @@ def _plain(module: nn.Module, optimizer: str) -> list[torch.optim.Optimizer]:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "stages"), in_turns([name for name in OPTIMIZERS if name != "lion"], [2, 4])
+    ("optimizer", "stages"),
+    in_turns([name for name in OPTIMIZERS if name != "lion"], [2, 4], one_of=3),
 )
 def test_flushed_groups_equal_torchs_own(optimizer: str, stages: int) -> None:
     """The user's module, torch's ``param_groups`` and a ``LambdaLR``: nothing here is ours."""

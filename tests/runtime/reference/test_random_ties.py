@@ -48,7 +48,7 @@ def candidates(draw: st.DrawFn, captured: CapturedModel) -> Candidate:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 def test_workers_equal_the_reference(session: ClusterSession, data: st.DataObject) -> None:
     candidate = data.draw(candidates(session.captured))
     pipeline = candidate.placement.pipeline(session.graph)

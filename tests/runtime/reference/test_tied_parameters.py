@@ -72,7 +72,7 @@ def test_every_placement_has_stages_that_share_parameters(
 
 
 @pytest.mark.parametrize(
-    ("method", "shape", "optimizer"), in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=5)
+    ("method", "shape", "optimizer"), in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=7)
 )
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -81,7 +81,7 @@ def test_asynchronous_weights_equal_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("method", "shape", "optimizer"), in_turns(FLUSHING, SHAPES, OPTIMIZERS, one_of=4)
+    ("method", "shape", "optimizer"), in_turns(FLUSHING, SHAPES, OPTIMIZERS, one_of=6)
 )
 def test_synchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -89,7 +89,7 @@ def test_synchronous_weights_equal_the_reference(
     _check(captured, session, shape, FLUSHING[method], OPTIMIZERS[optimizer])
 
 
-@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, SHAPES))
+@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, SHAPES, one_of=4))
 def test_synchronous_weights_equal_plain_training(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str
 ) -> None:
@@ -136,7 +136,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=3), ids=str)
+@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=5), ids=str)
 def test_options_of_a_method_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:
