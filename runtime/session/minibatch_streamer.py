@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from drlpp.errors import DataError
+from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.ipc.commands import Reading, Stream
+from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.stage.data.streaming import write_chunk
-from drlpp.specs.data import Samples
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.specs.batches import tensors_in
+from drlpp.specs.data import Samples, kinds_of
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.session_files import SessionFiles
+    from drlpp.runtime.session.worker_group import WorkerGroup
 
 _AHEAD = 4
 _CHUNK_BYTES = 1 << 20
@@ -100,3 +106,29 @@ class MinibatchStreamer:
         for number in range(self._removed, min(chunk, self._written)):
             self.files.remove(self.stream.file_of(number))
             self._removed = number + 1
+
+
+@contextmanager
+def feeding(
+    group: WorkerGroup,
+    pipeline: Pipeline,
+    options: RunOptions,
+    minibatches: int,
+    first: int,
+) -> Iterator[MinibatchStreamer | None]:
+    """Provide the feed of a run that begins with minibatch ``first``; None if it loads nothing."""
+    if options.loaded is None:
+        yield None
+        return
+    task = group.captured.task
+    bytes_ = sum(tensor.nbytes for tensor in tensors_in((task.inputs, task.targets)))
+    stream = Stream(group.new_name("stream"), chunk_minibatches(bytes_), first)
+    shapes = [kinds_of((m.task.inputs, m.task.targets)) for m in group.captured.in_all_shapes]
+
+    def bucket_of(minibatch: Samples) -> int:
+        return shapes.index(kinds_of(tuple(minibatch))) if len(shapes) > 1 else 0
+
+    left = minibatches - first
+    feed = MinibatchStreamer(stream, options.loaded, left, pipeline.workers, group.files, bucket_of)
+    with suspended_sigchld_handler(), closing(feed):
+        yield feed

@@ -74,6 +74,7 @@ class WorkerGroup:
         place: says where the workers run: by default on this machine.
 
     Attributes:
+        captured: the model.
         size: number of workers.
         hosts: where they run.
         files: of the session.
@@ -100,7 +101,7 @@ class WorkerGroup:
         self.generation = 0
         self.longest_silence_seconds = 0.0
         self.stops = 0
-        self._captured = captured
+        self.captured = captured
         self._speeds = speeds
         self._device = device
         self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
@@ -423,7 +424,7 @@ class WorkerGroup:
     def use_samples(self, inputs: Batch, targets: Batch) -> None:
         """Give all workers, and those that replace them, samples to work on."""
         self.check_open()
-        task = self._captured.task
+        task = self.captured.task
         self._samples = (
             tensors_in(arranged_like(task.inputs, inputs, "inputs")),
             tensors_in(arranged_like(task.targets, targets, "targets")),
@@ -435,5 +436,5 @@ class WorkerGroup:
     @property
     def example_order(self) -> Tensor | None:
         """The order that makes minibatches out of the samples; None if they are one minibatch."""
-        batch = self._captured.task.batch_size
+        batch = self.captured.task.batch_size
         return None if len(self._samples[0][0]) == batch else torch.arange(batch).unsqueeze(0)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -20,12 +19,7 @@ from drlpp.models.model_reference import Model
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.deployment import (
-    Deployment,
-    DeploymentTimes,
-    deployment_commands,
-    merge_stages,
-)
+from drlpp.runtime.deploying.deployment import Deployment, DeploymentTimes, deployment_commands
 from drlpp.runtime.deploying.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for, known_choice
@@ -37,47 +31,25 @@ from drlpp.runtime.hosts.session_hosts import (
     hosts_for,
     hosts_on_ray,
 )
-from drlpp.runtime.ipc.commands import (
-    Collect,
-    Progress,
-    Release,
-    RunResult,
-    Stream,
-)
-from drlpp.runtime.ipc.tensor_file import read_checkpoint
+from drlpp.runtime.ipc.commands import Progress, Release, RunResult
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
-from drlpp.runtime.loading.loaders import suspended_sigchld_handler
-from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer, chunk_minibatches
+from drlpp.runtime.session.minibatch_streamer import feeding
+from drlpp.runtime.session.reading_state import (
+    PartsWritten,
+    read_checkpoint,
+    read_model,
+    store_parts,
+)
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
 from drlpp.schedule.actions import Action
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DeviceChoice, Method
-from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
-from drlpp.specs.batches import Batch, tensors_in
+from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import Cluster
-from drlpp.specs.data import Samples, kinds_of
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction
-
-
-class PartsWritten(NamedTuple):
-    """The files of a checkpoint that its workers have stored.
-
-    Attributes:
-        folder: that they are in.
-        workers: that have stored one each.
-        leaders: those of them with the weights of a stage.
-    """
-
-    folder: str
-    workers: tuple[int, ...]
-    leaders: tuple[int, ...]
-
-    def name_of(self, worker: int) -> str:
-        """Return the name of a worker's file."""
-        return f"{self.folder}/worker-{worker}.safetensors"
 
 
 class WorkerSession:
@@ -329,7 +301,7 @@ class WorkerSession:
         results: dict[int, RunResult] = {}
         rate = float(deployment.optimizer.value("lr"))
         performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
-        with self._feeding(options, deployment.pipeline, minibatches, start or 0) as feed:
+        with feeding(self._workers, deployment.pipeline, options, minibatches, start or 0) as feed:
             stream = feed.stream if feed else None
             segments = run_commands(plan, minibatches, rate, options, places, start, stream)
             for number, commands in enumerate(segments):
@@ -352,42 +324,12 @@ class WorkerSession:
             RunFailure: if the workers fail.
         """
         self._check_held(deployment)
-        with self._feeding(options, deployment.pipeline, minibatches, 0) as feed:
+        with feeding(self._workers, deployment.pipeline, options, minibatches, 0) as feed:
             stream = feed.stream if feed else None
             commands = evaluation_commands(
                 self.captured, deployment, minibatches, options.order, stream
             )
             return Evaluation.of(self._workers.execute(commands, feed=feed).values(), minibatches)
-
-    @contextmanager
-    def _feeding(
-        self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
-    ) -> Iterator[MinibatchStreamer | None]:
-        """Provide the feed of a run whose minibatches are loaded during the run."""
-        if options.loaded is None:
-            yield None
-            return
-        task = self.captured.task
-        bytes_ = sum(tensor.nbytes for tensor in tensors_in((task.inputs, task.targets)))
-        stream = Stream(self._workers.new_name("stream"), chunk_minibatches(bytes_), first)
-        feed = MinibatchStreamer(
-            stream,
-            options.loaded,
-            minibatches - first,
-            pipeline.workers,
-            self._workers.files,
-            self._bucket_of,
-        )
-        with suspended_sigchld_handler(), closing(feed):
-            yield feed
-
-    def _bucket_of(self, minibatch: Samples) -> int:
-        """Return which shape of the model's task a minibatch has, 0 for the first."""
-        shapes = [model.task for model in self.captured.in_all_shapes]
-        if len(shapes) == 1:
-            return 0
-        kinds = [kinds_of((task.inputs, task.targets)) for task in shapes]
-        return kinds.index(kinds_of(tuple(minibatch)))
 
     def use_samples(self, inputs: Batch, targets: Batch) -> None:
         """Work on these samples from now on; ``order`` in :meth:`run` refers to them.
@@ -402,9 +344,8 @@ class WorkerSession:
 
         Of replicas, the first one's buffers (running statistics) are taken.
         """
-        leaders = sorted({workers[0] for workers in deployment.pipeline.stages})
-        stages = self._collect(deployment, leaders, in_flight=False)
-        return merge_stages(self.captured, stages.values())
+        self._check_held(deployment)
+        return read_model(self._workers, deployment)
 
     def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
         """Return all that :meth:`deploy` needs to continue from here, for :func:`write_checkpoint`.
@@ -412,11 +353,8 @@ class WorkerSession:
         ``model`` and ``optimizer`` are those of :meth:`collect`, ``in_flight`` what every worker
         has in flight, which suits the same placement and method only.
         """
-        stages = self._collect(deployment, deployment.pipeline.workers, in_flight=True)
-        in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
-        leaders = [stages[workers[0]] for workers in deployment.pipeline.stages]
-        model, optimizer = merge_stages(self.captured, leaders)
-        return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
+        self._check_held(deployment)
+        return read_checkpoint(self._workers, deployment)
 
     def write_parts(self, deployment: Deployment, storage: str, folder: str) -> PartsWritten:
         """Let every worker store what :meth:`checkpoint` collects, all at the same time.
@@ -431,33 +369,7 @@ class WorkerSession:
             NotFinite: weights are not finite.
         """
         self._check_held(deployment)
-        leaders = tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
-        parts = PartsWritten(folder, tuple(deployment.pipeline.workers), leaders)
-        self._workers.command(
-            {
-                worker: Collect(
-                    f"stage-{worker}.safetensors",
-                    in_flight=True,
-                    storage=storage,
-                    name=parts.name_of(worker),
-                    weights=worker in leaders,
-                )
-                for worker in parts.workers
-            }
-        )
-        return parts
-
-    def _collect(
-        self, deployment: Deployment, workers: Sequence[int], *, in_flight: bool
-    ) -> dict[int, dict[str, Any]]:
-        self._check_held(deployment)
-        files = {worker: f"stage-{worker}.safetensors" for worker in workers}
-        self._workers.command({worker: Collect(file, in_flight) for worker, file in files.items()})
-        stages = {}
-        for worker, file in files.items():
-            stages[worker] = read_checkpoint(self._workers.files.fetch(worker, file))
-            self._workers.files.remove(file)
-        return stages
+        return store_parts(self._workers, deployment, storage, folder)
 
     def _check_held(self, deployment: Deployment) -> None:
         """Check that the workers hold this deployment: it is the last, and none was replaced."""

@@ -17,8 +17,8 @@ from drlpp.io.quantities import Count
 from drlpp.runtime.deploying.deployment import Deployment, merge_stages
 from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_tree
+from drlpp.runtime.session.reading_state import PartsWritten
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.session.worker_session import PartsWritten
 from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.training.checkpoints.checkpoint import (
     TrainingCheckpoint,

@@ -119,7 +119,9 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A file for every minibatch, and the other host removes all of them."""
-    monkeypatch.setattr("drlpp.runtime.session.worker_session.chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr(
+        "drlpp.runtime.session.minibatch_streamer.chunk_minibatches", lambda bytes_: 1
+    )
 
     def minibatches() -> Iterator[Samples]:
         inputs, targets = samples()

@@ -12,7 +12,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
-from drlpp.runtime.session import worker_session
+from drlpp.runtime.session import minibatch_streamer
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -142,7 +142,7 @@ def test_two_stages_on_an_accelerator_read_data_as_it_comes(
     captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first stage reads inputs long before the last, on the same worker, reads targets."""
-    monkeypatch.setattr(worker_session, "chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr(minibatch_streamer, "chunk_minibatches", lambda bytes_: 1)
     (inputs,), targets = samples()
     chosen = order(30)
     loaded = (Samples((inputs[indices],), targets[indices]) for indices in chosen)

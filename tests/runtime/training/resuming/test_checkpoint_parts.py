@@ -14,7 +14,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, Deployment, TrainerCallbacks
 from drlpp.runtime.ipc.shared_storage import storage_at
-from drlpp.runtime.session.worker_session import PartsWritten
+from drlpp.runtime.session.reading_state import PartsWritten
 from drlpp.runtime.training.checkpoints.checkpoint_store import weights_of
 from drlpp.schedule.method import Method
 from tests.support.in_turns import fast_are

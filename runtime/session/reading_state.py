@@ -1,0 +1,85 @@
+"""What the workers of a deployment hold, read back into this process or stored by each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from drlpp.runtime.deploying.deployment import Deployment, merge_stages
+from drlpp.runtime.ipc.commands import Collect
+from drlpp.runtime.ipc.tensor_file import read_checkpoint as read_tree
+from drlpp.runtime.session.worker_group import WorkerGroup
+
+
+class PartsWritten(NamedTuple):
+    """The files of a checkpoint that its workers have stored.
+
+    Attributes:
+        folder: that they are in.
+        workers: that have stored one each.
+        leaders: those of them with the weights of a stage.
+    """
+
+    folder: str
+    workers: tuple[int, ...]
+    leaders: tuple[int, ...]
+
+    def name_of(self, worker: int) -> str:
+        """Return the name of a worker's file."""
+        return f"{self.folder}/worker-{worker}.safetensors"
+
+
+def read_model(
+    group: WorkerGroup, deployment: Deployment
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the model's weights and buffers by name, and the optimizer's state by parameter."""
+    leaders = sorted({workers[0] for workers in deployment.pipeline.stages})
+    return merge_stages(group.captured, _read(group, leaders, in_flight=False).values())
+
+
+def read_checkpoint(group: WorkerGroup, deployment: Deployment) -> dict[str, Any]:
+    """Return the same, as ``model`` and ``optimizer``, and what every worker has ``in_flight``."""
+    stages = _read(group, deployment.pipeline.workers, in_flight=True)
+    in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
+    leaders = [stages[workers[0]] for workers in deployment.pipeline.stages]
+    model, optimizer = merge_stages(group.captured, leaders)
+    return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
+
+
+def _read(
+    group: WorkerGroup, workers: Sequence[int], *, in_flight: bool
+) -> dict[int, dict[str, Any]]:
+    files = {worker: _file_of(worker) for worker in workers}
+    group.command({worker: Collect(file, in_flight) for worker, file in files.items()})
+    stages = {}
+    for worker, file in files.items():
+        stages[worker] = read_tree(group.files.fetch(worker, file))
+        group.files.remove(file)
+    return stages
+
+
+def store_parts(
+    group: WorkerGroup, deployment: Deployment, storage: str, folder: str
+) -> PartsWritten:
+    """Let every worker store what it holds in a folder of a storage that all hosts reach."""
+    leaders = tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
+    parts = PartsWritten(folder, tuple(deployment.pipeline.workers), leaders)
+    group.command(
+        {
+            worker: Collect(
+                _file_of(worker),
+                in_flight=True,
+                storage=storage,
+                name=parts.name_of(worker),
+                weights=worker in leaders,
+            )
+            for worker in parts.workers
+        }
+    )
+    return parts
+
+
+def _file_of(worker: int) -> str:
+    return f"stage-{worker}.safetensors"
