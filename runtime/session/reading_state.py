@@ -36,21 +36,22 @@ def read_model(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the model's weights and buffers by name, and the optimizer's state by parameter."""
     leaders = sorted({workers[0] for workers in deployment.pipeline.stages})
-    return merge_stages(group.captured, _read(group, leaders, in_flight=False).values())
+    return merge_stages(group.captured, read_stages(group, leaders, in_flight=False).values())
 
 
 def read_checkpoint(group: WorkerGroup, deployment: Deployment) -> dict[str, Any]:
     """Return the same, as ``model`` and ``optimizer``, and what every worker has ``in_flight``."""
-    stages = _read(group, deployment.pipeline.workers, in_flight=True)
+    stages = read_stages(group, deployment.pipeline.workers, in_flight=True)
     in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
     leaders = [stages[workers[0]] for workers in deployment.pipeline.stages]
     model, optimizer = merge_stages(group.captured, leaders)
     return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
 
 
-def _read(
+def read_stages(
     group: WorkerGroup, workers: Sequence[int], *, in_flight: bool
 ) -> dict[int, dict[str, Any]]:
+    """Return what workers hold of their stages, with what is in flight or without."""
     files = {worker: _file_of(worker) for worker in workers}
     group.command({worker: Collect(file, in_flight) for worker, file in files.items()})
     stages = {}

@@ -12,7 +12,7 @@ from drlpp.runtime.hosts.host import WorkerHost
 from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.tensor_file import write_tree
-from drlpp.runtime.session.present_workers import PresentWorkers, naming_workers_of
+from drlpp.runtime.session.present_workers import PresentWorkers, asked
 
 
 class SessionFiles:
@@ -75,8 +75,7 @@ class SessionFiles:
         Raises:
             HostLost: it does not answer.
         """
-        with naming_workers_of(host):
-            host.publish(self.folder / file)
+        asked(host, host.publish, self.folder / file)
 
     def remove(self, file: str) -> None:
         """Remove a file here and on every host; processes that have it open can read on.
@@ -86,8 +85,7 @@ class SessionFiles:
         """
         (self.folder / file).unlink(missing_ok=True)
         for host in self._present.hosts:
-            with naming_workers_of(host):
-                host.remove(file)
+            asked(host, host.remove, file)
 
     def fetch(self, worker: int, file: str) -> Path:
         """Return the file that a worker wrote into the folder of its host.
@@ -96,8 +94,8 @@ class SessionFiles:
             HostLost: the host does not answer.
         """
         host = self._hosts.of_worker[worker]
-        with telling_of_temporary_files(), naming_workers_of(host):
-            return host.fetch(file)
+        with telling_of_temporary_files():
+            return asked(host, host.fetch, file)
 
     def close(self) -> None:
         """Remove the folder on this host."""

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection as mp_connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
+from drlpp.errors import InvalidInput, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
-from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
+from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.commands import (
     Collect,
@@ -35,7 +34,7 @@ from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
-from drlpp.runtime.session.present_workers import PresentWorkers, naming_workers_of
+from drlpp.runtime.session.present_workers import PresentWorkers, asked
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.pipeline import Pipeline
@@ -44,8 +43,6 @@ from drlpp.specs.batches import Batch, arranged_like, tensors_in
 _LOOK_SECONDS = 1.0
 _USUAL_SILENCES = 20
 """A trial has hung when nobody says anything for this many times the longest silence so far."""
-
-_Answer = TypeVar("_Answer")
 
 _MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
 
@@ -63,8 +60,8 @@ class WorkerGroup:
 
     They are started where that is necessary. After any failure all of them are replaced, because a
     communication group cannot be repaired. A host that is lost ends everything, unless its workers
-    are given up (:meth:`give_up`). While this process is stopped (Ctrl-Z), and its workers
-    with it, nobody waits: that counts as no silence, but in ``stops``.
+    are given up (``present``). While this process is stopped (Ctrl-Z), and its workers with it,
+    nobody waits: that counts as no silence, but in ``stops``.
 
     Args:
         captured: the model.
@@ -107,7 +104,6 @@ class WorkerGroup:
         self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
         self._names = 0
         self._closed = False
-        self._lost: HostLost | None = None
         self._silence_seconds = 0.0
         self._informed_generation = 0
         self._stages: Mapping[int, int] = {}
@@ -147,11 +143,11 @@ class WorkerGroup:
         self._inform()
 
     def _start(self) -> None:
-        with self._noting_lost_hosts(), telling_of_temporary_files():
-            if all(self._asked(host, host.is_whole) for host in self.present.hosts):
+        with self.present.noting_lost_hosts(), telling_of_temporary_files():
+            if all(asked(host, host.is_whole) for host in self.present.hosts):
                 return
             self._kill()
-            store = self._asked(self.present.hosts[0], self.present.hosts[0].open_store)
+            store = asked(self.present.hosts[0], self.present.hosts[0].open_store)
             before: Counter[str] = Counter()
             posts: dict[int, WorkerSpec] = {}
             for host in self.hosts.hosts:
@@ -167,9 +163,9 @@ class WorkerGroup:
                     )
                 before[host.name] += len(host.workers)
             for host in self.present.hosts:
-                self._asked(host, host.start, [posts[worker] for worker in self.present.of(host)])
+                asked(host, host.start, [posts[worker] for worker in self.present.of(host)])
             for host in self.present.hosts:
-                self._asked(host, host.finish_start)
+                asked(host, host.finish_start)
             self.generation += 1
             self._stages = {}
 
@@ -188,40 +184,13 @@ class WorkerGroup:
             return
         self._closed = True
         try:
-            self._end(self.hosts.hosts, lambda host: host.close())
+            self.present.end(self.hosts.hosts, lambda host: host.close())
         finally:
             self.hosts.release()
             self.files.close()
 
     def _kill(self) -> None:
-        self._end(self.present.hosts, lambda host: host.kill())
-
-    def _end(self, hosts: Sequence[WorkerHost], end: Callable[[WorkerHost], None]) -> None:
-        """End the workers on every host, also if one is lost; the next start raises that."""
-        for host in hosts:
-            try:
-                self._asked(host, end, host)
-            except HostLost as error:
-                self._lost = self._lost or error
-            except RunFailure as error:
-                # What it was asked before may have failed; the others have to end as well.
-                self._lost = self._lost or HostLost(str(error), host.workers)
-
-    def _asked(self, host: WorkerHost, what: Callable[..., _Answer], *given: Any) -> _Answer:
-        """Return what a host answers; if it is lost, that error names its workers."""
-        with naming_workers_of(host):
-            return what(*given)
-
-    # Doing without workers
-
-    def give_up(self, workers: Collection[int]) -> None:
-        """Do without these workers, whose host may be lost, until they are taken back."""
-        before = self.present.hosts
-        self.present.give_up(workers)
-        # A host that is lost answers after a long time, or never.
-        left = [host for host in before if self.present.of(host) or self._lost is None]
-        self._end(left, lambda host: host.kill())
-        self._lost = None
+        self.present.end(self.present.hosts, lambda host: host.kill())
 
     def take_back(self) -> tuple[int, ...]:
         """Count on the workers again that were given up and can be started; return their numbers.
@@ -239,17 +208,6 @@ class WorkerGroup:
         self._kill()
         self.present.take_back(returned)
         return returned
-
-    @contextmanager
-    def _noting_lost_hosts(self) -> Iterator[None]:
-        """Remember that a host is lost; raise that again instead of waiting for it."""
-        if self._lost is not None:
-            raise self._lost
-        try:
-            yield
-        except HostLost as error:
-            self._lost = error
-            raise
 
     # Commands
 
@@ -306,17 +264,17 @@ class WorkerGroup:
         feed: MinibatchStreamer | None = None,
     ) -> dict[int, Any]:
         try:
-            with self._noting_lost_hosts():
+            with self.present.noting_lost_hosts():
                 self._raise_if_ended(self._events(0))
                 for worker, command in commands.items():
                     host = self.hosts.of_worker[worker]
-                    self._asked(host, host.send, worker, command)
+                    asked(host, host.send, worker, command)
                 return self._wait_for_answers(set(commands), patience, on_progress, feed)
         except BaseException as error:
             self._kill()
             # A host that is cut off may be why nobody answers; killing its workers tells.
-            if isinstance(error, TrialTimeout) and self._lost is not None:
-                raise self._lost from None
+            if isinstance(error, TrialTimeout) and self.present.lost is not None:
+                raise self.present.lost from None
             raise
 
     def _wait_for_answers(
@@ -349,7 +307,7 @@ class WorkerGroup:
                         self._raise_if_one_ends(events)
                         # So does a host that is lost, whose workers can say nothing any more.
                         for host in self.present.hosts:
-                            self._asked(host, host.check)
+                            asked(host, host.check)
                         raise failed.error
                     case Answered(_, Progress() as progress):
                         if on_progress:
@@ -369,10 +327,10 @@ class WorkerGroup:
         left = patience
         while True:
             hosts = self.present.hosts
-            waitables = [w for host in hosts for w in self._asked(host, host.waitables)]
+            waitables = [w for host in hosts for w in asked(host, host.waitables)]
             ready, seconds = self._wait(waitables, min(left, _LOOK_SECONDS))
             left -= seconds
-            events = [e for host in hosts for e in self._asked(host, host.events, ready)]
+            events = [e for host in hosts for e in asked(host, host.events, ready)]
             if events or left <= 0:
                 return events
 

@@ -164,7 +164,7 @@ class WorkerSession:
 
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers from now on, and without their host if it has no others."""
-        self._workers.give_up(workers)
+        self._workers.present.give_up(workers)
 
     def take_back(self) -> tuple[int, ...]:
         """Count on the workers again that were given up and have returned; return their numbers.
