@@ -28,7 +28,8 @@ from benchmarks.report import terminal
 from benchmarks.speed.fastest import fastest_seconds
 from drlpp.cli.command_line import build_console
 from drlpp.costs.analytic_model import predict
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.placement import Placement, Stage
 from drlpp.simulator import simulate

@@ -15,55 +15,10 @@ import networkx
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.costs.profile import Profile
 from drlpp.costs.stage_work import Array, Indices, StageWork
+from drlpp.costs.tensors import TiedWeights, Transfer, ties_of, transfers_of
 from drlpp.schedule.method import DEFAULT_METHOD, Method
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A tensor that has to be sent where stages divide its ``members``.
-
-    Attributes:
-        members: the operator that makes it, then those that read it. ``len(workload)`` stands for
-            the loss, which is computed with the last stage.
-        forward_bytes: sent to the readers.
-        backward_bytes: of the gradient, sent back.
-    """
-
-    members: tuple[int, ...]
-    forward_bytes: float
-    backward_bytes: float
-
-    @property
-    def bytes_(self) -> float:
-        """The bytes sent both ways."""
-        return self.forward_bytes + self.backward_bytes
-
-
-@dataclass(frozen=True)
-class TiedWeights:
-    """Parameters that the same operators read.
-
-    A stage with some of the operators holds one copy. Stages with copies of what is trained sum its
-    gradients for every update (:mod:`drlpp.schedule.ties`).
-
-    Attributes:
-        names: of the parameters.
-        operators: that read them, two at least; each counts ``bytes_`` among its own.
-        bytes_: of all of the parameters.
-        trained: whether they are updated; copies of frozen ones need no messages.
-    """
-
-    names: tuple[str, ...]
-    operators: tuple[int, ...]
-    bytes_: float
-    trained: bool = True
-
-    def stages(self, stage_of: Sequence[int]) -> tuple[int, ...]:
-        """Return the stages that hold a copy."""
-        return tuple(sorted({stage_of[operator] for operator in self.operators}))
 
 
 @dataclass(frozen=True)
@@ -128,27 +83,12 @@ class Workload:
     def of(cls, profile: Profile, method: Method = DEFAULT_METHOD) -> Workload:
         """Return the workload of a profiled model.
 
-        Every output of an operator is one tensor. What the model returns is read by the loss.
-
         Args:
             profile: the model and its costs.
             method: says whether weights are predicted, or corrected, for passes, and how many
                 passes a minibatch takes.
         """
         graph = profile.graph
-        readers: dict[tuple[int, int], list[int]] = {}
-        for edge in graph.edges:
-            for output in edge.outputs:
-                readers.setdefault((edge.source, output), []).append(edge.target)
-        for returned in graph.outputs:
-            readers.setdefault(returned, []).append(len(graph))
-        transfers = []
-        for (operator, output), found in sorted(readers.items()):
-            tensor = graph.operators[operator].outputs[output]
-            members = (operator, *sorted(set(found)))
-            transfers.append(
-                Transfer(members, tensor.bytes_, tensor.bytes_ * tensor.differentiable)
-            )
         parameter_bytes = numpy.array([op.parameter_bytes for op in graph.operators], dtype=float)
         costs = profile.operators
         whole = cls(
@@ -160,8 +100,8 @@ class Workload:
             parameter_bytes=parameter_bytes,
             kept_bytes=numpy.array([op.kept_bytes for op in costs], dtype=float),
             edges=tuple((edge.source, edge.target) for edge in graph.edges),
-            transfers=tuple(transfers),
-            ties=tuple(_ties(graph)),
+            transfers=tuple(transfers_of(graph)),
+            ties=tuple(ties_of(graph)),
             kinds=tuple(operator.type for operator in graph.operators),
             forward_overhead_seconds=profile.forward_overhead_seconds,
             backward_overhead_seconds=profile.backward_overhead_seconds,
@@ -411,13 +351,3 @@ class Workload:
             update_seconds=numpy.maximum(update_seconds, 0.0),
             ties=(),
         )
-
-
-def _ties(graph: OpGraph) -> Iterator[TiedWeights]:
-    """Yield the shared parameters of a graph, those of the same operators together."""
-    found: dict[tuple[tuple[int, ...], bool], list[SharedParameter]] = {}
-    for shared in graph.shared_parameters:
-        found.setdefault((shared.operators, shared.trained), []).append(shared)
-    for (operators, trained), members in found.items():
-        bytes_ = float(sum(shared.bytes_ for shared in members))
-        yield TiedWeights(tuple(shared.name for shared in members), operators, bytes_, trained)

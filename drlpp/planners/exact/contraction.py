@@ -24,7 +24,8 @@ import numpy
 from networkx.utils import UnionFind
 
 from drlpp.costs.stage_work import Array
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.stage_work import Array, StageWork
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
 from drlpp.planners.exact.downsets import Downsets
 
 Indices = NDArray[numpy.intp]

@@ -9,7 +9,7 @@ from itertools import pairwise
 import highspy
 import numpy
 
-from drlpp.costs.workload import Transfer
+from drlpp.costs.tensors import Transfer
 from drlpp.planners.milp.items import Items, fastest_bandwidths
 from drlpp.planners.problem.problem import PlanningProblem
 

@@ -10,7 +10,8 @@ import numpy
 
 from drlpp.costs.stage_cost import CostModel
 from drlpp.costs.stage_work import Array, StageWork
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
 from drlpp.planners.problem.problem import PlanningProblem
 
 # Costs may differ by rounding.

@@ -26,7 +26,8 @@ import numpy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import first_problem, read_mapping
 from drlpp.io.quantities import Room

@@ -6,7 +6,8 @@ import numpy
 import pytest
 
 from drlpp.costs.stage_cost import CostModel
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
 from drlpp.planners.milp.items import Items
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Link, local_cluster

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.milp.non_contiguous import is_runnable, non_contiguous

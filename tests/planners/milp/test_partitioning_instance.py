@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from drlpp.costs.analytic_model import predict
-from drlpp.costs.workload import Transfer
+from drlpp.costs.tensors import Transfer
 from drlpp.errors import InvalidFile
 from drlpp.placement.placement import Placement
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance

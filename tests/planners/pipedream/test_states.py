@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
 from drlpp.planners.pipedream.branch_compression import chain_of_layers
 from drlpp.planners.pipedream.cut_points import States, chain_states, graph_states, released_states
 from tests.support.strategies.graphs import chain_of, graph_of, graphs, profile_of, profiles

@@ -6,7 +6,8 @@ import numpy
 from hypothesis import strategies as st
 
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.workload import TiedWeights, Transfer, Workload
+from drlpp.costs.tensors import TiedWeights, Transfer
+from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link

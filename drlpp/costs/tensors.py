@@ -1,0 +1,77 @@
+"""What stages of a workload exchange: the tensors between operators, and weights that several read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from drlpp.capturing.graph import OpGraph, SharedParameter
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A tensor that has to be sent where stages divide its ``members``.
+
+    Attributes:
+        members: the operator that makes it, then those that read it. ``len(workload)`` stands for
+            the loss, which is computed with the last stage.
+        forward_bytes: sent to the readers.
+        backward_bytes: of the gradient, sent back.
+    """
+
+    members: tuple[int, ...]
+    forward_bytes: float
+    backward_bytes: float
+
+    @property
+    def bytes_(self) -> float:
+        """The bytes sent both ways."""
+        return self.forward_bytes + self.backward_bytes
+
+
+@dataclass(frozen=True)
+class TiedWeights:
+    """Parameters that the same operators read.
+
+    A stage with some of the operators holds one copy. Stages with copies of what is trained sum its
+    gradients for every update (:mod:`drlpp.schedule.ties`).
+
+    Attributes:
+        names: of the parameters.
+        operators: that read them, two at least; each counts ``bytes_`` among its own.
+        bytes_: of all of the parameters.
+        trained: whether they are updated; copies of frozen ones need no messages.
+    """
+
+    names: tuple[str, ...]
+    operators: tuple[int, ...]
+    bytes_: float
+    trained: bool = True
+
+    def stages(self, stage_of: Sequence[int]) -> tuple[int, ...]:
+        """Return the stages that hold a copy."""
+        return tuple(sorted({stage_of[operator] for operator in self.operators}))
+
+
+def transfers_of(graph: OpGraph) -> Iterator[Transfer]:
+    """Yield every output of an operator as one tensor; what the model returns the loss reads."""
+    readers: dict[tuple[int, int], list[int]] = {}
+    for edge in graph.edges:
+        for output in edge.outputs:
+            readers.setdefault((edge.source, output), []).append(edge.target)
+    for returned in graph.outputs:
+        readers.setdefault(returned, []).append(len(graph))
+    for (operator, output), found in sorted(readers.items()):
+        tensor = graph.operators[operator].outputs[output]
+        members = (operator, *sorted(set(found)))
+        yield Transfer(members, tensor.bytes_, tensor.bytes_ * tensor.differentiable)
+
+
+def ties_of(graph: OpGraph) -> Iterator[TiedWeights]:
+    """Yield the shared parameters of a graph, those of the same operators together."""
+    found: dict[tuple[tuple[int, ...], bool], list[SharedParameter]] = {}
+    for shared in graph.shared_parameters:
+        found.setdefault((shared.operators, shared.trained), []).append(shared)
+    for (operators, trained), members in found.items():
+        bytes_ = float(sum(shared.bytes_ for shared in members))
+        yield TiedWeights(tuple(shared.name for shared in members), operators, bytes_, trained)
