@@ -14,16 +14,12 @@ noise, so the most probable x is a least-squares problem, solved by Gauss-Newton
 uncertain is the normal distribution around it. Operators that were always in the same stage are
 corrected together; what tells them apart is a measurement that separates them.
 
-CPU workers that share cores are busy for longer than their work takes. Their busy times are
-divided by what the simulator says of that, with the costs as they were declared.
-
 Links are corrected by the seconds of single messages, latency and bandwidth by level; the memory
 of stages by the peak memory of workers.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,9 +34,9 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.planners.candidates.judge import memory_under
+from drlpp.planners.model_based.busy_times import BusyTime, busy_times
 from drlpp.planners.model_based.link_correction import LinkCorrection, corrected
 from drlpp.schedule.method import DEFAULT_METHOD, Method
-from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host
 
 _ITERATIONS = 30
@@ -88,22 +84,6 @@ class Calibrated:
     cluster: Cluster
 
 
-@dataclass(frozen=True)
-class _Busy:
-    """Seconds that a worker is busy for a minibatch of its own, and what they are declared to be.
-
-    ``noise`` is the standard deviation of their logarithm.
-    """
-
-    operators: tuple[int, ...]
-    operator_seconds: Array
-    passes: int
-    parameter_seconds: float
-    accelerator: int
-    seconds: float
-    noise: float
-
-
 @dataclass
 class Calibration:
     """What was declared, and everything observed since.
@@ -127,7 +107,7 @@ class Calibration:
         even = float(workload.seconds.sum()) / self.cluster.accelerators
         declared = workload.forward_overhead_seconds + workload.backward_overhead_seconds
         self._overhead_seconds = max(declared, _SMALLEST_OVERHEAD * even)
-        self._busy: list[_Busy] = []
+        self._busy: list[BusyTime] = []
         self._links: list[LinkUsage] = []
         self._memory: list[tuple[float, float]] = []
         names = sorted(set(workload.kinds))
@@ -148,68 +128,12 @@ class Calibration:
             workload.stage(stage.operators, last=index == len(stages) - 1)
             for index, stage in enumerate(stages)
         ]
-        stretch = self._stretch(workload, candidate, measurement.minibatches)
-        for usage in measurement.workers:
-            stage = stages[usage.stage]
-            replicas = len(stage.accelerators)
-            if usage.busy_seconds > 0:
-                work, chosen = works[usage.stage], list(stage.operators)
-                operator_seconds = workload.seconds[chosen]
-                # What has just been computed is not computed again.
-                if method.recompute and in_flight[usage.stage] > 1:
-                    operator_seconds = operator_seconds + workload.forward_seconds[chosen]
-                overhead = workload.microbatches * (
-                    workload.forward_overhead_seconds + workload.backward_overhead_seconds
-                )
-                updates = float(work.updates_in_a_round(replicas) * work.update_seconds)
-                extra = float(work.seconds) - float(workload.seconds[chosen].sum()) - overhead
-                extra += updates + float(work.sharing_seconds) * (replicas > 1)
-                seconds = usage.busy_seconds * replicas / measurement.minibatches
-                seconds /= stretch.get(usage.worker, 1.0)
-                # Without whole rounds, a replica had one minibatch more or less than its share.
-                uneven = (
-                    replicas / measurement.minibatches * (measurement.minibatches % replicas > 0)
-                )
-                self._busy.append(
-                    _Busy(
-                        operators=stage.operators,
-                        operator_seconds=operator_seconds,
-                        passes=workload.microbatches,
-                        parameter_seconds=max(float(extra), 0.0),
-                        accelerator=usage.worker,
-                        seconds=seconds,
-                        noise=math.hypot(self.spread.noise, uneven),
-                    )
-                )
+        self._busy += busy_times(
+            workload, self.cluster, candidate, measurement, works, in_flight, self.spread.noise
+        )
         self._links += [usage for usage in measurement.links if usage.seconds > 0]
         self._observe_memory(candidate, works, in_flight, measurement.workers)
         self._factor = None
-
-    def _stretch(
-        self, workload: Workload, candidate: Candidate, minibatches: int
-    ) -> dict[int, float]:
-        """Return by how much sharing cores makes workers busy for longer.
-
-        The result is empty where no cores are shared.
-        """
-        if not any(self.cluster.cores_of):
-            return {}
-        alone = self.cluster.with_hosts(
-            host.model_copy(update={"cores": None}) for host in self.cluster.hosts
-        )
-        shared, free = (
-            simulate(workload, cluster, candidate.placement, candidate.method, minibatches)
-            for cluster in (self.cluster, alone)
-        )
-        return {
-            one.worker: max(
-                1.0,
-                (one.busy_seconds / shared.window.length)
-                / (other.busy_seconds / free.window.length),
-            )
-            for one, other in zip(shared.workers, free.workers, strict=True)
-            if other.busy_seconds > 0
-        }
 
     def _observe_memory(
         self,

@@ -1,0 +1,109 @@
+"""How long workers were busy, as they were measured, with what was declared of their work.
+
+CPU workers that share cores are busy for longer than their work takes. Their busy times are
+divided by what the simulator says of that, with the costs as they were declared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class BusyTime:
+    """Seconds that a worker is busy for a minibatch of its own, and what they are declared to be.
+
+    ``noise`` is the standard deviation of their logarithm.
+    """
+
+    operators: tuple[int, ...]
+    operator_seconds: Array
+    passes: int
+    parameter_seconds: float
+    accelerator: int
+    seconds: float
+    noise: float
+
+
+def busy_times(
+    workload: Workload,
+    cluster: Cluster,
+    candidate: Candidate,
+    measurement: Measurement,
+    works: Sequence[StageWork],
+    in_flight: Sequence[int],
+    noise: float,
+) -> Iterator[BusyTime]:
+    """Yield those of the workers that were busy at all.
+
+    Args:
+        workload: as it was declared, under the candidate's method.
+        cluster: as it was declared.
+        candidate: that was measured.
+        measurement: of it.
+        works: of its stages.
+        in_flight: the parts that every stage has in flight.
+        noise: standard deviation of the logarithm of a measured busy time.
+    """
+    stretch = _stretch(workload, cluster, candidate, measurement.minibatches)
+    minibatches = measurement.minibatches
+    overhead = workload.microbatches * (
+        workload.forward_overhead_seconds + workload.backward_overhead_seconds
+    )
+    for usage in measurement.workers:
+        if usage.busy_seconds <= 0:
+            continue
+        stage, work = candidate.placement.stages[usage.stage], works[usage.stage]
+        replicas, chosen = len(stage.accelerators), list(stage.operators)
+        operator_seconds = workload.seconds[chosen]
+        # What has just been computed is not computed again.
+        if candidate.method.recompute and in_flight[usage.stage] > 1:
+            operator_seconds = operator_seconds + workload.forward_seconds[chosen]
+        updates = float(work.updates_in_a_round(replicas) * work.update_seconds)
+        extra = float(work.seconds) - float(workload.seconds[chosen].sum()) - overhead
+        extra += updates + float(work.sharing_seconds) * (replicas > 1)
+        seconds = usage.busy_seconds * replicas / minibatches
+        # Without whole rounds, a replica had one minibatch more or less than its share.
+        uneven = replicas / minibatches * (minibatches % replicas > 0)
+        yield BusyTime(
+            operators=stage.operators,
+            operator_seconds=operator_seconds,
+            passes=workload.microbatches,
+            parameter_seconds=max(float(extra), 0.0),
+            accelerator=usage.worker,
+            seconds=seconds / stretch.get(usage.worker, 1.0),
+            noise=math.hypot(noise, uneven),
+        )
+
+
+def _stretch(
+    workload: Workload, cluster: Cluster, candidate: Candidate, minibatches: int
+) -> dict[int, float]:
+    """Return by how much sharing cores makes workers busy for longer.
+
+    The result is empty where no cores are shared.
+    """
+    if not any(cluster.cores_of):
+        return {}
+    alone = cluster.with_hosts(host.model_copy(update={"cores": None}) for host in cluster.hosts)
+    shared, free = (
+        simulate(workload, one, candidate.placement, candidate.method, minibatches)
+        for one in (cluster, alone)
+    )
+    return {
+        one.worker: max(
+            1.0,
+            (one.busy_seconds / shared.window.length) / (other.busy_seconds / free.window.length),
+        )
+        for one, other in zip(shared.workers, free.workers, strict=True)
+        if other.busy_seconds > 0
+    }
