@@ -1,12 +1,14 @@
-"""Numbers of files, and how far they reach.
+"""Numbers of files, and how far they reach; names that have to be known.
 
 The bounds are far beyond any machine or training, and near enough that whatever is computed of a
 few of them is a finite number, in time. What memory and time grow with has its bound where it is.
 """
 
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 """Bytes, numbers of things, positions: what a float still holds exactly, 9 million gigabytes."""
@@ -29,3 +31,20 @@ SLOWEST, FASTEST = 1e-6, 1e6
 
 Speed = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
 """A speed relative to another device."""
+
+
+def one_of(names: Callable[[], Iterable[str]]) -> tuple[Any, Any]:
+    """Return what refuses any value but the names known when it runs, and lists them in a schema."""
+
+    def check(value: object) -> object:
+        known = list(names())
+        if value not in known:
+            *others, last = map(repr, known)
+            expected = f"{', '.join(others)} or {last}"
+            raise PydanticCustomError("literal_error", "Input should be {of}", {"of": expected})
+        return value
+
+    def add(schema: dict[str, Any]) -> None:
+        schema["enum"] = list(names())
+
+    return BeforeValidator(check), Field(json_schema_extra=add)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import StrictRecord, first_problem
-from drlpp.io.quantities import Count
+from drlpp.io.quantities import Count, one_of
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.kinds.kind import ScheduleKind
@@ -37,36 +36,13 @@ if TYPE_CHECKING:
     from drlpp.schedule.ties import Tie
 
 
-def _one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
-    """Return a validator that refuses any other value than the names known when it runs."""
-
-    def check(value: object) -> object:
-        known = list(names())
-        if value not in known:
-            *others, last = map(repr, known)
-            expected = f"{', '.join(others)} or {last}"
-            raise PydanticCustomError("literal_error", "Input should be {of}", {"of": expected})
-        return value
-
-    return BeforeValidator(check)
-
-
 def _needs_recomputation(facts: PolicyFacts, precision: object) -> bool:
     """Return whether what autocast keeps of a forward is of no use to its backward."""
     return facts.writes_in_place and precision in ("bfloat16", "float16")
 
 
-def _listing(names: Callable[[], Iterable[str]]) -> Any:
-    """Return what lists the names in a JSON Schema."""
-
-    def add(schema: dict[str, Any]) -> None:
-        schema["enum"] = list(names())
-
-    return Field(json_schema_extra=add)
-
-
-PolicyName = Annotated[str, _one_of(lambda: WEIGHT_POLICIES), _listing(lambda: WEIGHT_POLICIES)]
-KindName = Annotated[str, _one_of(training_kinds), _listing(training_kinds)]
+PolicyName = Annotated[str, *one_of(lambda: WEIGHT_POLICIES)]
+KindName = Annotated[str, *one_of(training_kinds)]
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -358,25 +334,6 @@ class Method(StrictRecord):
 
 
 DEFAULT_METHOD = Method()
-
-_LONGEST_TIMEOUT_SECONDS = 10_000_000
-"""Four months; the system's clocks take no larger number."""
-
-
-def checked_timeout(seconds: float | None) -> float | None:
-    """Check and return a time limit for silent workers, None for the usual one.
-
-    Raises:
-        InvalidInput: it is no time.
-    """
-    if seconds is None:
-        return None
-    if not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
-        raise InvalidInput(
-            f"a time limit of {seconds} s was given; expected a number above 0, up to "
-            f"{_LONGEST_TIMEOUT_SECONDS}"
-        )
-    return seconds
 
 
 def choose_method(

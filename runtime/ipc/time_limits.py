@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.method import checked_timeout
+
+_LONGEST_TIMEOUT_SECONDS = 10_000_000
+"""Four months; the system's clocks take no larger number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,22 @@ class TimeLimits:
 
 
 DEFAULT_TIME_LIMITS = TimeLimits()
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """Check and return a time limit for silent workers, None for the usual one.
+
+    Raises:
+        InvalidInput: it is no time.
+    """
+    if seconds is None:
+        return None
+    if not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
+        raise InvalidInput(
+            f"a time limit of {seconds} s was given; expected a number above 0, up to "
+            f"{_LONGEST_TIMEOUT_SECONDS}"
+        )
+    return seconds
 
 
 def time_limits_of(
