@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import ChainMap
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from drlpp.capturing.aten import computes_nothing, is_call, operator_type, owner
-from drlpp.capturing.folding import Group, fold, working_nodes
-from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter, TensorSpec
+from drlpp.capturing.description import described, outputs_of
+from drlpp.capturing.folding import fold
+from drlpp.capturing.graph import Operator, OpGraph
 from drlpp.capturing.loss_capture import (
     capture_function,
     capture_loss,
     loss_of_outputs,
-    returned_nodes,
     returns_loss,
 )
 from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
@@ -162,12 +161,12 @@ def _capture(
         raise InvalidModel(f"model {reference} computes nothing from its inputs")
     if task.loss is None and returns_loss(module):
         task = task._replace(loss=loss_of_outputs)
-    outputs = [_outputs(group) for group in groups]
+    outputs = [outputs_of(group) for group in groups]
     state = _tensors(task.module.state_dict())
     buckets, task = task.buckets, task._replace(buckets=())
     captured = CapturedModel(
         reference=reference,
-        graph=_describe(reference, module, groups, outputs),
+        graph=described(reference, module, groups, outputs),
         module=module,
         operator_of={node.name: id_ for id_, group in enumerate(groups) for node in group},
         output_nodes={
@@ -330,89 +329,6 @@ def microbatch_size(task: Task, microbatches: int) -> int:
             "microbatches; choose a number that divides it"
         )
     return task.batch_size // microbatches
-
-
-def _outputs(group: Group) -> tuple[fx.Node, ...]:
-    """Return the nodes of ``group`` that other operators or the caller read."""
-    members = set(group)
-    return tuple(node for node in group if not node.users.keys() <= members)
-
-
-def _describe(
-    reference: ModelReference,
-    module: fx.GraphModule,
-    groups: Sequence[Group],
-    outputs: Sequence[tuple[fx.Node, ...]],
-) -> OpGraph:
-    source_of = {node: (i, j) for i, nodes in enumerate(outputs) for j, node in enumerate(nodes)}
-    bytes_of = {name: value.nbytes for name, value in module.named_parameters()}
-    weights = _weights(module, bytes_of)
-    doing_work = working_nodes(module)
-    operators: list[Operator] = []
-    readers: dict[str, list[int]] = {}
-    edges: list[Edge] = []
-    names: dict[str, int] = {}
-    for id_, group in enumerate(groups):
-        working = [node for node in group if node in doing_work] or group
-        main = max(working, key=lambda node: sum(bytes_of[name] for name in weights[node]))
-        read_weights = sorted(set().union(*(weights[node] for node in group)))
-        for parameter in read_weights:
-            readers.setdefault(parameter, []).append(id_)
-        name = ".".join(filter(None, [owner(main), operator_type(main)]))
-        repeated = names[name] = names.get(name, -1) + 1
-        operators.append(
-            Operator(
-                id=id_,
-                name=f"{name}_{repeated}" if repeated else name,
-                type=operator_type(main),
-                module=owner(main),
-                parameter_bytes=sum(bytes_of[parameter] for parameter in read_weights),
-                outputs=tuple(_spec(node.meta["val"]) for node in outputs[id_]),
-            )
-        )
-        read: dict[int, set[int]] = {}
-        for source in {source for node in group for source in node.all_input_nodes}:
-            producer, index = source_of.get(source, (id_, 0))
-            if producer != id_:
-                read.setdefault(producer, set()).add(index)
-        edges += [Edge(source=i, target=id_, outputs=tuple(sorted(read[i]))) for i in sorted(read)]
-    return OpGraph(
-        model=str(reference),
-        operators=tuple(operators),
-        edges=tuple(edges),
-        outputs=tuple(source_of[node] for node in returned_nodes(module) if node in source_of),
-        shared_parameters=tuple(
-            SharedParameter(
-                name=name,
-                bytes_=bytes_of[name],
-                operators=tuple(sharing),
-                trained=module.get_parameter(name).requires_grad,
-            )
-            for name, sharing in readers.items()
-            if len(sharing) > 1
-        ),
-    )
-
-
-def _weights(module: fx.GraphModule, known: Container[str]) -> dict[fx.Node, frozenset[str]]:
-    """Return the names of the parameters that every node reads, itself or through views."""
-    read: dict[fx.Node, frozenset[str]] = {}
-    passed_on: dict[fx.Node, frozenset[str]] = {}
-    for node in module.graph.nodes:
-        if is_call(node):
-            read[node] = frozenset().union(
-                *(passed_on[source] for source in node.all_input_nodes if source in passed_on)
-            )
-            if computes_nothing(node):
-                passed_on[node] = read[node]
-        elif node.op == "get_attr" and node.target in known:
-            passed_on[node] = frozenset([str(node.target)])
-    return read
-
-
-def _spec(value: Tensor) -> TensorSpec:
-    dtype = str(value.dtype).removeprefix("torch.")
-    return TensorSpec(shape=tuple(value.shape), dtype=dtype, bytes_=value.nbytes)
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
