@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.reference.passed_forward import PassedForward, backward, private
 from drlpp.runtime.reference.random_delays import DelayedGradients
 from drlpp.runtime.reference.reference_groups import GroupedHistory
 from drlpp.runtime.reference.reference_weights import Weights
@@ -43,17 +43,6 @@ from drlpp.schedule.actions import (
 from drlpp.schedule.schedule import in_order
 from drlpp.schedule.ties import Tie, update_of
 from drlpp.schedule.weight_policies import WeightUse
-
-
-@dataclass
-class _Passed:
-    """A forward that waits for its backward, and then for its gradients to be taken."""
-
-    weights: Weights
-    received: dict[StageOutput, Tensor]
-    outputs: Sequence[Tensor]
-    loss: Tensor | None
-    gradients: Weights = field(default_factory=dict)
 
 
 @dataclass
@@ -127,7 +116,7 @@ class Replay:
         self._uses = {tie: plan.weight_uses(count, tie) for tie in (None, *plan.ties)}
         self._rates = [self._rates_of(stage) for stage in range(len(pipeline.stages))]
         self._tied_rates = [self._rates_of(tie.root, tie) for tie in plan.ties]
-        self._passed: dict[tuple[int, int, MicrobatchId], _Passed] = {}
+        self._passed: dict[tuple[int, int, MicrobatchId], PassedForward] = {}
         self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
         self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
         # For every stage and update, what its replicas found.
@@ -194,7 +183,7 @@ class Replay:
             for name, weight in history.for_forward(use, rates).items()
         }
         buffers = self._pipeline.buffers[worker]
-        passed = self._call(stage, part, _private(weights), buffers)
+        passed = self._call(stage, part, private(weights), buffers)
         self._passed[worker, stage, part] = passed
         for output, tensor in enumerate(passed.outputs):
             self._activations[part][StageOutput(stage, output)] = tensor.detach()
@@ -223,9 +212,11 @@ class Replay:
         """Perform the forward again, with the weights of the backward."""
         weights = self._for_backward(worker, stage, part)
         buffers = {n: b.clone() for n, b in self._pipeline.buffers[worker].items()}
-        self._passed[worker, stage, part] = self._call(stage, part, _private(weights), buffers)
+        self._passed[worker, stage, part] = self._call(stage, part, private(weights), buffers)
 
-    def _call(self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights) -> _Passed:
+    def _call(
+        self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights
+    ) -> PassedForward:
         shape = self._pipeline.stages[stage].shapes[self._minibatches.bucket_of(part[0])]
         program = shape.program
         inputs = self._minibatches.inputs(part)
@@ -258,16 +249,14 @@ class Replay:
                 results = [value(result) for result in program.results]
                 targets = self._minibatches.targets(part)
                 lost = shape.loss(*results, *targets)
-        return _Passed(weights, received, as_sent(program, outputs), lost)
+        return PassedForward(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
         passed = self._passed[worker, stage, part]
         weights = self._for_backward(worker, stage, part)
-        # Other weights than its forward's: those that autograd saved are replaced.
-        _overwrite(passed.weights, weights)
         if passed.loss is not None:
             passed.loss = passed.loss * self._method.applied_loss_scale
-        found = _backward(passed, part, stage, self._gradients)
+        found = backward(passed, weights, part, stage, self._gradients)
         scale = self._method.applied_loss_scale
         passed.gradients = {name: value / scale for name, value in found.items()}
 
@@ -364,46 +353,6 @@ def _mean(parts: Sequence[Weights]) -> Weights:
     return {name: torch.stack([part[name] for part in parts]).mean(0) for name in names}
 
 
-def _private(weights: Weights) -> Weights:
-    """Return copies that a pass may keep and change."""
-    return {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-
-
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
     norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.tensor(0.0)
-
-
-def _overwrite(weights: Weights, values: Weights) -> None:
-    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(weights.values())):
-        for name, weight in weights.items():
-            weight.copy_(values[name])
-
-
-def _backward(
-    passed: _Passed,
-    part: MicrobatchId,
-    stage: int,
-    gradients: dict[tuple[MicrobatchId, StageOutput], Tensor],
-) -> Weights:
-    """Return gradients of the weights; add those of what was received to ``gradients``."""
-    ends: list[tuple[Tensor, Tensor | None]] = []
-    if passed.loss is not None:
-        ends.append((passed.loss, None))
-    for index, output in enumerate(passed.outputs):
-        gradient = gradients.pop((part, StageOutput(stage, index)), None)
-        if gradient is not None and output.requires_grad:
-            ends.append((output, gradient))
-    received = {key: value for key, value in passed.received.items() if value.requires_grad}
-    leaves = [*received.values(), *passed.weights.values()]
-    found: Sequence[Tensor | None] = [None] * len(leaves)
-    if ends and leaves:
-        found = torch.autograd.grad(
-            [end for end, _ in ends], leaves, [seed for _, seed in ends], allow_unused=True
-        )
-    for key, gradient in zip(received, found, strict=False):
-        if gradient is not None:
-            known = gradients.get((part, key))
-            gradients[part, key] = gradient if known is None else known + gradient
-    own = zip(passed.weights, found[len(received) :], strict=True)
-    return {name: gradient for name, gradient in own if gradient is not None}
