@@ -226,8 +226,9 @@ def plan_placement(
 
     from drlpp.cli.planning.compared_layouts import compared_layouts
     from drlpp.cli.planning.cutting import Cutting
+    from drlpp.cli.planning.plan_record import plan_record
     from drlpp.cli.planning.planning_input import PlanningInput
-    from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
+    from drlpp.cli.planning.planning_report import plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
     from drlpp.planners import (
         PLANNERS,

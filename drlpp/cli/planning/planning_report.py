@@ -1,18 +1,17 @@
-"""Plans as tables for readers, as plain data for scripts, and as placement.json for the runtime."""
+"""Plans as tables for readers, and as placement.json for the runtime."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 
+from drlpp.cli.planning.plan_record import compared_depths
 from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.costs.files.pipedream_writer import write_pipedream_profile
 from drlpp.costs.files.workload_graph import graph_of_workload
@@ -35,83 +34,6 @@ _RULES = {
     "messages",
     "serial": "compute, all-reduce and messages of a stage, added up",
 }
-
-
-def plan_record(
-    plan: Plan,
-    proposal: Proposal | None = None,
-    choice: Choice | None = None,
-    sharing: Sharing | None = None,
-) -> dict[str, Any]:
-    """Return a plan as plain data, with what the simulator says of it, and what it was chosen from.
-
-    ``sharing`` is what was compared with it, if its model has weights that stages can share.
-
-    ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
-    formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method,
-    which is a bound. ``simulated_seconds_per_minibatch`` is null for what cannot be played.
-    """
-    prediction, solution = plan.prediction, plan.solution
-    names = plan.problem.workload.names
-    return {
-        "method": plan.method,
-        "simulated_seconds_per_minibatch": None
-        if proposal is None
-        else proposal.seconds_per_minibatch,
-        "steadiness": None if proposal is None else proposal.depth.steadiness,
-        "seconds_per_minibatch": prediction.seconds_per_minibatch
-        if solution.own_seconds is None
-        else solution.own_seconds,
-        "rule": plan.problem.costs if solution.own_seconds is None else solution.note,
-        "predicted_seconds_per_minibatch": prediction.seconds_per_minibatch,
-        "configuration": plan.placement.configuration,
-        "bottleneck": prediction.bottleneck,
-        "cores": [shared.model_dump() for shared in prediction.cores],
-        "planner_seconds": plan.planner_seconds,
-        "proven_optimal": solution.proven_optimal,
-        "runnable": plan.runnable,
-        "lower_bound": solution.lower_bound if choice is None else choice.lower_bound,
-        "missing_bytes": prediction.missing_bytes,
-        "note": solution.note,
-        "in_flight_per_link": plan.problem.memory.in_flight_per_link,
-        "depths": [asdict(depth) for depth in _compared(proposal)],
-        "others": [
-            {
-                "method": other.plan.method,
-                "configuration": other.plan.placement.configuration,
-                "in_flight_per_link": other.depth.per_link,
-                "simulated_seconds_per_minibatch": other.seconds_per_minibatch,
-            }
-            for other in (choice.others if choice else ())
-        ],
-        **_sharing_record(sharing),
-        "stages": [
-            {
-                "operators": [names[operator] for operator in stage.operators],
-                **predicted.model_dump(),
-            }
-            for stage, predicted in zip(plan.placement.stages, prediction.stages, strict=True)
-        ],
-    }
-
-
-def _sharing_record(sharing: Sharing | None) -> dict[str, Any]:
-    if sharing is None:
-        return {}
-    other = sharing.other
-    return {
-        "shared_weights": [asdict(shared) for shared in sharing.shared],
-        "other_sharing": None
-        if other is None
-        else {
-            "configuration": other.placement.configuration,
-            "simulated_seconds_per_minibatch": _finite(sharing.other_seconds),
-        },
-    }
-
-
-def _finite(seconds: float) -> float | None:
-    return seconds if 0 < seconds < math.inf else None
 
 
 def plan_report(
@@ -154,7 +76,7 @@ def plan_report(
         table,
         *_explanations(plan),
         *_sharing(sharing),
-        *_comparison(plan.problem.memory.in_flight_per_link, _compared(proposal)),
+        *_comparison(plan.problem.memory.in_flight_per_link, compared_depths(proposal)),
         *(_rivals(choice) if choice else ()),
     )
 
@@ -187,11 +109,6 @@ def _sharing(sharing: Sharing | None) -> Iterator[str]:
 
 def _names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-
-
-def _compared(proposal: Proposal | None) -> tuple[Depth, ...]:
-    """Return the depths that one was chosen from."""
-    return proposal.depths if proposal is not None and len(proposal.depths) > 1 else ()
 
 
 def _simulated(plan: Plan, proposal: Proposal | None) -> Iterator[str]:
