@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from drlpp.errors import InvalidFile, InvalidInput, NotFinite, RunFailure
+from drlpp.errors import InvalidFile, NotFinite, RunFailure
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
@@ -124,7 +124,9 @@ class Trainer:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
         deployment, goes_on = self._deploy(placement)
         stopping = self.plan.early_stopping
-        self._check_not_beyond()
+        done = len(self.reports)
+        if note := self.plan.check_not_beyond(done, self._progress.position):
+            self.observer.on_note(note)
         with TrainingLog(self.folder, first=self._done) as log:
             if not self._progress.evaluated:
                 self._end_epoch(deployment, log)
@@ -209,20 +211,6 @@ class Trainer:
         if saved is not None and not same and not self.replan:
             self.observer.on_other_placement()
         return deployment, same and self._progress.position > 0
-
-    def _check_not_beyond(self) -> None:
-        """Check that the checkpoint is not of more than is to be trained now."""
-        done, epochs = len(self.reports), self.plan.epochs
-        if done >= epochs and self._progress.position:
-            raise InvalidInput(
-                f"this run has done {done} epochs and {self._progress.position} minibatches of the "
-                f"next; it cannot end after {epochs}: give at least {done + 1} epochs"
-            )
-        if done > epochs and not self.plan.early_stopping:
-            self.observer.on_note(
-                f"this run has done {done} epochs already; the weights are those of the last, not "
-                f"of epoch {epochs}"
-            )
 
     def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
         """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
@@ -326,7 +314,8 @@ class Trainer:
         if done and options.loaded is not None:
             # A loader begins the epoch anew to get there, which is no training.
             options = replace(options, loaded=primed(options.loaded))
-        cuts = self._cuts(deployment, began) if stop is None else [stop - began]
+        left = self._count - began
+        cuts = self.plan.cuts(deployment.plan, left) if stop is None else [stop - began]
         begin, saving = time.perf_counter(), 0.0
 
         def save(cut: int, results: Mapping[int, RunResult]) -> bool:
@@ -353,7 +342,7 @@ class Trainer:
 
         schedule, results = self.session.run(
             deployment,
-            self._count - began,
+            left,
             options,
             on_progress=tell,
             cuts=cuts,
@@ -391,14 +380,6 @@ class Trainer:
         log.minibatches(
             means, {step: self._rates[step] if self._rates else unchanged for step in means}
         )
-
-    def _cuts(self, deployment: Deployment, began: int) -> list[int]:
-        """Return the places where every stage has just made an update of all minibatches so far."""
-        if not self.plan.checkpoint_every:
-            return []
-        together = deployment.method.minibatches_together(deployment.pipeline)
-        every = -(-self.plan.checkpoint_every // together) * together
-        return list(range(every, self._count - began, every))
 
     def _evaluate(self, deployment: Deployment) -> tuple[float | None, float | None]:
         """Return loss and score on held-out data, None where there are none."""

@@ -23,12 +23,12 @@ from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime.device.emulation import checked_speeds
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
-from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
+from drlpp.runtime.loading.loaders import Loader, Unpack
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.argument_checks import check_count, check_kind, check_seed
 from drlpp.runtime.training.checkpoints.checkpoint_store import CheckpointParts
-from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
-from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
+from drlpp.runtime.training.data.given_data import training_data
+from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
 from drlpp.runtime.training.trainer import Trainer
@@ -38,7 +38,7 @@ from drlpp.schedule.analysis.staleness import outcome_text, staleness_text
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
 from drlpp.specs.batches import call
-from drlpp.specs.data import Data, Loaders, fitted, load_data
+from drlpp.specs.data import Data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
@@ -265,7 +265,15 @@ class PipelineTrainer:
             self.checkpoint_every,
             self.early_stopping,
         )
-        source = self._source(data, held_out, unpack, minibatches)
+        source = training_data(
+            data,
+            held_out,
+            unpack,
+            minibatches,
+            task=self.captured.task,
+            seed=self.seed,
+            note=self.observer.on_note,
+        )
         self._check_early_stopping(source)
         if source.held_out_samples:
             # What cannot be evaluated is refused before the first epoch, not after it.
@@ -327,52 +335,6 @@ class PipelineTrainer:
             epochs=trainer.reports,
             module_score=self._score_of_module(state, source),
             folder=folder,
-        )
-
-    def _source(
-        self,
-        data: str | Data | Loader,
-        held_out: Loader | None,
-        unpack: Unpack | None,
-        minibatches: int | None,
-    ) -> TrainingData:
-        task = self.captured.task
-        name = data if isinstance(data, str) else None
-        if not isinstance(data, str | Data | Loader):
-            raise InvalidInput(
-                f"data to train on is a {type(data).__name__}; expected a name, "
-                "package.module:factory, drlpp.specs.data.Data, or a torch.utils.data.DataLoader, "
-                "such as DataLoader(TensorDataset(inputs, targets), batch_size)"
-            )
-        if not isinstance(held_out, Loader | None):
-            raise InvalidInput(
-                f"held_out is a {type(held_out).__name__}; expected a torch.utils.data.DataLoader"
-            )
-        found: Data | Loaders | Loader
-        found = load_data(data, task.inputs, task.targets) if isinstance(data, str) else data
-        if isinstance(found, Loader):
-            found = Loaders(found, held_out)
-        elif held_out is not None:
-            raise InvalidInput(
-                "held_out belongs to a DataLoader; data by name and in memory have held-out "
-                "samples of their own"
-            )
-        if isinstance(found, Data):
-            for option, given in (("unpack", unpack), ("minibatches", minibatches)):
-                if given is not None:
-                    raise InvalidInput(
-                        f"{option} belongs to loaders; {name or 'data in memory'} has samples in "
-                        "memory, which are taken as they are"
-                    )
-            fitting = fitted(name or "in memory", found, task.inputs, task.targets)
-            return SamplesInMemory(name, fitting, task.batch_size, self.seed)
-        return LoadedData(
-            name or "DataLoader",
-            found,
-            Unpacker(unpack, task.inputs, task.targets, self.observer.on_note, task.buckets),
-            minibatches=minibatches,
-            seed=self.seed,
-            note=self.observer.on_note,
         )
 
     def _check_early_stopping(self, source: TrainingData) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drlpp.errors import InvalidInput
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -40,3 +42,36 @@ class TrainingPlan:
         return self.learning_rate.rates(
             float(optimizer.value("lr")), minibatches, minibatches_per_epoch
         )
+
+    def cuts(self, plan: ExecutionPlan, minibatches: int) -> list[int]:
+        """Return where checkpoints are due on the way through an epoch, or what is left of it.
+
+        Every stage has just made an update of all minibatches so far there.
+        """
+        if not self.checkpoint_every:
+            return []
+        together = plan.method.minibatches_together(plan.pipeline)
+        every = -(-self.checkpoint_every // together) * together
+        return list(range(every, minibatches, every))
+
+    def check_not_beyond(self, done: int, position: int) -> str | None:
+        """Check that no more epochs are done than are wanted; return a note if there are.
+
+        Args:
+            done: epochs of the last checkpoint.
+            position: minibatches of the next epoch that it has as well.
+
+        Raises:
+            InvalidInput: the training is within an epoch after the last.
+        """
+        if done >= self.epochs and position:
+            raise InvalidInput(
+                f"this run has done {done} epochs and {position} minibatches of the next; it "
+                f"cannot end after {self.epochs}: give at least {done + 1} epochs"
+            )
+        if done > self.epochs and not self.early_stopping:
+            return (
+                f"this run has done {done} epochs already; the weights are those of the last, not "
+                f"of epoch {self.epochs}"
+            )
+        return None
