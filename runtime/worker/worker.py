@@ -6,7 +6,7 @@ import gc
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ from drlpp.runtime.ipc.commands import (
     RunResult,
     TimeLink,
 )
-from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.stage.data.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.data.streaming import StreamedMinibatches
@@ -143,7 +143,11 @@ class Worker:
             case Run():
                 return self._evaluate(command)
             case Collect():
-                self._collect(command)
+                # Workers that only measure placements are not asked for what they hold.
+                from drlpp.runtime.worker.collecting import collect
+
+                runners = dict(zip(_STAGES, self._runners, strict=False))
+                collect(command, runners, self._inbox, self._folder, self._state)
             case Release():
                 self._release()
             case ProfileOperators():
@@ -178,6 +182,14 @@ class Worker:
         samples, labels = self._load(file)
         self._samples, self._labels = tuple(samples), tuple(labels)
 
+    def _on_device(self, stages: bytes) -> Any:
+        """Return stages, each in all shapes, whose graphs compute on the worker's device."""
+        with discarded_fx_sources():
+            loaded = pickle.loads(stages)
+            for graph in (graph for stage in loaded for shape in stage for graph in shape.graphs):
+                move_graph_to_device(graph, self._accelerator.device)
+        return loaded
+
     def _release(self) -> None:
         """Give up the stage, with all memory and connections."""
         if self._connections is not None:
@@ -195,10 +207,7 @@ class Worker:
         # The old stage first: two stages of a large model may not fit.
         self._release()
         device = self._accelerator.device
-        with discarded_fx_sources():
-            stages = pickle.loads(command.stages)
-            for graph in (graph for stage in stages for shape in stage for graph in shape.graphs):
-                move_graph_to_device(graph, device)
+        stages = self._on_device(command.stages)
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
             checkpoint = self._load(command.checkpoint_file)
@@ -294,10 +303,7 @@ class Worker:
 
         assert self._connections is not None
         assert command.evaluation is not None
-        with discarded_fx_sources():
-            stages = pickle.loads(command.evaluation)
-            for graph in (graph for stage in stages for shape in stage for graph in shape.graphs):
-                move_graph_to_device(graph, self._accelerator.device)
+        stages = self._on_device(command.evaluation)
         for trained in self._runners:
             self._connections.share_buffers(trained.buffers.values())
         minibatches = self._minibatches(command)
@@ -406,34 +412,3 @@ class Worker:
                     self._channel.send(Progress(through, losses))
 
         return report
-
-    def _collect(self, command: Collect) -> None:
-        held: dict[str, Any] = {"model": {}, "optimizer": {}}
-        buffers: dict[str, Tensor] = {}
-        for runner in self._runners:
-            if command.weights:
-                model, optimizer = runner.saved()
-                held["model"] |= model
-                held["optimizer"] |= optimizer
-            buffers |= runner.buffers
-        if command.in_flight:
-            held["in_flight"] = {
-                "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
-                "buffers": buffers,
-            }
-            for name, runner in zip(_STAGES, self._runners, strict=False):
-                held["in_flight"][name] = runner.in_flight_state()
-        path = self._folder / command.file
-        if not command.storage:
-            write_tree(path, to_device(held, CPU))
-            return
-        # Most trainings keep their checkpoints in files, and begin sooner without these.
-        from drlpp.runtime.ipc.shared_storage import storage_at
-        from drlpp.runtime.stage.finite_weights import check_finite
-
-        check_finite(held["model"], self._state)
-        try:
-            write_tree(path, to_device(held, CPU))
-            storage_at(command.storage).put(path, command.name)
-        finally:
-            path.unlink(missing_ok=True)
