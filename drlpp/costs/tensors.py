@@ -1,4 +1,4 @@
-"""What stages of a workload exchange: the tensors between operators, and weights that several read."""
+"""What stages exchange: the tensors between operators, and weights that several of them read."""
 
 from __future__ import annotations
 

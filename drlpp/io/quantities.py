@@ -34,7 +34,7 @@ Speed = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
 
 
 def one_of(names: Callable[[], Iterable[str]]) -> tuple[Any, Any]:
-    """Return what refuses any value but the names known when it runs, and lists them in a schema."""
+    """Return what refuses all but the names known when it runs, and lists them in a schema."""
 
     def check(value: object) -> object:
         known = list(names())

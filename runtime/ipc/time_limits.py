@@ -10,6 +10,22 @@ _LONGEST_TIMEOUT_SECONDS = 10_000_000
 """Four months; the system's clocks take no larger number."""
 
 
+def checked_timeout(seconds: float | None) -> float | None:
+    """Check and return a time limit for silent workers, None for the usual one.
+
+    Raises:
+        InvalidInput: it is no time.
+    """
+    if seconds is None:
+        return None
+    if not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
+        raise InvalidInput(
+            f"a time limit of {seconds} s was given; expected a number above 0, up to "
+            f"{_LONGEST_TIMEOUT_SECONDS}"
+        )
+    return seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class TimeLimits:
     """How long a session waits before it gives up, all in seconds.
@@ -84,22 +100,6 @@ class TimeLimits:
 
 
 DEFAULT_TIME_LIMITS = TimeLimits()
-
-
-def checked_timeout(seconds: float | None) -> float | None:
-    """Check and return a time limit for silent workers, None for the usual one.
-
-    Raises:
-        InvalidInput: it is no time.
-    """
-    if seconds is None:
-        return None
-    if not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
-        raise InvalidInput(
-            f"a time limit of {seconds} s was given; expected a number above 0, up to "
-            f"{_LONGEST_TIMEOUT_SECONDS}"
-        )
-    return seconds
 
 
 def time_limits_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def collect(
     runners: Mapping[str, StageRunner],
     inbox: Mapping[Message, Sequence[Tensor]],
     folder: Path,
-    names: Container[str],
+    state: Mapping[str, Tensor],
 ) -> None:
     """Write weights, the optimizer's state and what is in flight into a file or a storage.
 
@@ -30,7 +30,7 @@ def collect(
         runners: of the worker's stages, by their names in checkpoints.
         inbox: what was received for parts in flight.
         folder: of the session.
-        names: of the model's weights, which have to be finite in a storage.
+        state: the weights that the model began with; what a storage gets has to be as finite.
 
     Raises:
         NotFinite: weights are not finite.
@@ -59,7 +59,7 @@ def collect(
     from drlpp.runtime.ipc.shared_storage import storage_at
     from drlpp.runtime.stage.finite_weights import check_finite
 
-    check_finite(held["model"], names)
+    check_finite(held["model"], state)
     try:
         write_tree(path, to_device(held, CPU))
         storage_at(command.storage).put(path, command.name)

@@ -13,16 +13,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.errors import (
-    InvalidCluster,
-    InvalidInput,
-    ModelError,
-    NotFinite,
-    OutOfMemory,
-    RunFailure,
-    StorageFailure,
-    WorkerLost,
-)
 from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import (
     Connections,
@@ -31,14 +21,13 @@ from drlpp.runtime.comm.connections import (
     replicas_of_profile,
 )
 from drlpp.runtime.comm.link_timing import exchange
-from drlpp.runtime.comm.mailbox import Mailbox, broken_connection
+from drlpp.runtime.comm.mailbox import Mailbox
 from drlpp.runtime.comm.transport import BuildGroup
 from drlpp.runtime.device.devices import (
     CPU,
     Accelerator,
     Processor,
     accelerator_of,
-    is_out_of_memory,
     to_device,
 )
 from drlpp.runtime.device.emulation import computing_on
@@ -52,7 +41,6 @@ from drlpp.runtime.ipc.commands import (
     Deploy,
     Deployed,
     Done,
-    Failed,
     LoadModel,
     LoadSamples,
     ProfileOperators,
@@ -104,30 +92,8 @@ class Worker:
         self._restored: dict[str, Any] | None = None
         self._streamed: StreamedMinibatches | None = None
 
-    def answer(self, command: Command) -> Answer:
-        """Carry out a command; what goes wrong becomes an answer."""
-        try:
-            return self._carry_out(command)
-        except Exception as error:
-            return self.failed(error)
-
-    def failed(self, error: Exception) -> Failed:
-        """Return the answer that reports an error."""
-        summary = " ".join(str(error).split())[:500]
-        if isinstance(error, RunFailure | InvalidInput):
-            # Disks and GPUs depend on the worker, all else that is foreseen does not.
-            of_worker = isinstance(error, StorageFailure | InvalidCluster)
-            whose = f"worker {self._worker}: " if of_worker else ""
-            minibatch = error.minibatch if isinstance(error, NotFinite) else None
-            return Failed(type(error).__name__, whose + summary, minibatch)
-        if broken := broken_connection(error):
-            # If another has ended, the controller says that instead.
-            reason = f"worker {self._worker} lost its connection to another ({broken[:200]})"
-            return Failed(WorkerLost.__name__, reason)
-        kind = OutOfMemory if is_out_of_memory(error) else ModelError
-        return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")
-
-    def _carry_out(self, command: Command) -> Answer:
+    def carry_out(self, command: Command) -> Answer:
+        """Carry out a command; raise what goes wrong."""
         match command:
             case LoadModel(state_file, samples_file, device):
                 self._accelerator = accelerator_of(device, self._place)

@@ -16,9 +16,20 @@ from typing import Any
 
 import torch
 
-from drlpp.errors import StorageFailure
+from drlpp.errors import (
+    InvalidCluster,
+    InvalidInput,
+    ModelError,
+    NotFinite,
+    OutOfMemory,
+    RunFailure,
+    StorageFailure,
+    WorkerLost,
+)
+from drlpp.runtime.comm.mailbox import broken_connection
+from drlpp.runtime.device.devices import is_out_of_memory
 from drlpp.runtime.ipc.channel import Channel
-from drlpp.runtime.ipc.commands import Stop
+from drlpp.runtime.ipc.commands import Answer, Command, Failed, Stop
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.store import join_store
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -38,9 +49,9 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
     try:
         while not isinstance(command := channel.receive(), Stop):
             try:
-                channel.send(state.answer(command))
+                channel.send(_answer(post.worker, state, command))
             except StorageFailure as error:
-                channel.send(state.failed(error))
+                channel.send(failed(post.worker, error))
     except (EOFError, ConnectionError, FileNotFoundError) as error:
         # The controller is gone, and its files may be as well, if another worker was quicker. The
         # other thread removes what is left, and ends us.
@@ -54,6 +65,31 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
         os._exit(1)
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
+
+
+def _answer(worker: int, state: Worker, command: Command) -> Answer:
+    """Carry out a command; what goes wrong becomes an answer."""
+    try:
+        return state.carry_out(command)
+    except Exception as error:
+        return failed(worker, error)
+
+
+def failed(worker: int, error: Exception) -> Failed:
+    """Return the answer of a worker that reports an error."""
+    summary = " ".join(str(error).split())[:500]
+    if isinstance(error, RunFailure | InvalidInput):
+        # Disks and GPUs depend on the worker, all else that is foreseen does not.
+        of_worker = isinstance(error, StorageFailure | InvalidCluster)
+        whose = f"worker {worker}: " if of_worker else ""
+        minibatch = error.minibatch if isinstance(error, NotFinite) else None
+        return Failed(type(error).__name__, whose + summary, minibatch)
+    if broken := broken_connection(error):
+        # If another has ended, the controller says that instead.
+        reason = f"worker {worker} lost its connection to another ({broken[:200]})"
+        return Failed(WorkerLost.__name__, reason)
+    kind = OutOfMemory if is_out_of_memory(error) else ModelError
+    return Failed(kind.__name__, f"worker {worker}: {type(error).__name__}: {summary}")
 
 
 def settle(folder: Path, limits: TimeLimits) -> threading.Thread:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from drlpp.errors import WorkerLost
 from drlpp.runtime.comm.mailbox import broken_connection, build_group
 from drlpp.runtime.ipc.commands import Failed
-from drlpp.runtime.worker.worker import Worker
+from drlpp.runtime.worker.worker_process import failed
 
 
 def _groups(timeout_seconds: float) -> list[dist.ProcessGroup]:
@@ -38,9 +38,7 @@ def test_what_gloo_says_is_a_lost_connection(way: str) -> None:
         waiting.wait()
     assert (broken := broken_connection(caught.value)) is not None
     assert "This is typically" not in broken
-    worker = Worker.__new__(Worker)
-    worker._worker = 3
-    assert worker.failed(caught.value) == Failed(
+    assert failed(3, caught.value) == Failed(
         WorkerLost.__name__, f"worker 3 lost its connection to another ({broken})"
     )
 

@@ -322,7 +322,9 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a file for every minibatch, of 150; also what passes between two cuts goes."""
-    monkeypatch.setattr("drlpp.runtime.session.worker_session.chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr(
+        "drlpp.runtime.session.minibatch_streamer.chunk_minibatches", lambda bytes_: 1
+    )
     folders: list[Path] = []
     counts: list[int] = []
     advance, close = MinibatchStreamer.advance, MinibatchStreamer.close

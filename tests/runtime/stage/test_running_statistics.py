@@ -12,6 +12,7 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.session.reading_state import read_stages
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.pipelines import assert_state, draw, in_a_row, random_order
@@ -119,7 +120,7 @@ def test_statistics_are_a_replicas_own_until_the_first_ones_are_taken(
     names = ["3.running_mean", "3.running_var", "3.num_batches_tracked"]
 
     def held(worker: int) -> dict[str, Tensor]:
-        state = session._collect(deployment, [worker], in_flight=False)[worker]["model"]
+        state = read_stages(session.worker_group, [worker], in_flight=False)[worker]["model"]
         return {name: state[name] for name in names}
 
     for worker, module in zip(workers, plain, strict=True):
