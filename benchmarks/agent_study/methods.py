@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy
 import torch
 
 from benchmarks.agent_study.instance import Instance
-from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv, StepwisePlacementEnv
+from benchmarks.measuring_agents import MeasuringAgent, learn, maskable_ppo, measured_by
+from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.placement.measurement import Measurement
-from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS
 from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.problem.objective import Objective
@@ -25,18 +24,6 @@ from drlpp.planners.search.evaluations import SearchRun
 from drlpp.planners.search.evolution import evolve
 from drlpp.planners.search.local_search import anneal
 from drlpp.planners.search.random_search import random_run
-
-if TYPE_CHECKING:
-    from drlpp.agents import AgentHyperparameters
-
-Method = Callable[[MeasurementMemory, CostPrior, int, int], None]
-"""Of the memory, what is declared, the budget of distinct placements, and the seed."""
-
-_PATIENCE = 200
-"""An agent has settled if it asks for this many known placements in a row."""
-
-_REQUESTS = 200
-"""How many times more placements an agent may ask for than it may measure: only a bound."""
 
 
 def incumbents_of(memory: MeasurementMemory, seconds: Objective) -> list[float]:
@@ -60,18 +47,12 @@ def _search(
     seed: int,
     planned: bool = False,
 ) -> None:
-    def measured(placement: Placement) -> float:
-        outcome, _ = memory.measure(placement)
-        return outcome.seconds_per_minibatch if isinstance(outcome, Measurement) else numpy.inf
-
     # Accelerators that are declared to be equal may differ, so they are worth swapping.
     cluster = declared.problem.cluster
     apart = cluster.with_speeds(cluster.speeds)
     problem = replace(declared.problem.with_seed(seed), cluster=apart)
-    if planned:
-        search(problem, budget, measured, [PLANNERS["exact"](problem).placement])
-    else:
-        search(problem, budget, measured)
+    start = [[PLANNERS["exact"](problem).placement]] if planned else []
+    search(problem, budget, measured_by(memory), *start)
 
 
 def recalibrate(memory: MeasurementMemory, declared: CostPrior, budget: int, seed: int) -> None:
@@ -87,54 +68,31 @@ def recalibrate(memory: MeasurementMemory, declared: CostPrior, budget: int, see
             search.tell(candidate, memory.measure(candidate)[0])
 
 
-def _agent(
-    name: str, memory: MeasurementMemory, declared: CostPrior, budget: int, seed: int
-) -> None:
-    from drlpp.agents import AGENTS
-
-    _learn(AGENTS[name], memory, declared, budget, seed)
-
-
 def _learn(
-    hyperparameters: AgentHyperparameters,
+    name: str,
     memory: MeasurementMemory,
     declared: CostPrior,
     budget: int,
     seed: int,
+    without: str | None = None,
 ) -> None:
-    from drlpp.agents import MeasurementBudgetCallback
-
-    agent = hyperparameters.build(PlacementEnv(memory, declared=declared), seed=seed)
-    callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE)
-    agent.learn(_REQUESTS * budget, callback)
-
-
-def variant(name: str) -> Method:
-    """Return ``guided without PART``: the guided agent with a switch off."""
     from drlpp.agents import AGENTS
 
+    switches = {without: False} if without else {}
+    env = PlacementEnv(memory, declared=declared)
+    learn(AGENTS[name].model_copy(update=switches), env, memory, budget, seed)
+
+
+def variant(name: str) -> MeasuringAgent:
+    """Return ``guided without PART``: the guided agent with a switch off."""
     agent, _, part = name.partition(" without ")
-    return partial(_learn, AGENTS[agent].model_copy(update={part: False}))
+    return partial(_learn, agent, without=part)
 
 
-def _maskable_ppo(memory: MeasurementMemory, declared: CostPrior, budget: int, seed: int) -> None:
-    from sb3_contrib import MaskablePPO
-
-    from drlpp.agents import MeasurementBudgetCallback
-
-    env = StepwisePlacementEnv(memory, declared=declared)
-    decisions = len(env.graph) + env.accelerators
-    agent = MaskablePPO(
-        "MlpPolicy", env, n_steps=8 * decisions, batch_size=2 * decisions, gamma=1.0, seed=seed
-    )
-    callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE * decisions)
-    agent.learn(_REQUESTS * budget * decisions, callback)
-
-
-METHODS: dict[str, Method] = {
-    "guided": partial(_agent, "guided"),
-    "drl-pp": partial(_agent, "drl-pp"),
-    "maskable-ppo": _maskable_ppo,
+METHODS: dict[str, MeasuringAgent] = {
+    "guided": partial(_learn, "guided"),
+    "drl-pp": partial(_learn, "drl-pp"),
+    "maskable-ppo": maskable_ppo,
     "recalibrate": recalibrate,
     "planned-evolution": partial(_search, evolve, planned=True),
     "evolution": partial(_search, evolve),
@@ -144,7 +102,7 @@ METHODS: dict[str, Method] = {
 """As ``--agent`` names them. ``planned-evolution`` starts from the exact planner's placement."""
 
 
-def history_of(method: Method, instance: Instance, budget: int, seed: int) -> list[float]:
+def history_of(method: MeasuringAgent, instance: Instance, budget: int, seed: int) -> list[float]:
     """Return the fastest seconds so far after each of up to ``budget`` distinct placements.
 
     It is chosen by what was measured, noise included, and judged without noise.
