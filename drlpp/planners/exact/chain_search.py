@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy
@@ -48,6 +48,7 @@ class Chain:
     seconds: float
 
 
+@dataclass(eq=False)
 class ChainSearch(ABC):
     """The search over given stages and a given fleet.
 
@@ -64,24 +65,19 @@ class ChainSearch(ABC):
             the search came to its end.
     """
 
-    def __init__(
-        self,
-        pairs: StagePairs,
-        fleet: Fleet,
-        costs: CostModel,
-        memory: MemoryModel,
-        *,
-        side_by_side: bool = False,
-    ) -> None:
+    pairs: StagePairs
+    fleet: Fleet
+    costs: CostModel
+    memory: MemoryModel
+    side_by_side: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
         self.least: float | None = None
-        self.pairs = pairs
-        self.fleet = fleet
-        self._memory = memory
-        self._side_by_side = side_by_side
         # (choices, stages); a stage's cost depends on few things, so choices share rows.
-        groups = [fleet.group(counts) for counts in fleet.choices]
+        groups = [self.fleet.group(counts) for counts in self.fleet.choices]
         row = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-        totals = [StageSeconds.of(pairs.work, group, costs).total(costs) for group in row]
+        costs, work = self.costs, self.pairs.work
+        totals = [StageSeconds.of(work, group, costs).total(costs) for group in row]
         self._distinct = numpy.array(totals)
         self._row = numpy.array([row[group] for group in groups])
 
@@ -162,7 +158,7 @@ class ChainSearch(ABC):
     @cached_property
     def _most_in_flight(self) -> Array:
         """``(choices, stages)``: parts in flight that fit into memory."""
-        memory = self._memory
+        memory = self.memory
         one, two = (memory.stage_bytes(self.pairs.work, n) for n in (1, 2))
         growth = two - one
         found = []
@@ -181,10 +177,10 @@ class ChainSearch(ABC):
         As many are looked at as there can be; ``least`` fit if each has a version of its own.
         """
         replicas, limit = sum(counts), self.fleet.memory(counts)
-        most = -(-(1 + self._memory.in_flight_per_link) * sum(self.fleet.available) // replicas)
+        most = -(-(1 + self.memory.in_flight_per_link) * sum(self.fleet.available) // replicas)
         found = least
         for more in range(1, most + 1):
-            needed = self._memory.stage_bytes(self.pairs.work, 1 + more, replicas)
+            needed = self.memory.stage_bytes(self.pairs.work, 1 + more, replicas)
             found = numpy.where(needed <= limit, numpy.maximum(found, more), found)
         return found
 
@@ -195,8 +191,8 @@ class ChainSearch(ABC):
         1 + ⌈(1 + N) n / m⌉ ≤ q is n ≤ m (q − 1) / (1 + N).
         """
         replicas = numpy.array([sum(counts) for counts in self.fleet.choices])[:, None]
-        each = 1 + self._memory.in_flight_per_link
-        room = numpy.inf if self._side_by_side else replicas * (self._most_in_flight - 1) / each
+        each = 1 + self.memory.in_flight_per_link
+        room = numpy.inf if self.side_by_side else replicas * (self._most_in_flight - 1) / each
         found: Array = numpy.where(self._most_in_flight < 1, -1.0, room)
         return found
 
@@ -253,16 +249,9 @@ class UnequalAccelerators(ChainSearch):
     groups that cost alike are looked at together.
     """
 
-    def __init__(
-        self,
-        pairs: StagePairs,
-        fleet: Fleet,
-        costs: CostModel,
-        memory: MemoryModel,
-        *,
-        side_by_side: bool = False,
-    ) -> None:
-        super().__init__(pairs, fleet, costs, memory, side_by_side=side_by_side)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fleet = self.fleet
         self._words = -(-fleet.states // 64)
         self._offsets = [fleet.index(counts) for counts in fleet.choices]
         self._fits = [_bits(fits) for fits in fleet.fits]

@@ -14,27 +14,17 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.costs.memory import MemoryModel
-from drlpp.costs.stage_cost import CostModel, StageSeconds
+from drlpp.costs.stage_cost import StageSeconds
 from drlpp.costs.stage_work import Array
 from drlpp.planners.exact.chain_search import ROUNDING, Chain, ChainSearch
-from drlpp.planners.exact.device_groups import Fleet
-from drlpp.planners.exact.stage_pairs import StagePairs
 
 
 class SharedCores(ChainSearch):
     """The search where accelerators, alike or not, share fewer cores."""
 
-    def __init__(
-        self,
-        pairs: StagePairs,
-        fleet: Fleet,
-        costs: CostModel,
-        memory: MemoryModel,
-        *,
-        side_by_side: bool = False,
-    ) -> None:
-        super().__init__(pairs, fleet, costs, memory, side_by_side=side_by_side)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pairs, fleet = self.pairs, self.fleet
         assert fleet.cores is not None
         self._cores = fleet.cores
         speeds = numpy.array([speed for speed, _ in fleet.kinds])
