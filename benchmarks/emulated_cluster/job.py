@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drlpp.errors import RunFailure, TrialTimeout, WorkerLost
+from drlpp.runtime.hosts import child_process
 
 _POLL_SECONDS = 0.05
-_GRACE_SECONDS = 5.0
+GRACE_SECONDS = 5.0
 _FAILED_RANK = re.compile(r"Root Cause.*?rank\s*: (\d+) ", re.DOTALL)
 """In what torchrun reports when a process of its has failed."""
 
@@ -63,7 +64,7 @@ class Job:
     ) -> None:
         self._places = places
         self._folder = folder
-        self._printed = 0
+        self._printed = Printed(folder / "rank-0.log")
         environment = {**environment, "OMP_NUM_THREADS": "1"}
         self._launchers: list[subprocess.Popen[bytes]] = []
         rendezvous = (f"{places[0].address}:{free_port()}", name)
@@ -75,23 +76,14 @@ class Job:
                 "bash",
                 str(script),
             ]
-            with self._launcher_log(number).open("wb") as log:
-                self._launchers.append(
-                    subprocess.Popen(
-                        launcher,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=environment,
-                        # Ctrl-C is for us; we end them.
-                        start_new_session=True,
-                    )
-                )
+            self._launchers.append(
+                child_process.start(launcher, self._launcher_log(number), environment)
+            )
 
     @property
     def output(self) -> str:
         """What rank 0 has printed so far."""
-        return text_of(self._folder / "rank-0.log")
+        return self._printed.text
 
     def wait(
         self, timeout_seconds: float | None = None, on_output: Callable[[str], object] | None = None
@@ -113,7 +105,7 @@ class Job:
         while True:
             codes = [launcher.poll() for launcher in self._launchers]
             if on_output is not None:
-                self._pass_on(on_output)
+                self._printed.pass_on(on_output)
             if any(codes):
                 raise self._failure()
             if all(code == 0 for code in codes):
@@ -127,26 +119,7 @@ class Job:
 
     def stop(self) -> None:
         """Ask the launchers that still run to end their processes, and wait a few seconds."""
-        for launcher in self._launchers:
-            if launcher.poll() is None:
-                launcher.terminate()
-        give_up = time.monotonic() + _GRACE_SECONDS
-        for launcher in self._launchers:
-            try:
-                launcher.wait(max(0.0, give_up - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                launcher.kill()
-                launcher.wait()
-
-    def _pass_on(self, on_output: Callable[[str], object]) -> None:
-        path = self._folder / "rank-0.log"
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(self._printed)
-                new = file.read()
-            self._printed += len(new)
-            if new:
-                on_output(new.decode(errors="replace"))
+        child_process.end(self._launchers, GRACE_SECONDS)
 
     def _launcher_log(self, number: int) -> Path:
         return self._folder / f"torchrun-{number}.log"
@@ -156,7 +129,7 @@ class Job:
 
         Processes that keep workers end without a word as soon as the first one has failed.
         """
-        give_up = time.monotonic() + _GRACE_SECONDS
+        give_up = time.monotonic() + GRACE_SECONDS
         while self._launchers[0].poll() is None and time.monotonic() < give_up:
             time.sleep(_POLL_SECONDS)
         failed = [number for number, one in enumerate(self._launchers) if one.poll()]
@@ -211,6 +184,29 @@ def _script_of(command: Sequence[str], place: Place, path: Path) -> Path:
         ]
     path.write_text("\n".join((*lines, f"exec {shlex.join(command)}", "")))
     return path
+
+
+class Printed:
+    """What a command prints into a file, which may not be there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._passed_on = 0
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return text_of(self._path)
+
+    def pass_on(self, on_output: Callable[[str], object]) -> None:
+        """Call with what is new since the last time, if anything is."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._passed_on)
+                new = file.read()
+            self._passed_on += len(new)
+            if new:
+                on_output(new.decode(errors="replace"))
 
 
 def last_words(text: str) -> str:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.emulated_cluster.job import Place, free_port, last_words, text_of
+from benchmarks.emulated_cluster.job import GRACE_SECONDS, Place, Printed, free_port, last_words
 from benchmarks.emulated_cluster.names import MARK
 from drlpp.errors import TrialTimeout, WorkerLost
+from drlpp.runtime.hosts import child_process
 from drlpp.runtime.hosts.ray_start import RayNodeProcess
 
 _POLL_SECONDS = 0.05
-_GRACE_SECONDS = 5.0
 _START_SECONDS = 120.0
 _STORE_BYTES = 200_000_000
 _WORKER = re.compile(r"drlpp-w(\d+)")
@@ -157,17 +156,8 @@ class HostProgram:
         self, command: Sequence[str], environment: Mapping[str, str], folder: Path
     ) -> None:
         self._log = folder / f"program-{time.monotonic_ns()}.log"
-        self._printed = 0
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                # Ctrl-C is for us; we end it.
-                start_new_session=True,
-            )
+        self._printed = Printed(self._log)
+        self._process = child_process.start(command, self._log, environment)
 
     @property
     def process_id(self) -> int:
@@ -182,7 +172,7 @@ class HostProgram:
     @property
     def output(self) -> str:
         """What it has printed so far."""
-        return text_of(self._log)
+        return self._printed.text
 
     def wait(
         self, timeout_seconds: float | None = None, on_output: Callable[[str], object] | None = None
@@ -204,7 +194,7 @@ class HostProgram:
         while True:
             code = self._process.poll()
             if on_output:
-                self._pass_on(on_output)
+                self._printed.pass_on(on_output)
             if code == 0:
                 return self.output
             if code is not None:
@@ -219,18 +209,4 @@ class HostProgram:
 
     def stop(self) -> None:
         """Ask it to end, and kill it after some seconds."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-    def _pass_on(self, on_output: Callable[[str], object]) -> None:
-        with self._log.open("rb") as file:
-            file.seek(self._printed)
-            new = file.read()
-        self._printed += len(new)
-        if new:
-            on_output(new.decode(errors="replace"))
+        child_process.end([self._process], GRACE_SECONDS)

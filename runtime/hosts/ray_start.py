@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from drlpp.errors import RunFailure
+from drlpp.runtime.hosts import child_process
 
 _STARTED = "Ray runtime started"
 _POLL_SECONDS = 0.1
@@ -53,16 +53,7 @@ class RayNodeProcess:
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *where),
             *("--node-ip-address", address, "--disable-usage-stats", *options),
         ]
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                # Ctrl-C is for whoever started it.
-                start_new_session=True,
-            )
+        self.process = child_process.start(command, log, environment)
 
     def wait_until_started(self, seconds: float) -> None:
         """Wait until it is part of the cluster.
@@ -80,13 +71,7 @@ class RayNodeProcess:
 
     def stop(self) -> None:
         """Ask it to end, and kill it if it does not."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(_ENDING_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        child_process.end([self.process], _ENDING_SECONDS)
 
     def _last_line(self) -> str:
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
