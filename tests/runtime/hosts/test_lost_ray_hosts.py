@@ -6,33 +6,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
 from drlpp.schedule.method import Method
 from tests.support.models.forked import order, placements, samples
-from tests.support.programs.ray_clusters import PATIENT, RayCluster, ray_cluster
+from tests.support.programs.ray_clusters import PATIENT, RayCluster
 from tests.support.training.placement_files import ADAM
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    with ray_cluster((2, 2)) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 def run_until_lost(

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, TimeLimits, run_reference
@@ -25,7 +24,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import largest_difference, order, placements, samples
-from tests.support.programs.ray_clusters import PATIENT, RayCluster, ray_cluster
+from tests.support.programs.ray_clusters import PATIENT, RayCluster
 from tests.support.training.loading import same
 from tests.support.training.placement_files import ADAM
 
@@ -33,17 +32,6 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 PIPEOPTIM = Method(policy="pipeoptim")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    with ray_cluster((2, 2)) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 @pytest.fixture(scope="module")
