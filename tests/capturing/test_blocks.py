@@ -12,7 +12,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option, Task
-from tests.support.models.tiny_models import tiny
+from tests.support.models.zoo.tiny_models import tiny
 
 
 class Layers(nn.Module):

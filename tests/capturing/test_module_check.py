@@ -13,7 +13,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidModel
 from drlpp.models.task import Task
 from tests.support.models.captured_modules import REFERENCE, captured_from
-from tests.support.models.tiny_models import tiny
+from tests.support.models.zoo.tiny_models import tiny
 
 
 def _check(captured: CapturedModel, module: nn.Module, loss: Callable[..., Tensor]) -> None:

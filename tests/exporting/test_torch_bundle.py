@@ -27,7 +27,7 @@ from drlpp.specs.batches import tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.torch_versions import pipelines_take_functions
 from tests.support.models import structured, tied
-from tests.support.models.captured_zoo import captured_in_float64
+from tests.support.models.zoo.captured_zoo import captured_in_float64
 from tests.support.programs.without_drlpp import torchrun
 from tests.support.training.pipelines import in_a_row, random_order
 

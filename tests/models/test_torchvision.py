@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from drlpp.models.zoo import ZOO
-from tests.support.models.torchvision_logits import CLASSES, KEPT, NAMES, logits, names_and_shapes
+from tests.support.models.zoo.torchvision_logits import (
+    CLASSES,
+    KEPT,
+    NAMES,
+    logits,
+    names_and_shapes,
+)
 
 
 # The largest are made of the same layers as others.

@@ -19,8 +19,8 @@ from drlpp.models.zoo.bert import masked_accuracy, pretraining_loss
 from drlpp.models.zoo.classification import is_correct
 from drlpp.models.zoo.residual_lstm import ResidualLSTMLayer
 from drlpp.models.zoo.tokens import token_accuracy, token_loss
-from tests.support.models.captured_zoo import captured_in_float64
-from tests.support.models.tiny_models import GRAPHS, MODELS, TINY, tiny
+from tests.support.models.zoo.captured_zoo import captured_in_float64
+from tests.support.models.zoo.tiny_models import GRAPHS, MODELS, TINY, tiny
 
 ONE_VOCABULARY: dict[str, Option] = {
     "source_vocabulary": 11,

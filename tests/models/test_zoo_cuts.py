@@ -16,8 +16,8 @@ from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.models.captured_zoo import captured_in_float64, task_in_float64
-from tests.support.models.tiny_models import GRAPHS, tiny
+from tests.support.models.zoo.captured_zoo import captured_in_float64, task_in_float64
+from tests.support.models.zoo.tiny_models import GRAPHS, tiny
 from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})

@@ -10,7 +10,7 @@ from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
 from drlpp.models.zoo import ZOO
-from tests.support.models.tiny_models import tiny
+from tests.support.models.zoo.tiny_models import tiny
 
 
 def parameters(name: str, **options: Option) -> int:

@@ -21,8 +21,8 @@ from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.torch_versions import older_than
-from tests.support.models.captured_zoo import captured_in_float64
-from tests.support.models.tiny_models import GRAPHS
+from tests.support.models.zoo.captured_zoo import captured_in_float64
+from tests.support.models.zoo.tiny_models import GRAPHS
 
 GPU = torch.device("cuda", 0)
 contiguous = torch.ops.aten.contiguous.default

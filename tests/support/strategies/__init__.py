@@ -1,1 +1,1 @@
-"""Hypothesis strategies: random graphs, planning problems and schedules."""
+"""Hypothesis strategies: random graphs, planning problems, schedules and simulations."""

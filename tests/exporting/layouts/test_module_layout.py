@@ -18,7 +18,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
-from tests.support.models.tiny_models import tiny
+from tests.support.models.zoo.tiny_models import tiny
 from tests.support.training.pipelines import in_a_row
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)

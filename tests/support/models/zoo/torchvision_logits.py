@@ -1,6 +1,6 @@
 """What torchvision's classifiers say, kept in ``tests/data/torchvision-logits.json``.
 
-``python -m tests.support.models.torchvision_logits`` writes the file, and needs torchvision.
+``python -m tests.support.models.zoo.torchvision_logits`` writes the file, and needs torchvision.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-KEPT = Path(__file__).parents[2] / "data" / "torchvision-logits.json"
+KEPT = Path(__file__).parents[3] / "data" / "torchvision-logits.json"
 NAMES = {
     "resnet50": "resnet50",
     "resnet101": "resnet101",

@@ -14,7 +14,7 @@ from benchmarks.one_gpu.__main__ import app
 from benchmarks.one_gpu.measuring import Bench, ways
 from benchmarks.one_gpu.page import page
 from benchmarks.one_gpu.results import GpuTests, Link, ModelResults, Results, Run
-from tests.support.models.tiny_models import TINY
+from tests.support.models.zoo.tiny_models import TINY
 
 
 def bench(folder: Path, notes: list[str], seconds: float = 600) -> Bench:

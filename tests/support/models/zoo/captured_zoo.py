@@ -4,7 +4,7 @@ from functools import cache
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.task import Task
-from tests.support.models.tiny_models import tiny
+from tests.support.models.zoo.tiny_models import tiny
 
 
 def task_in_float64(name: str) -> Task:
