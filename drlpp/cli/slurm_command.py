@@ -79,7 +79,7 @@ class SlurmTask:
         return cls(
             number=number,
             tasks=tasks,
-            head=environment.get("SLURM_LAUNCH_NODE_IPADDR") if False else _first_node(environment),
+            head=_first_node(environment),
             port=_FIRST_PORT + 2 * (job % (_PORTS // 2)),
             cpus=_count(environment.get("SLURM_CPUS_PER_TASK")),
             gpus=_count(environment.get("SLURM_GPUS_ON_NODE")),
