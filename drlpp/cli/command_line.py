@@ -24,14 +24,14 @@ from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
 from drlpp.io.trust import named_in, require_trust
-from drlpp.models.model_reference import ModelReference
-from drlpp.models.task import Option
 from drlpp.runtime.ipc.time_limits import checked_timeout
 from drlpp.schedule.kinds.registry import training_kinds
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import policy_help
 
 if TYPE_CHECKING:
+    from drlpp.models.model_reference import ModelReference
+    from drlpp.models.task import Option
     from drlpp.placement.placement_file import PlacementFile
     from drlpp.specs.cluster import Cluster
     from drlpp.specs.optimizer_spec import ParameterGroup
@@ -217,6 +217,9 @@ def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelRefer
     Raises:
         InvalidInput: if an option is not of the form KEY=VALUE.
     """
+    # It imports torch, for which neither --help nor completion should wait.
+    from drlpp.models.model_reference import ModelReference
+
     arguments: dict[str, Option] = {}
     for key, value in read_options(options, "model", "batch_size=16").items():
         if not isinstance(value, bool | int | float | str):

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -192,3 +193,10 @@ def test_what_a_user_should_know_of_the_model_is_a_note(
     (note,) = capsys.readouterr().err.splitlines()
     assert note.startswith("note: the parameter")
     assert "one operator, which no placement can divide" in note
+
+
+def test_help_and_completion_wait_for_no_heavy_import() -> None:
+    heavy = {"torch", "numpy", "pandas", "scipy", "matplotlib", "ray"}
+    code = f"import drlpp.cli.main, sys; print(*sorted({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
