@@ -22,6 +22,9 @@ from drlpp.placement.measurement import FailedMeasurement
 
 _PROGRAM = Path(__file__).parents[2] / "train_agent.py"
 _BUDGET = 12
+_ENDLESS = "kind: guided-hyperparameters\nversion: 1\ngain: 0.0\ndraws: 4\nevaluations: 64\n"
+"""An agent that does not end before its budget."""
+
 _LATEST_SECONDS = 0.3
 _LONGEST_SECONDS = 300.0
 _POLL_SECONDS = 0.02
@@ -79,15 +82,18 @@ class AgentTrials:
 
 
 def is_kept(before: list[Entry], after: list[Entry]) -> bool:
-    """Return whether nothing is lost or measured twice, and the budget is spent."""
-    counts = Counter(entry.placement for entry in after)
+    """Return whether nothing is lost, no candidate measured twice, and the budget is spent."""
+    counts = Counter((entry.placement, entry.method) for entry in after)
     return after[: len(before)] == before and set(counts.values()) == {1} and len(counts) >= _BUDGET
 
 
 @contextmanager
 def _running(out: Path, temporary: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start the program, and kill it at the end of the block if it still runs."""
+    agent = out.with_suffix(".yaml")
+    agent.write_text(_ENDLESS)
     arguments = {
+        "--agent": agent,
         "--model": "tests.support.models.small:perceptron",
         "--workers": 2,
         "--minibatches": 4,
