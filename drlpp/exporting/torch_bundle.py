@@ -23,7 +23,7 @@ from drlpp.schedule.actions import Update
 from drlpp.schedule.analysis.weight_versions import weight_uses
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.weight_policies import PIPEOPTIM, WEIGHT_POLICIES
+from drlpp.schedule.weight_policies import PIPEOPTIM, WEIGHT_POLICIES, PolicyFacts
 from drlpp.specs.batches import named_tensors, tensors_in
 from drlpp.specs.data import has_no_targets
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -209,17 +209,21 @@ def _way(method: Method) -> str:
     facts = method.policy_facts
     if facts.name == PIPEOPTIM.name:
         return "predicted"
-    if facts.lookahead is None and facts.own_options is None:
+    if _chooses_versions_only(facts):
         return "newest" if facts.writes_in_place else "kept"
     able = [
         other.name
         for other in WEIGHT_POLICIES.values()
-        if other is PIPEOPTIM or (other.lookahead is None and other.own_options is None)
+        if other is PIPEOPTIM or _chooses_versions_only(other)
     ]
     raise InvalidInput(
         f"policy {method.policy} cannot be exported for torch; there are {', '.join(able)} "
         "(--policy)"
     )
+
+
+def _chooses_versions_only(facts: PolicyFacts) -> bool:
+    return facts.lookahead is None and facts.own_options is None and not facts.changes_updates
 
 
 def _optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, object]]:

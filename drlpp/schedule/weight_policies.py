@@ -120,6 +120,7 @@ class PolicyFacts:
             to recompute.
         synchronous: whether no update may come between a forward and its backward.
         updates_all_in_flight: whether an update needs as many parts as are in flight.
+        changes_updates: whether updates are others than the optimizer makes by itself.
         own_options: options that no other policy has.
     """
 
@@ -136,6 +137,7 @@ class PolicyFacts:
     writes_in_place: bool = False
     synchronous: bool = False
     updates_all_in_flight: bool = False
+    changes_updates: bool = False
     own_options: OwnOptions | None = None
 
 
@@ -229,6 +231,7 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             held="2 and u",
             # The last step of the optimizer as well.
             copies=2,
+            changes_updates=True,
         ),
         PolicyFacts(
             name="spectrain",

@@ -299,6 +299,8 @@ def test_it_says_nothing_about_its_own_torch(captured: CapturedModel, tmp_path: 
     [
         (Method(policy="spectrain"), SGD, "policy spectrain cannot be exported for torch"),
         (Method(policy="pipemare", correction_decay=0.2), SGD, "pipemare cannot be exported"),
+        (Method(policy="2bw-ef", accumulate=2), SGD, "2bw-ef cannot be exported"),
+        (Method(policy="last-step"), SGD, "last-step cannot be exported"),
         (
             Method(),
             OptimizerSpec.parse("benchmarks.methods_table.models:Lion", lr=0.003),
