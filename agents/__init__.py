@@ -1,4 +1,4 @@
-"""drl-pp's agent: graph encoder, recurrent partitioner and pipeline scheduler, trained with PPO."""
+"""Agents that place models: drl-pp's, trained with PPO; one policy for all models; the guided one."""
 
 from drlpp.agents.callbacks import (
     AtomicCheckpointCallback,

@@ -126,6 +126,16 @@ class OpGraph(Document):
                     f"parameter {shared.name!r} is shared by operators {list(readers)}; expected "
                     f"at least two of 0 to {len(self) - 1}, sorted"
                 )
+        shares: Counter[int] = Counter()
+        for shared in self.shared_parameters:
+            shares.update(dict.fromkeys(shared.operators, shared.bytes_))
+        for reader, bytes_ in shares.items():
+            operator = self.operators[reader]
+            if operator.parameter_bytes < bytes_:
+                raise ValueError(
+                    f"operator {operator.name!r} has {operator.parameter_bytes} bytes of "
+                    f"parameters, fewer than the {bytes_} that it shares with others"
+                )
         return self
 
     def __len__(self) -> int:

@@ -1,1 +1,1 @@
-"""The controller's side: workers as one group, deployments, runs and measurements."""
+"""The controller's side: workers as one group, runs, measurements, and what workers hold."""
