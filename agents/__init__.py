@@ -1,4 +1,4 @@
-"""Agents that place models: drl-pp's, trained with PPO; one policy for all models; the guided one."""
+"""Agents that place models: drl-pp's, trained with PPO; one policy for all models; guided."""
 
 from drlpp.agents.callbacks import (
     AtomicCheckpointCallback,
