@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import pytest
 
+from benchmarks.faults.agent import ENDLESS
 from drlpp.cli import main as drlpp_command
 from drlpp.cli.learning import learn_command
 from drlpp.comparison.comparison_file import Comparison
@@ -34,12 +35,10 @@ MODEL = ["--model", "tests.support.models.small:perceptron", "--workers", "2", "
 
 
 def arguments(out: Path, budget: int, *more: str) -> list[str]:
-    # One that does not end before its budget, so that measurements can be counted.
+    # So that measurements can be counted.
     endless = out.with_name("guided.yaml")
     endless.parent.mkdir(parents=True, exist_ok=True)
-    endless.write_text(
-        "kind: guided-hyperparameters\nversion: 1\ngain: 0.0\ndraws: 4\nevaluations: 64\n"
-    )
+    endless.write_text(ENDLESS)
     job = ["--out", str(out), "--budget", str(budget), "--rounds", "1", "--agent", str(endless)]
     return [*MODEL, *job, "--finalists", "1", "--repetitions", "1", *more]
 

@@ -22,7 +22,7 @@ from drlpp.placement.measurement import FailedMeasurement
 
 _PROGRAM = Path(__file__).parents[2] / "train_agent.py"
 _BUDGET = 12
-_ENDLESS = "kind: guided-hyperparameters\nversion: 1\ngain: 0.0\ndraws: 4\nevaluations: 64\n"
+ENDLESS = "kind: guided-hyperparameters\nversion: 1\ngain: 0.0\ndraws: 4\nevaluations: 64\n"
 """An agent that does not end before its budget."""
 
 _LATEST_SECONDS = 0.3
@@ -91,7 +91,7 @@ def is_kept(before: list[Entry], after: list[Entry]) -> bool:
 def _running(out: Path, temporary: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start the program, and kill it at the end of the block if it still runs."""
     agent = out.with_suffix(".yaml")
-    agent.write_text(_ENDLESS)
+    agent.write_text(ENDLESS)
     arguments = {
         "--agent": agent,
         "--model": "tests.support.models.small:perceptron",

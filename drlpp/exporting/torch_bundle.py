@@ -191,7 +191,7 @@ def _asynchrony(schedule: Schedule, method: Method) -> Asynchrony:
     uses = weight_uses(schedule, method)
     workers = [worker for (worker,) in schedule.pipeline.stages]
     return Asynchrony(
-        policy=_way(method),
+        policy=_supported_way(method),
         leads=[[uses[w][part].forward_lead for part in sorted(uses[w])] for w in workers],
         versions=[[uses[w][part].stashed for part in sorted(uses[w])] for w in workers],
         contributions=[
@@ -200,30 +200,27 @@ def _asynchrony(schedule: Schedule, method: Method) -> Asynchrony:
     )
 
 
-def _way(method: Method) -> str:
+def _supported_way(method: Method) -> str:
     """Return what a bundle calls the policy.
 
     Raises:
         InvalidInput: it has none for it.
     """
-    facts = method.policy_facts
-    if facts.name == PIPEOPTIM.name:
-        return "predicted"
-    if _chooses_versions_only(facts):
-        return "newest" if facts.writes_in_place else "kept"
-    able = [
-        other.name
-        for other in WEIGHT_POLICIES.values()
-        if other is PIPEOPTIM or _chooses_versions_only(other)
-    ]
+    if (way := _way(method.policy_facts)) is not None:
+        return way
+    able = [facts.name for facts in WEIGHT_POLICIES.values() if _way(facts) is not None]
     raise InvalidInput(
         f"policy {method.policy} cannot be exported for torch; there are {', '.join(able)} "
         "(--policy)"
     )
 
 
-def _chooses_versions_only(facts: PolicyFacts) -> bool:
-    return facts.lookahead is None and facts.own_options is None and not facts.changes_updates
+def _way(facts: PolicyFacts) -> str | None:
+    if facts.name == PIPEOPTIM.name:
+        return "predicted"
+    if facts.lookahead is not None or facts.own_options is not None or facts.changes_updates:
+        return None
+    return "newest" if facts.writes_in_place else "kept"
 
 
 def _optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, object]]:

@@ -35,8 +35,8 @@ def read_model(
     group: WorkerGroup, deployment: Deployment
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the model's weights and buffers by name, and the optimizer's state by parameter."""
-    leaders = sorted({workers[0] for workers in deployment.pipeline.stages})
-    return merge_stages(group.captured, read_stages(group, leaders, in_flight=False).values())
+    stages = read_stages(group, _leaders(deployment), in_flight=False)
+    return merge_stages(group.captured, stages.values())
 
 
 def read_checkpoint(group: WorkerGroup, deployment: Deployment) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def store_parts(
     group: WorkerGroup, deployment: Deployment, storage: str, folder: str
 ) -> PartsWritten:
     """Let every worker store what it holds in a folder of a storage that all hosts reach."""
-    leaders = tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
+    leaders = _leaders(deployment)
     parts = PartsWritten(folder, tuple(deployment.pipeline.workers), leaders)
     group.command(
         {
@@ -80,6 +80,11 @@ def store_parts(
         }
     )
     return parts
+
+
+def _leaders(deployment: Deployment) -> tuple[int, ...]:
+    """Return the first worker of every stage, none twice."""
+    return tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
 
 
 def _file_of(worker: int) -> str:

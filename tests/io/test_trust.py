@@ -19,13 +19,12 @@ from drlpp.io.trust import trusted_packages
 from drlpp.io.trust_memory import remember_trust, remembered_trust
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
-from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.placement.placement_file import read_placement
 from drlpp.runtime import PipelineTrainer
-from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.programs.shell import Shell
+from tests.support.training.placement_files import file_of
 
 _TRAP = """
 from pathlib import Path
@@ -49,15 +48,8 @@ _DATA = ["--data", "tests.support.models.small:separable", "--epochs", "1"]
 def content() -> dict[str, Any]:
     """A placement file that names a model of a user's own."""
     captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
-    document = PlacementFile.create(
-        captured.reference,
-        captured.graph,
-        Placement.from_assignment([0, 0, 0, 1, 1], (0, 1)),
-        local_cluster(2, Link(bandwidth_bytes_per_second=1e9)),
-        method=Method(),
-        optimizer=OptimizerSpec(),
-        found_by="test",
-    )
+    placement = Placement.from_assignment([0, 0, 0, 1, 1], (0, 1))
+    document = file_of(captured, placement, optimizer=OptimizerSpec())
     found: dict[str, Any] = document.model_dump(mode="json", exclude_none=True)
     return {"kind": "placement", "version": 1, **found}
 

@@ -17,27 +17,18 @@ from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
-from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
-from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import same
+from tests.support.training.placement_files import file_of
 
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> str:
     captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
-    document = PlacementFile.create(
-        captured.reference,
-        captured.graph,
-        Placement.from_assignment([0, 0, 0, 1, 1], (0, 1)),
-        local_cluster(2, Link(bandwidth_bytes_per_second=1e9)),
-        method=Method(),
-        optimizer=OptimizerSpec(),
-        found_by="test",
-    )
+    placement = Placement.from_assignment([0, 0, 0, 1, 1], (0, 1))
+    document = file_of(captured, placement, optimizer=OptimizerSpec())
     path = tmp_path_factory.mktemp("placement") / "placement.json"
     return write_document(path, document).read_text()
 
