@@ -69,6 +69,25 @@ def graphs_compiled_when_used() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def traced_without_stacks() -> Iterator[None]:
+    """Let torch not write down for every node where in the user's code it comes from.
+
+    Nothing here reads that. It takes a seventh of a small capture; torch 2.8 cannot do without.
+    """
+    from torch.fx import config
+
+    if not hasattr(config, "do_not_emit_stack_traces"):
+        yield
+        return
+    before = config.do_not_emit_stack_traces
+    config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        config.do_not_emit_stack_traces = before
+
+
 def graph_compiled_when_used(root: nn.Module, graph: fx.Graph) -> fx.GraphModule:
     """Make a graph module that becomes Python code when it is called or pickled.
 

@@ -96,8 +96,8 @@ def _shorten_once(captured: CapturedModel) -> Shortened | None:
     return None
 
 
-def find_blocks(graph: OpGraph) -> Iterator[Blocks]:
-    """Yield blocks that repeat more than :data:`KEPT` times; the most operators to spare first."""
+def find_blocks(graph: OpGraph, kept: int = KEPT) -> Iterator[Blocks]:
+    """Yield blocks that repeat more than ``kept`` times; the most operators to spare first."""
     numbers: dict[object, int] = {}
     labels = numpy.array(
         [
@@ -106,19 +106,19 @@ def find_blocks(graph: OpGraph) -> Iterator[Blocks]:
         ]
     )
     found = []
-    for length in range(1, len(labels) // (KEPT + 1) + 1):
+    for length in range(1, len(labels) // (kept + 1) + 1):
         same = numpy.concatenate([[False], labels[:-length] == labels[length:], [False]])
         (changes,) = numpy.nonzero(same[:-1] != same[1:])
         for begin, end in changes.reshape(-1, 2).tolist():
             copies = (end - begin) // length + 1
-            if copies > KEPT:
+            if copies > kept:
                 found.append(Blocks(begin, length, copies))
-    found.sort(key=lambda blocks: (-len(blocks.left_out), blocks.length, blocks.begin))
+    found.sort(key=lambda blocks: ((kept - blocks.copies) * blocks.length, blocks.length))
     incoming: list[list[Edge]] = [[] for _ in graph.operators]
     for edge in graph.edges:
         incoming[edge.target].append(edge)
     equal = (_with_equal_edges(incoming, blocks) for blocks in found)
-    yield from (blocks for blocks in equal if blocks.copies > KEPT)
+    yield from (blocks for blocks in equal if blocks.copies > kept)
 
 
 def _with_equal_edges(incoming: Sequence[Sequence[Edge]], blocks: Blocks) -> Blocks:

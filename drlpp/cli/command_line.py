@@ -148,7 +148,8 @@ CutAtOption = Annotated[
     CutAt,
     typer.Option(
         help="What stages may divide: modules of the model stay whole, or layers of a decoder, as "
-        "programs that divide lists of them need it (drlpp export).",
+        "programs that divide lists of them need it (drlpp export), or blocks that any model "
+        "repeats, which leaves planners and agents less to choose.",
     ),
 ]
 

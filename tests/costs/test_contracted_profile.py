@@ -75,7 +75,7 @@ def test_a_placement_of_groups_costs_what_it_does_of_operators(
 def test_modules_stay_whole_and_the_plan_is_the_best_of_all_cuts(decoder: CapturedModel) -> None:
     """The exact planner against every way to divide the eight units among three stages."""
     module, graph = decoder.task.module, decoder.graph
-    contracted = contracted_at(module, graph, CutAt.MODULES)
+    contracted = contracted_at(CutAt.MODULES, graph, lambda: module)
     assert [op.name for op in contracted.graph.operators] == [
         "tok_embeddings",
         *(f"layers.{k}" for k in range(6)),
@@ -103,7 +103,7 @@ def test_modules_stay_whole_and_the_plan_is_the_best_of_all_cuts(decoder: Captur
 
 
 def test_tied_weights_stay_tied(tied: CapturedModel) -> None:
-    contracted = contracted_at(tied.task.module, tied.graph, CutAt.LAYERS)
+    contracted = contracted_at(CutAt.LAYERS, tied.graph, lambda: tied.task.module)
     (shared,) = contracted.graph.shared_parameters
     assert [contracted.graph.operators[op].name for op in shared.operators] == ["before", "behind"]
     assert contracted.graph.parameter_bytes == tied.graph.parameter_bytes
@@ -116,7 +116,7 @@ def test_an_agent_measures_modules(decoder: CapturedModel) -> None:
     """A measurer of the contracted graph gives what the other one gives for the same operators."""
     from drlpp.envs import ContractedMeasurer, MeasurementMemory
 
-    contracted = contracted_at(decoder.task.module, decoder.graph, CutAt.LAYERS)
+    contracted = contracted_at(CutAt.LAYERS, decoder.graph, lambda: decoder.task.module)
     cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
     whole = SimulatedCluster(estimate_profile(decoder.graph), cluster)
     memory = MeasurementMemory(ContractedMeasurer(whole, contracted))

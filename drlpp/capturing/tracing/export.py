@@ -28,7 +28,12 @@ from drlpp.capturing.tracing.function_capture import insert_functions, recorded_
 from drlpp.capturing.tracing.unlifting import unlift
 from drlpp.errors import InvalidModel
 from drlpp.specs.batches import Batch, as_arguments
-from drlpp.torch_versions import copy_where_a_view_does_not_fit
+from drlpp.torch_versions import (
+    copy_where_a_view_does_not_fit,
+    graph_compiled_when_used,
+    graphs_compiled_when_used,
+    traced_without_stacks,
+)
 
 _HINT = (
     "torch.export has to see the same operators whatever the values of the tensors are, and "
@@ -55,7 +60,13 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
         InvalidModel: with torch.export's reason in one line, or with what it would drop.
     """
     try:
-        with _quietly(), recorded_functions(), noticing_dropped(module) as dropped:
+        with (
+            _quietly(),
+            traced_without_stacks(),
+            graphs_compiled_when_used(),
+            recorded_functions(),
+            noticing_dropped(module) as dropped,
+        ):
             traced = unlift(torch.export.export(module, *as_arguments(_told_apart(inputs))))
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
@@ -77,7 +88,7 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
     _check_shapes(graph, what)
     copy_where_a_view_does_not_fit(graph)
     notes = [*dropped.notes, *map(_constant_note, with_gradients)]
-    return Exported(fx.GraphModule(root, graph), tuple(notes))
+    return Exported(graph_compiled_when_used(root, graph), tuple(notes))
 
 
 def _constant_note(name: str) -> str:

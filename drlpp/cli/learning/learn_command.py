@@ -209,7 +209,7 @@ def learn(
     }
     contracted = None
     if cut_at is not CutAt.OPERATORS:
-        contracted = contracted_at(captured.task.module, captured.graph, cut_at)
+        contracted = contracted_at(cut_at, captured.graph, lambda: captured.task.module)
         settings["cut_at"] = cut_at.value
     if vary is not None or max_staleness is not None:
         settings |= {"vary": vary, "max_staleness": max_staleness}

@@ -1,8 +1,10 @@
-"""Planning with cuts between modules alone, and what that costs."""
+"""Planning with cuts between modules or blocks alone, and what that costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
+from torch import nn
 
 from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.costs.contracted_profile import ContractedGraph
@@ -17,7 +19,7 @@ from drlpp.schedule.method import Method
 
 @dataclass(frozen=True)
 class Cutting:
-    """A problem of modules, made of one of operators.
+    """A problem of modules or blocks, made of one of operators.
 
     Attributes:
         cut_at: what stays whole.
@@ -38,12 +40,18 @@ class Cutting:
         """Contract a problem.
 
         Raises:
-            InvalidInput: no model is named, or it has no such modules.
+            InvalidInput: no model is named, or it has nothing of the kind.
         """
-        if given.reference is None or given.profile is None:
-            raise InvalidInput(f"--cut-at {cut_at} divides the model's modules: name the MODEL")
-        module, profile = given.reference.build().module, given.profile
-        contracted = contracted_at(module, profile.graph, cut_at)
+        profile = given.profile
+        if profile is None:
+            raise InvalidInput(f"--cut-at {cut_at} needs a graph: name a MODEL, or drlpp's profile")
+
+        def build() -> nn.Module:
+            if given.reference is None:
+                raise InvalidInput(f"--cut-at {cut_at} divides the model's modules: name the MODEL")
+            return given.reference.build().module
+
+        contracted = contracted_at(cut_at, profile.graph, build)
         workload = Workload.of(contracted.profile(profile), method)
         return cls(cut_at, contracted, whole, replace(whole, workload=workload))
 

@@ -1,26 +1,40 @@
-"""Where a model may be cut if modules stay whole: its graph, contracted by modules or layers."""
+"""Where a model may be cut if something stays whole: its graph, contracted by modules, layers or
+blocks.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from torch import nn
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.contracted_profile import ContractedGraph
 from drlpp.exporting.layouts import deepspeed
+from drlpp.exporting.layouts.block_cuts import contracted_by_blocks
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_layout import layers_of, units_of
 
 
-def contracted_at(module: nn.Module, graph: OpGraph, cut_at: CutAt) -> ContractedGraph:
-    """Return the graph whose operators are modules or layers.
+def contracted_at(
+    cut_at: CutAt, graph: OpGraph, build: Callable[[], nn.Module]
+) -> ContractedGraph:
+    """Return the graph whose operators are modules, layers or blocks.
 
-    An operator between them, which the model itself computes, is in the one that it reads from, the
-    latest of several.
+    An operator between modules, which the model itself computes, is in the one that it reads from,
+    the latest of several; one between blocks stays by itself.
+
+    Args:
+        cut_at: what stays whole, but for operators.
+        graph: of the model.
+        build: makes the model, which is not needed for blocks.
 
     Raises:
-        InvalidInput: layers are asked for, and the model has no list of them.
+        InvalidInput: the model has no list of layers, or no blocks.
     """
-    layers = cut_at is CutAt.LAYERS
+    if cut_at is CutAt.BLOCKS:
+        return contracted_by_blocks(graph)
+    module, layers = build(), cut_at is CutAt.LAYERS
     units = layers_of(module, graph) if layers else units_of(module, graph, deepspeed.CONTAINERS)
     found = [(unit.modules[-1], list(unit.operators)) for unit in units if unit.operators]
     group_of = {op: number for number, (_, group) in enumerate(found) for op in group}

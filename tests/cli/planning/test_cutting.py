@@ -77,3 +77,14 @@ def test_an_agent_keeps_layers_whole(shell: Shell, tmp_path: Path) -> None:
         assert all(len(found) == 1 for found in stages_of_layers(graph, placement).values())
     document = read_placement(tmp_path / "placement.json")
     document.resolve(graph)
+
+
+def test_a_profile_alone_is_enough_to_keep_blocks_whole(shell: Shell, tmp_path: Path) -> None:
+    graph = capture(ModelReference.named(MODEL)).graph
+    costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
+    code, out, error = shell(
+        *("plan", "--profile", costs, "--accelerators", 4, "--bandwidth", 1e12),
+        *("--no-replication", "--method", "exact", "--cut-at", "blocks"),
+    )
+    assert code == 0, error
+    assert re.search(r"cut between \d+ blocks: .* so whole blocks cost \+?-?\d", out), out
