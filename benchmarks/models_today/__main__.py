@@ -53,7 +53,7 @@ class Row:
         largest_share: of all parameters, what the operator with most of them has.
         ties: parameters that stages of the placement share.
         capture_seconds: what capturing it took.
-        differences: the largest of any weight, by method.
+        differences: the largest of any weight, by method; ``nudged`` is of two plain trainings.
     """
 
     model: str
@@ -109,6 +109,7 @@ def measure(name: str, minibatches: int) -> Row:
                 else trained_by_reference(captured, placement, method, minibatches)
             )
             differences[method.policy] = largest_difference(found, wanted)
+    differences["nudged"] = difference_of_nudged(task, minibatches)
     sizes = [operator.parameter_bytes for operator in captured.graph.operators]
     return Row(
         model=name,
@@ -128,6 +129,16 @@ def largest_difference(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> f
     )
     assert numbers.isfinite().all(), "training has blown up"
     return numbers.max().item()
+
+
+def difference_of_nudged(task: Task, minibatches: int) -> float:
+    """Return what two ordinary trainings differ by whose first weights differ in the last bits."""
+    nudged = copy.deepcopy(task.module)
+    with torch.no_grad():
+        for parameter in nudged.parameters():
+            parameter.mul_(1 + 2 * torch.finfo(parameter.dtype).eps)
+    found = trained_plainly(task._replace(module=nudged), minibatches)
+    return largest_difference(found, trained_plainly(task, minibatches))
 
 
 def trained_plainly(task: Task, minibatches: int) -> dict[str, Tensor]:
@@ -161,7 +172,12 @@ def trained_by_reference(
 
 
 def _cells(row: Row) -> dict[str, str]:
-    headings = {"sync": "flushed, plain PyTorch", "stash": "stashing", "pipeoptim": "PipeOptim"}
+    headings = {
+        "sync": "flushed, plain PyTorch",
+        "stash": "stashing",
+        "pipeoptim": "PipeOptim",
+        "nudged": "plain, last bits off",
+    }
     return {
         "model": row.model,
         "operators": str(row.operators),
