@@ -2,7 +2,7 @@
 
 Everything measured so far corrects the declared costs
 (:mod:`drlpp.planners.model_based.calibration`), and leaves some uncertainty. Costs are drawn from
-what is uncertain, and for every draw the best candidate is searched for
+what is uncertain, and in some of the draws the best candidate is searched for
 (:mod:`drlpp.planners.candidates`), from what is known to be good. Measured next is the candidate by
 which the most is expected to be saved over all draws (:mod:`drlpp.planners.model_based.belief`). It
 ends when even knowing the true draw is expected to save less than 0.5%, and says in how many draws
@@ -45,10 +45,8 @@ _POOL = 12
 _MEASURED_PARENTS = 4
 """How many of the fastest measured a search begins with."""
 
-_IN_A_DRAW = 8
-_LEAST_IN_A_DRAW = 60
-"""The search in a draw may judge this part of the candidates that the other search may, and so many
-at least: one that finds nothing makes believe that there is nothing."""
+_PATIENCE = 4
+"""Of searches, with the most probable costs and in a draw."""
 
 _IMPROVED = 0.999
 
@@ -77,8 +75,8 @@ class Options:
         discrepancy: correct the simulator by how far measured seconds are off.
         thompson: draw uncertain costs; otherwise the most probable ones are the only draw.
         neighbours: propose small changes of the best once no draw has anything faster.
-        evaluations: how many candidates the search with the most probable costs looks at after a
-            measurement; the one in each draw an eighth of these.
+        evaluations: how many candidates each search looks at after a measurement: the one with the
+            most probable costs, and those in some draws.
         draws: of the costs.
         gain: propose nothing more once the part of the seconds that is expected to be saved by the
             best of each draw is smaller; 0 for never.
@@ -276,9 +274,8 @@ class Recalibration:
             with suppress(InvalidInput):
                 self._pool.append(Candidate(exact(surrogate.problem).placement, self.space.method))
         parents = [candidate for candidate, _ in self.best(_MEASURED_PARENTS)]
-        limits = Limits(judged=self.options.evaluations, patience=4)
         seed = self._draw.randrange(2**31)
-        found = search(surrogate, [*parents, *self._pool], limits, seed)
+        found = search(surrogate, [*parents, *self._pool], self._limits, seed)
         pool = {
             surrogate.key(candidate): candidate
             for candidate in (*self._pool, *(candidate for candidate, _ in found.elites))
@@ -289,18 +286,17 @@ class Recalibration:
         self._pool = kept[:_POOL]
 
     def _believed(self) -> Belief:
-        """Search with the most probable costs, then in every draw."""
+        """Search with the most probable costs, then in some draws."""
         self._search()
         surrogate = self.surrogate
         measured = set(map(surrogate.key, self._measured))
         incumbent = next((candidate for candidate, _ in self.best(1)), None)
         seed = self._draw.randrange(2**31)
-        within = max(self.options.evaluations // _IN_A_DRAW, _LEAST_IN_A_DRAW)
         belief = Belief.of(
             self._draws(surrogate),
             list(dict.fromkeys([*self._pool, *self._unmeasured_plans(measured)])),
             incumbent,
-            Limits(judged=within, patience=1, moves=within),
+            self._limits,
             seed,
         )
         fresh = [
@@ -315,6 +311,10 @@ class Recalibration:
         )
         self._pool += [c for c in belief.promising[:_POOL] if c not in self._pool]
         return belief
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(judged=self.options.evaluations, patience=_PATIENCE)
 
     def _unmeasured_plans(self, measured: set[object]) -> list[Candidate]:
         surrogate = self.surrogate
