@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import ClassVar
 
 import networkx
@@ -213,3 +214,13 @@ class OpGraph(Document):
         graph.add_nodes_from(range(len(self.operators)))
         graph.add_edges_from((edge.source, edge.target) for edge in self.edges)
         return graph
+
+
+def common_module(modules: Iterable[str]) -> tuple[str, ...]:
+    """Return the name, in parts, of the module that all of some are in.
+
+    The model itself has no parts, and no name.
+    """
+    names = [module.split(".") if module else [] for module in modules]
+    together = takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))
+    return tuple(parts[0] for parts in together)

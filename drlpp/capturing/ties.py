@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 
 from torch import fx
 
 from drlpp.capturing.aten import owner
 from drlpp.capturing.folding import Group, fold_untied, weight_uses
+from drlpp.capturing.graph import common_module
 
 _MOST_NAMES = 3
 
@@ -41,7 +41,7 @@ def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
     for merged, names in parameters.items():
         became_one = len({untied_of[node] for node in groups[merged]})
         # A cell that runs step by step is one layer, unless the model has little else.
-        if became_one > len(untied) / 2 or not _common_module(groups[merged]):
+        if became_one > len(untied) / 2 or not common_module(map(owner, groups[merged])):
             plural = len(names) > 1
             users = sorted(filter(None, modules[merged])) or ["the model itself"]
             yield (
@@ -51,16 +51,6 @@ def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
                 f"divide; {len(groups)} {'are' if len(groups) > 1 else 'is'} left. To divide them, "
                 "give each use a module and weights of its own"
             )
-
-
-def _common_module(nodes: Group) -> tuple[str, ...]:
-    """Return the name, in parts, of the module that all ``nodes`` are in.
-
-    The model itself has no parts.
-    """
-    owners = [owner(node).split(".") if owner(node) else [] for node in nodes]
-    together = takewhile(lambda parts: len(set(parts)) == 1, zip(*owners, strict=False))
-    return tuple(parts[0] for parts in together)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import accumulate, groupby
-from os.path import commonprefix
 
 from drlpp.capturing.blocks import find_blocks
-from drlpp.capturing.graph import OpGraph
+from drlpp.capturing.graph import OpGraph, common_module
 from drlpp.costs.contracted_profile import ContractedGraph
 from drlpp.errors import InvalidInput
 
@@ -70,7 +69,7 @@ def repeated_blocks(graph: OpGraph) -> list[range]:
 
 
 def _least_passing(run: range, length: int, passing: list[int]) -> list[range]:
-    """Divide a run where the fewest bytes pass; into as many blocks as can be, of such divisions."""
+    """Divide a run where the fewest bytes pass, of such divisions into as many blocks as can be."""
 
     def divided(offset: int) -> list[range]:
         begins = range(run.start + offset, run.stop - length + 1, length)
@@ -106,5 +105,4 @@ def _name(graph: OpGraph, group: list[int]) -> str:
     operators = [graph.operators[operator] for operator in group]
     if len(operators) == 1:
         return operators[0].name
-    common = commonprefix([operator.module.split(".") for operator in operators])
-    return ".".join(common) or operators[0].name
+    return ".".join(common_module(op.module for op in operators)) or operators[0].name

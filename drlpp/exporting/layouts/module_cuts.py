@@ -16,9 +16,7 @@ from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_layout import layers_of, units_of
 
 
-def contracted_at(
-    cut_at: CutAt, graph: OpGraph, build: Callable[[], nn.Module]
-) -> ContractedGraph:
+def contracted_at(cut_at: CutAt, graph: OpGraph, build: Callable[[], nn.Module]) -> ContractedGraph:
     """Return the graph whose operators are modules, layers or blocks.
 
     An operator between modules, which the model itself computes, is in the one that it reads from,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,6 @@ from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.block_cuts import contracted_by_blocks, repeated_blocks
-from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
 from tests.support.models.zoo.tiny_models import tiny
 
@@ -95,7 +95,7 @@ def test_planted_blocks_are_found_and_divided_where_the_fewest_bytes_pass(
         assert len(block) == length
         kinds = [graph.operators[op].type for op in block]
         assert kinds == [graph.operators[op].type for op in found[0]]
-    assert all(one.stop == other.start for one, other in zip(found, found[1:], strict=False))
+    assert all(one.stop == other.start for one, other in pairwise(found))
     if copies >= 5:
         inside = range(found[1].start, found[1].stop)
         assert sent(graph, found[1].start) == min(sent(graph, place) for place in inside)
