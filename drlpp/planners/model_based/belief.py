@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
@@ -21,9 +21,13 @@ from drlpp.planners.model_based.surrogate import Surrogate
 CLOSE = 1.01
 """A candidate whose seconds are no more than this many times another's is as good."""
 
-_SEARCHED = 4
-"""In so many draws the best candidate is searched for. A few searches that are long find what many
-short ones overlook; all draws judge what they come by."""
+_THOROUGH = 4
+"""In so many draws the search is a long one, which finds what short ones overlook."""
+
+_BRIEF = 8
+_LEAST = 60
+"""In the others it may judge this part of the candidates, and so many at least: in a draw without a
+search of its own nothing seems to be faster, and one is too sure."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +57,21 @@ class Belief:
         limits: Limits,
         seed: int,
     ) -> Belief:
-        """Look for the best candidates of some draws, and judge all of these in all draws.
+        """Look for the best candidates of every draw, and judge all of these in all draws.
 
         Args:
             draws: equally probable.
             pool: candidates that are known to be good, not measured; searches begin with them.
             incumbent: the fastest that was measured.
-            limits: of the search in a draw.
+            limits: of the search in a draw, where it is a long one.
             seed: of these searches.
         """
         starts = [*([incumbent] if incumbent else []), *pool]
         found = dict.fromkeys(pool)
-        for number, draw in enumerate(draws[:_SEARCHED]):
-            best = search(draw, starts, limits, seed + number)
+        few = max(limits.judged // _BRIEF, _LEAST)
+        brief = replace(limits, judged=few, patience=1, moves=few)
+        for number, draw in enumerate(draws):
+            best = search(draw, starts, limits if number < _THOROUGH else brief, seed + number)
             found |= dict.fromkeys(candidate for candidate, _ in best.elites)
         candidates = tuple(candidate for candidate in found if candidate != incumbent)
         rows = []

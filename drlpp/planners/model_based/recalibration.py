@@ -2,7 +2,7 @@
 
 Everything measured so far corrects the declared costs
 (:mod:`drlpp.planners.model_based.calibration`), and leaves some uncertainty. Costs are drawn from
-what is uncertain, and in some of the draws the best candidate is searched for
+what is uncertain, and for every draw the best candidate is searched for
 (:mod:`drlpp.planners.candidates`), from what is known to be good. Measured next is the candidate by
 which the most is expected to be saved over all draws (:mod:`drlpp.planners.model_based.belief`). It
 ends when even knowing the true draw is expected to save less than 0.5%, and says in how many draws
@@ -46,7 +46,7 @@ _MEASURED_PARENTS = 4
 """How many of the fastest measured a search begins with."""
 
 _PATIENCE = 4
-"""Of searches, with the most probable costs and in a draw."""
+"""Of a search, with the most probable costs or in a draw."""
 
 _IMPROVED = 0.999
 
@@ -75,8 +75,8 @@ class Options:
         discrepancy: correct the simulator by how far measured seconds are off.
         thompson: draw uncertain costs; otherwise the most probable ones are the only draw.
         neighbours: propose small changes of the best once no draw has anything faster.
-        evaluations: how many candidates each search looks at after a measurement: the one with the
-            most probable costs, and those in some draws.
+        evaluations: how many candidates a search looks at after a measurement: the one with the
+            most probable costs, and those in four draws; those in the others an eighth of these.
         draws: of the costs.
         gain: propose nothing more once the part of the seconds that is expected to be saved by the
             best of each draw is smaller; 0 for never.
@@ -286,7 +286,7 @@ class Recalibration:
         self._pool = kept[:_POOL]
 
     def _believed(self) -> Belief:
-        """Search with the most probable costs, then in some draws."""
+        """Search with the most probable costs, then in every draw."""
         self._search()
         surrogate = self.surrogate
         measured = set(map(surrogate.key, self._measured))
