@@ -59,8 +59,7 @@ class RayCluster:
         network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
         self.addresses = [f"{network}.{number + 1}" for number in range(len(cpus))]
         self._cpus = cpus
-        with socket.create_server((self.addresses[0], 0)) as server:
-            self._port: int = server.getsockname()[1]
+        self._port = _free_port()
         self.nodes: list[RayNodeProcess] = []
 
     @property
@@ -117,6 +116,16 @@ class RayCluster:
         end_processes(self.name)
         shutil.rmtree(self.folder, ignore_errors=True)
         assert self.name not in marked_processes().values()
+
+
+def _free_port() -> int:
+    """Return one that nobody listens at on any address.
+
+    Not one that the system gives away, and may give to somebody else before Ray's head has it.
+    """
+    while True:
+        with suppress(OSError), socket.create_server(("", random.randrange(20_000, 32_000))) as own:
+            return int(own.getsockname()[1])
 
 
 @contextmanager
