@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import ClassVar
 
 import networkx
@@ -207,6 +207,23 @@ class OpGraph(Document):
             size = self.operators[operator].outputs[output].bytes_
             totals[source_stage, target_stage] = totals.get((source_stage, target_stage), 0) + size
         return totals
+
+    def cut_widths(self) -> list[int]:
+        """Return the bytes that pass every place between two operators in a row, behind the first.
+
+        A tensor that several operators read passes once.
+        """
+        last_read: dict[tuple[int, int], int] = {}
+        for edge in self.edges:
+            for output in edge.outputs:
+                key = edge.source, output
+                last_read[key] = max(last_read.get(key, 0), edge.target)
+        changes = [0] * len(self)
+        for (source, output), target in last_read.items():
+            size = self.operators[source].outputs[output].bytes_
+            changes[source] += size
+            changes[target] -= size
+        return list(accumulate(changes[:-1]))
 
     def to_networkx(self) -> networkx.DiGraph[int]:
         """Return the same DAG for networkx's algorithms; nodes are operator ids."""

@@ -86,32 +86,10 @@ def _cuts(graph: OpGraph) -> Iterator[str]:
     if len(graph) == 1:
         yield "one operator: no placement can divide it"
         return
-    widths = cut_widths(graph)
+    widths = graph.cut_widths()
     narrowest, widest = (widths.index(width) for width in (min(widths), max(widths)))
     yield (
         f"a cut sends {decimal(min(widths))} (behind {graph.operators[narrowest].name}) to "
         f"{decimal(max(widths))} (behind {graph.operators[widest].name}) for a minibatch, "
         f"{decimal(round(median(widths)))} in the median"
     )
-
-
-def cut_widths(graph: OpGraph) -> list[int]:
-    """Return the bytes that pass every place between two operators in a row, behind the first.
-
-    A tensor that several operators read passes once.
-    """
-    last_read: dict[tuple[int, int], int] = {}
-    for edge in graph.edges:
-        for output in edge.outputs:
-            key = edge.source, output
-            last_read[key] = max(last_read.get(key, 0), edge.target)
-    changes = [0] * (len(graph) + 1)
-    for (source, output), target in last_read.items():
-        size = graph.operators[source].outputs[output].bytes_
-        changes[source] += size
-        changes[target] -= size
-    widths, passing = [], 0
-    for change in changes[: len(graph) - 1]:
-        passing += change
-        widths.append(passing)
-    return widths

@@ -10,7 +10,7 @@ residual networks.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import accumulate, groupby
+from itertools import groupby
 
 from drlpp.capturing.blocks import find_blocks
 from drlpp.capturing.graph import OpGraph, common_module
@@ -50,7 +50,7 @@ def repeated_blocks(graph: OpGraph) -> list[range]:
     The most repetition counts first. A run of equal blocks may be divided at any of its operators;
     it is where the fewest bytes pass.
     """
-    passing = _bytes_passing(graph)
+    widths = graph.cut_widths()
     free = [True] * len(graph)
     found: list[range] = []
     for blocks in find_blocks(graph, _FEWEST - 1):
@@ -61,14 +61,14 @@ def repeated_blocks(graph: OpGraph) -> list[range]:
             piece = list(members)
             if not is_free or len(piece) < _FEWEST * blocks.length:
                 continue
-            chosen = _least_passing(range(piece[0], piece[-1] + 1), blocks.length, passing)
+            chosen = _least_passing(range(piece[0], piece[-1] + 1), blocks.length, widths)
             found += chosen
             for operator in range(chosen[0].start, chosen[-1].stop):
                 free[operator] = False
     return sorted(found, key=lambda block: block.start)
 
 
-def _least_passing(run: range, length: int, passing: list[int]) -> list[range]:
+def _least_passing(run: range, length: int, widths: list[int]) -> list[range]:
     """Divide a run where the fewest bytes pass, of such divisions into as many blocks as can be."""
 
     def divided(offset: int) -> list[range]:
@@ -76,28 +76,10 @@ def _least_passing(run: range, length: int, passing: list[int]) -> list[range]:
         return [range(begin, begin + length) for begin in begins]
 
     def between(blocks: list[range]) -> float:
-        return sum(passing[block.start] for block in blocks[1:]) / (len(blocks) - 1)
+        return sum(widths[block.start - 1] for block in blocks[1:]) / (len(blocks) - 1)
 
     choices = [blocks for offset in range(length) if len(blocks := divided(offset)) >= _FEWEST]
     return min(choices, key=lambda blocks: (between(blocks), -len(blocks)))
-
-
-def _bytes_passing(graph: OpGraph) -> list[int]:
-    """Return the bytes of the tensors that are made before each operator, and read there or later.
-
-    There is one place more, behind the last operator.
-    """
-    last_read: dict[tuple[int, int], int] = {}
-    for edge in graph.edges:
-        for output in edge.outputs:
-            tensor = edge.source, output
-            last_read[tensor] = max(last_read.get(tensor, 0), edge.target)
-    changes = [0] * (len(graph) + 2)
-    for (source, output), target in last_read.items():
-        bytes_ = graph.operators[source].outputs[output].bytes_
-        changes[source + 1] += bytes_
-        changes[target + 1] -= bytes_
-    return list(accumulate(changes))[:-1]
 
 
 def _name(graph: OpGraph, group: list[int]) -> str:

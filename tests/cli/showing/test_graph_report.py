@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
-from drlpp.cli.showing.graph_report import cut_widths, report_lines
+from drlpp.cli.showing.graph_report import report_lines
 from tests.support.strategies.graphs import graphs
 
 
@@ -52,7 +52,7 @@ def test_one_operator_has_no_cuts() -> None:
 
 @given(graphs(max_operators=8))
 def test_what_passes_a_cut_is_what_two_stages_send(graph: OpGraph) -> None:
-    widths = cut_widths(graph)
+    widths = graph.cut_widths()
     assert len(widths) == len(graph) - 1
     for place, width in enumerate(widths):
         stage_of = [int(op > place) for op in range(len(graph))]
