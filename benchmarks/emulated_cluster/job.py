@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shlex
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,10 +151,13 @@ class Job:
 
 
 def free_port() -> int:
-    """Return a port that is free on all addresses here: dilated clusters share them."""
-    with socket.create_server(("", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+    """Return a port that is free on all addresses here: dilated clusters share them.
+
+    Not one that the system gives away, and may give to somebody else before it is used.
+    """
+    while True:
+        with suppress(OSError), socket.create_server(("", random.randrange(20_000, 32_000))) as own:
+            return int(own.getsockname()[1])
 
 
 def _torchrun(

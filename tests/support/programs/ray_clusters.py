@@ -6,12 +6,12 @@ import os
 import random
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from benchmarks.emulated_cluster.job import free_port
 from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
 from benchmarks.processes import children_of, process_of
 from drlpp.runtime import TimeLimits
@@ -59,7 +59,7 @@ class RayCluster:
         network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
         self.addresses = [f"{network}.{number + 1}" for number in range(len(cpus))]
         self._cpus = cpus
-        self._port = _free_port()
+        self._port = free_port()
         self.nodes: list[RayNodeProcess] = []
 
     @property
@@ -116,16 +116,6 @@ class RayCluster:
         end_processes(self.name)
         shutil.rmtree(self.folder, ignore_errors=True)
         assert self.name not in marked_processes().values()
-
-
-def _free_port() -> int:
-    """Return one that nobody listens at on any address.
-
-    Not one that the system gives away, and may give to somebody else before Ray's head has it.
-    """
-    while True:
-        with suppress(OSError), socket.create_server(("", random.randrange(20_000, 32_000))) as own:
-            return int(own.getsockname()[1])
 
 
 @contextmanager
