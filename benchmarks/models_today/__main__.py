@@ -19,7 +19,7 @@ from typing import Annotated
 import torch
 import typer
 from pandas import DataFrame
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from benchmarks.models_today.models import MODELS, in_float64
@@ -97,6 +97,7 @@ def measure(name: str, minibatches: int) -> Row:
     placement = Placement.from_assignment(
         [operator * STAGES // count for operator in range(count)], range(STAGES)
     )
+    plain = trained_plainly(captured.task, minibatches)
     differences = {}
     with ClusterSession(captured, workers=STAGES) as session:
         for method in (FLUSHED, Method(policy="stash"), Method(policy="pipeoptim")):
@@ -104,12 +105,13 @@ def measure(name: str, minibatches: int) -> Row:
             session.run(deployment, minibatches)
             found, _ = session.collect(deployment)
             wanted = (
-                trained_plainly(captured.task, minibatches)
+                plain
                 if method.flushes
                 else trained_by_reference(captured, placement, method, minibatches)
             )
             differences[method.policy] = largest_difference(found, wanted)
-    differences["nudged"] = difference_of_nudged(task, minibatches)
+    alike = captured.task._replace(module=nudged(task.module))
+    differences["nudged"] = largest_difference(trained_plainly(alike, minibatches), plain)
     sizes = [operator.parameter_bytes for operator in captured.graph.operators]
     return Row(
         model=name,
@@ -131,14 +133,13 @@ def largest_difference(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> f
     return numbers.max().item()
 
 
-def difference_of_nudged(task: Task, minibatches: int) -> float:
-    """Return what two ordinary trainings differ by whose first weights differ in the last bits."""
-    nudged = copy.deepcopy(task.module)
+def nudged(module: nn.Module) -> nn.Module:
+    """Return a module whose weights differ in the last bits: what rounding becomes in training."""
+    module = copy.deepcopy(module)
     with torch.no_grad():
-        for parameter in nudged.parameters():
+        for parameter in module.parameters():
             parameter.mul_(1 + 2 * torch.finfo(parameter.dtype).eps)
-    found = trained_plainly(task._replace(module=nudged), minibatches)
-    return largest_difference(found, trained_plainly(task, minibatches))
+    return module
 
 
 def trained_plainly(task: Task, minibatches: int) -> dict[str, Tensor]:
