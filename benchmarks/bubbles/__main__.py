@@ -1,6 +1,6 @@
 """How long do workers wait for a flush, with whole and with split backwards?
 
-    python -m benchmarks.bubbles             # a quarter of an hour, on a quiet machine
+    python -m benchmarks.bubbles             # forty minutes, on a quiet machine
     python -m benchmarks.bubbles --short     # a minute, to see it work
 
 Flushed 1F1B, ZB-H1 and ZB-V of this runtime, next to schedules of
