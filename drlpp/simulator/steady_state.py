@@ -127,6 +127,10 @@ it takes the slowest.
 _FEWEST_ROUNDS = 8
 """Played before anyone is asked whether they are enough."""
 
+_AHEAD = 4
+"""So many times the rounds on their way, and twice the most that are played, nobody is ahead by
+what is in flight alone."""
+
 
 def find_steady_state(
     program: EndlessProgram,
@@ -145,12 +149,17 @@ def find_steady_state(
     steps = sum(map(len, program.rounds.steps))
     most = min(MOST_MINIBATCHES // program.minibatches, _MOST_STEPS // steps)
     rounds = program.rounds_in_flight + 2
+    most_ahead = max(2 * most, _AHEAD * rounds)
     while True:
         played.play(rounds)
         rows = _Rows.of(program, rounds, played)
         found = _period(rows, _ROUNDING if costs.core_groups else 0.0)
         if found is not None:
             return SteadyState(program, played, *found, steadiness=1.0)
+        if rounds >= most_ahead and rows.complete < 2:
+            # Somebody is so far ahead that the others have hardly begun.
+            played.play(rounds, to_the_end=True)
+            rows = _Rows.of(program, rounds, played)
         last = rounds >= most and rows.complete > 1
         if last or (enough is not None and rows.complete > _FEWEST_ROUNDS):
             begin, end = (rows.complete - 1) // 2, rows.complete - 1

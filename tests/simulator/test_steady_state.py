@@ -15,7 +15,7 @@ from drlpp.simulator.playing.endless import endless_program, round_of
 from drlpp.simulator.playing.events import Play
 from drlpp.simulator.playing.program import TIED_UPDATE, Program
 from drlpp.simulator.simulation import Simulation, simulate
-from drlpp.simulator.steady_state import SteadyState
+from drlpp.simulator.steady_state import MOST_MINIBATCHES, SteadyState
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.simulator.test_simulator_properties import METHODS, clusters, costed
 from tests.support.simulated_chains import chain, fast_cluster, one_way, stages_of
@@ -133,6 +133,21 @@ def test_two_minibatches_in_a_round_trip_are_a_period() -> None:
     assert found.steadiness == 1
     assert found.steady.minibatches == 2
     assert found.seconds_per_minibatch == pytest.approx(26 / 2)
+
+
+@pytest.mark.parametrize("ahead", [0.0, 1e-6])
+def test_a_stage_may_be_ahead_by_more_than_is_played(ahead: float) -> None:
+    """It takes no time, or next to none, and gets no gradients that hold it up."""
+    profile = one_way(seconds=3, bytes_=1)
+    first, second = profile.operators
+    quick = first.model_copy(update={"forward_seconds": ahead, "backward_seconds": ahead})
+    profile = profile.model_copy(update={"operators": (quick, second)})
+    found = stages_of(profile, fast_cluster(2), 1, 1)
+    assert found.steady is not None
+    assert not found.steady.exact
+    assert found.steady.minibatches_played <= 4 * MOST_MINIBATCHES
+    assert found.seconds_per_minibatch == pytest.approx(3)
+    assert found.window_seconds == pytest.approx(3 * found.window.length)
 
 
 def test_a_stage_that_gets_no_gradients_runs_ahead_for_ever() -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from copy import copy
 from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
+from typing import Self
 
 from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
@@ -60,6 +62,13 @@ class Judge:
         self._seconds: dict[Hashable, tuple[float, _Known]] = {}
         self._problems: dict[Method, tuple[PlanningProblem, AnalyticObjective]] = {}
         self._refused: dict[tuple[Pipeline, Method], bool] = {}
+
+    def anew(self) -> Self:
+        """Return one that has judged nothing yet, and says the same."""
+        other = copy(self)
+        other.played = other.steps = 0
+        other._seconds = {}
+        return other
 
     def __call__(self, candidate: Candidate, limit: float = math.inf) -> float:
         """Return seconds per minibatch, or something above ``limit`` if they clearly are.

@@ -16,6 +16,7 @@ import numpy
 from drlpp.costs.stage_work import Array
 from drlpp.placement.candidate import Candidate
 from drlpp.planners.candidates import Limits, search
+from drlpp.planners.model_based.side_by_side import side_by_side
 from drlpp.planners.model_based.surrogate import Surrogate
 
 CLOSE = 1.01
@@ -56,6 +57,8 @@ class Belief:
         incumbent: Candidate | None,
         limits: Limits,
         seed: int,
+        *,
+        takes_long: bool = False,
     ) -> Belief:
         """Look for the best candidates of every draw, and judge all of these in all draws.
 
@@ -65,25 +68,22 @@ class Belief:
             incumbent: the fastest that was measured.
             limits: of the search in a draw, where it is a long one.
             seed: of these searches.
+            takes_long: whether it is worth the while to search on several cores; what is found is
+                the same.
         """
         starts = [*([incumbent] if incumbent else []), *pool]
         found = dict.fromkeys(pool)
         few = max(limits.judged // _BRIEF, _LEAST)
         brief = replace(limits, judged=few, patience=1, moves=few)
-        for number, draw in enumerate(draws):
-            best = search(draw, starts, limits if number < _THOROUGH else brief, seed + number)
-            found |= dict.fromkeys(candidate for candidate, _ in best.elites)
+        searches = [
+            (draw, starts, limits if number < _THOROUGH else brief, seed + number)
+            for number, draw in enumerate(draws)
+        ]
+        for elites in side_by_side(_elites, searches, worth_it=takes_long):
+            found |= dict.fromkeys(elites)
         candidates = tuple(candidate for candidate in found if candidate != incumbent)
-        rows = []
-        for draw in draws:
-            known = math.inf if incumbent is None else draw(incumbent)
-            row = []
-            for candidate in candidates:
-                seconds = draw(candidate, known)
-                row.append(seconds if draw.fits(candidate, seconds) else math.inf)
-            if not math.isfinite(known):
-                known = min(row, default=math.inf)
-            rows.append(numpy.array(row) / known)
+        judgements = [(draw, incumbent, candidates) for draw in draws]
+        rows = side_by_side(_ratios, judgements, worth_it=takes_long)
         ratios = numpy.array(rows).reshape(len(draws), len(candidates))
         best = ratios.min(axis=1, initial=math.inf)
         if incumbent is None:
@@ -122,3 +122,23 @@ class Belief:
     def _order(self) -> list[int]:
         order: list[int] = numpy.argsort(-self._worth, kind="stable").tolist()
         return order
+
+
+def _elites(
+    draw: Surrogate, starts: Sequence[Candidate], limits: Limits, seed: int
+) -> list[Candidate]:
+    """Return what a search finds in a draw."""
+    return [candidate for candidate, _ in search(draw.anew(), starts, limits, seed).elites]
+
+
+def _ratios(draw: Surrogate, incumbent: Candidate | None, candidates: Sequence[Candidate]) -> Array:
+    """Return the seconds of candidates in a draw over the incumbent's, or the fastest's."""
+    judge = draw.anew()
+    known = math.inf if incumbent is None else judge(incumbent)
+    row = []
+    for candidate in candidates:
+        seconds = judge(candidate, known)
+        row.append(seconds if judge.fits(candidate, seconds) else math.inf)
+    if not math.isfinite(known):
+        known = min(row, default=math.inf)
+    return numpy.array(row) / known

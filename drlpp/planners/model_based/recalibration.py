@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -47,6 +48,9 @@ _MEASURED_PARENTS = 4
 
 _PATIENCE = 4
 """Of a search, with the most probable costs or in a draw."""
+
+_LONG_SEARCH_SECONDS = 0.5
+"""If a search takes longer, those in draws are made on several cores."""
 
 _IMPROVED = 0.999
 
@@ -287,7 +291,9 @@ class Recalibration:
 
     def _believed(self) -> Belief:
         """Search with the most probable costs, then in every draw."""
+        begin = time.perf_counter()
         self._search()
+        takes_long = time.perf_counter() - begin > _LONG_SEARCH_SECONDS
         surrogate = self.surrogate
         measured = set(map(surrogate.key, self._measured))
         incumbent = next((candidate for candidate, _ in self.best(1)), None)
@@ -298,6 +304,7 @@ class Recalibration:
             incumbent,
             self._limits,
             seed,
+            takes_long=takes_long,
         )
         fresh = [
             index

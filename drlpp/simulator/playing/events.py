@@ -97,11 +97,13 @@ class Play:
         self._stopped: list[int] = []
         self._allowed = 0
 
-    def play(self, rounds: int = 0) -> None:
+    def play(self, rounds: int = 0, *, to_the_end: bool = False) -> None:
         """Play on until every worker has done so many rounds, or may not go on.
 
         Args:
             rounds: since the beginning.
+            to_the_end: let all workers do them, though who is ahead has stopped by then, and could
+                have had a say in when the others' messages pass. It cannot be continued.
         """
         costs, sums, groups, group_of = self._costs, self._sums, self._groups, self._group_of
         paths, ends, clock, lacking = costs.paths, self.ends, self._clock, self._lacking
@@ -177,7 +179,7 @@ class Play:
                 clock[worker], self._turn[worker] = now, turn
             if not events:
                 break
-            if events[0][0] >= limit:
+            if events[0][0] >= limit and not to_the_end:
                 break
             now, number, detail = heappop(events)
             code = number >> ROUTE_BITS
