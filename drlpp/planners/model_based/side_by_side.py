@@ -11,7 +11,10 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-_IDLE_SECONDS = 20.0
+_MOST_PROCESSES = 8
+"""Each takes some hundred megabytes; more than about six searches at once do not help."""
+
+_IDLE_SECONDS = 60.0
 """After which a process ends that has nothing to do."""
 
 _LOOKING_SECONDS = 1.0
@@ -27,13 +30,13 @@ def side_by_side(
         function: found by its name in a module, and its result depends on its arguments alone:
             they are copied to another process.
         tasks: the arguments.
-        worth_it: whether it takes so long that it is done in processes, as many as there are
-            cores; they import some modules when they start, and end when nobody asks for long.
+        worth_it: whether it takes so long that it is done in processes, one for each core; they
+            import some modules when they start, and end when nobody asks for long.
     """
     # Behind everything that needs no processes.
     from loky import BrokenProcessPool, cpu_count, get_reusable_executor
 
-    processes = min(cpu_count(), len(tasks))
+    processes = min(cpu_count(), len(tasks), _MOST_PROCESSES)
     if worth_it and processes > 1:
         pool = get_reusable_executor(
             max_workers=processes,
@@ -46,6 +49,10 @@ def side_by_side(
         except BrokenProcessPool:
             # One was ended from outside, as where memory is short: this process can do it, too.
             pool.shutdown(kill_workers=True)
+        except BaseException:
+            # Nobody asks for the others any more.
+            pool.shutdown(kill_workers=True)
+            raise
     return [function(*task) for task in tasks]
 
 
