@@ -3,6 +3,7 @@
     python -m benchmarks.paper_tables pipedream     # Table 1 and figure 11 of PipeDream
     python -m benchmarks.paper_tables pipeoptim     # Tables II, V, VI and figure 6 of PipeOptim
     python -m benchmarks.paper_tables pipemare      # Tables 2 and 3 of PipeMare
+    python -m benchmarks.paper_tables drl-pp        # Table 1 of DRL-PP, simulated
     python -m benchmarks.paper_tables report        # the tables, into docs/papers.md
 
 All make what their files of results do not have yet. ``--part times`` needs a quiet machine,
@@ -19,6 +20,7 @@ from typing import Annotated
 import torch
 import typer
 
+from benchmarks.paper_tables import drl_pp as drl_pp_table
 from benchmarks.paper_tables import pipedream as pipedream_table
 from benchmarks.paper_tables import pipemare as pipemare_table
 from benchmarks.paper_tables import pipeoptim as pipeoptim_table
@@ -113,6 +115,14 @@ def pipemare(
 ) -> None:
     """Replay PipeMare's methods to a loss; no part of it is timed."""
     learn_all(pipemare_table.studies(short), Results(folder).pipemare_path, task, method or ())
+
+
+@app.command()
+def drl_pp(folder: FolderOption = RESULTS) -> None:
+    """Simulate DRL-PP's Table 1 with published profiles, on links from slow to fast."""
+    results = Results(folder)
+    known = {(case.model, case.gigabytes) for case in results.drl_pp}
+    drl_pp_table.simulate_cases(known, _keeping(results.drl_pp_path))
 
 
 @app.command()

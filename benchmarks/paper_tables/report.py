@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.paper_tables.result_files import Results
 from benchmarks.paper_tables.tables.claims import NOT_YET
+from benchmarks.paper_tables.tables.drl_pp_table import drl_pp_section
 from benchmarks.paper_tables.tables.pipedream_table import pipedream_section
 from benchmarks.paper_tables.tables.pipemare_table import pipemare_section
 from benchmarks.paper_tables.tables.pipeoptim_table import pipeoptim_section
@@ -24,5 +25,6 @@ def report(results: Results) -> str:
             pipedream_section(results.timings, results.trainings),
             pipeoptim_section(results.throughput, results.memory, results.pipeoptim),
             pipemare_section(results.pipemare),
+            drl_pp_section(results.drl_pp),
         ]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.paper_tables.drl_pp import Case
 from benchmarks.paper_tables.learning import Learned
 from benchmarks.paper_tables.pipedream import Timing, Training
 from benchmarks.paper_tables.pipeoptim import StageMemory, Throughput
@@ -27,6 +28,7 @@ class Results:
         self.memory_path = folder / "pipeoptim-memory.jsonl"
         self.pipeoptim_path = folder / "pipeoptim-learning.jsonl"
         self.pipemare_path = folder / "pipemare.jsonl"
+        self.drl_pp_path = folder / "drl-pp.jsonl"
 
     @property
     def timings(self) -> list[Timing]:
@@ -57,3 +59,8 @@ class Results:
     def pipemare(self) -> list[Learned]:
         """Runs of PipeMare's tables."""
         return read_results_of(STUDY, Learned, self.pipemare_path)
+
+    @property
+    def drl_pp(self) -> list[Case]:
+        """Simulated cases of DRL-PP's Table 1."""
+        return read_results_of(STUDY, Case, self.drl_pp_path)

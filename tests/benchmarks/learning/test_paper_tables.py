@@ -8,13 +8,14 @@ from typer.testing import CliRunner
 
 from benchmarks.deep_models import DigitsCNN
 from benchmarks.paper_tables import __main__ as commands
-from benchmarks.paper_tables import pipedream, pipemare, pipeoptim
+from benchmarks.paper_tables import drl_pp, pipedream, pipemare, pipeoptim
 from benchmarks.paper_tables.learning import Job, Learned, Point, Row, learn
 from benchmarks.paper_tables.learning_study import Progress, Study
 from benchmarks.paper_tables.pipedream import DATA_PARALLEL, PIPEDREAM, Timing, Training
 from benchmarks.paper_tables.pipeoptim import Throughput
 from benchmarks.paper_tables.report import BEGIN, END
 from benchmarks.paper_tables.tables.claims import NOT_YET, judged, judged_seconds
+from benchmarks.paper_tables.tables.drl_pp_table import bandwidth_of, drl_pp_section
 from benchmarks.paper_tables.tables.papers import PIPEMARE_TABLES_2_AND_3, PIPEOPTIM_TABLE_VI
 from benchmarks.paper_tables.tables.parts import counted, reached_text
 from benchmarks.paper_tables.tables.pipedream_table import pipedream_section
@@ -291,3 +292,42 @@ def test_results_are_kept_and_not_made_again(
     commands.learn_all([STUDY], path)
     assert {job.method for job in made[first:]} == {"soon", "lost"}
     assert len(set(made)) == len(made) == len(path.read_text().splitlines())
+
+
+# DRL-PP
+
+
+def test_published_costs_have_the_papers_placement_on_slow_links_alone() -> None:
+    slow, fast = (drl_pp.simulate_case("alexnet", gigabytes, 60) for gigabytes in (0.5, 16.0))
+    assert slow.found.configuration == slow.pipedream.configuration == "3-1"
+    assert slow.data_parallel.seconds > 5 * slow.found.seconds
+    assert fast.found.configuration == fast.data_parallel.configuration == "4"
+    for case in (slow, fast):
+        others = (case.data_parallel, case.gpipe, case.pipedream)
+        assert case.found.seconds <= min(placed.seconds for placed in others) * (1 + 1e-9)
+
+
+def test_the_links_of_a_ratio_lie_between_those_that_were_simulated() -> None:
+    def case(gigabytes: float, ratio: float) -> drl_pp.Case:
+        one, other = (
+            drl_pp.Placed(configuration=text, seconds=seconds)
+            for text, seconds in (("3-1", 1.0), ("4", ratio))
+        )
+        return drl_pp.Case(
+            model="vgg16",
+            gigabytes=gigabytes,
+            data_parallel=other,
+            gpipe=other,
+            pipedream=one,
+            found=one,
+        )
+
+    cases = [case(1, 8), case(2, 4), case(4, 2), case(8, 1)]
+    assert bandwidth_of(cases, 4) == pytest.approx(2)
+    assert bandwidth_of(cases, 8**0.5) == pytest.approx(8**0.5)
+    assert bandwidth_of(cases, 9) is None
+    written = drl_pp_section(cases)
+    assert "| VGG-16 | 4 | 3-1 | 3-1 | 2.00× |" in written
+    # 0.165 s over 0.082 s.
+    assert "| VGG-16 (VGG-16) | 2.01× | 1.30× | 3-1 | 4 GB/s | 3-1 | 1.00× |" in written
+    assert "| AlexNet (AlexNet) | 5.70× | 1.20× | 3-1 | none | – | – |" in written
