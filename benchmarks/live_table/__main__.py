@@ -23,7 +23,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.live_table.report import PAPER, LiveRow, live_row, live_tables, write_live_tables
+from benchmarks.drl_pp_table import PAPER
+from benchmarks.live_table.report import LiveRow, live_row, live_tables, write_live_tables
 from benchmarks.options import DocumentOption, JsonOption
 from drlpp.agents import hyperparameters_of, learn_placement
 from drlpp.cli.command_line import build_console, run_program

@@ -10,6 +10,7 @@ from statistics import median
 from pandas import DataFrame
 from rich.console import Group
 
+from benchmarks.drl_pp_table import AGENT, PAPER
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Contender
@@ -18,9 +19,6 @@ from drlpp.io.formatting import confidence_text, seconds_text
 
 BEGIN = "<!-- live table: written by benchmarks.live_table -->"
 END = "<!-- end of live table -->"
-
-AGENT = "agent"
-"""Stands for whichever agent it was."""
 
 METHODS = {
     PLAIN: "plain",
@@ -32,36 +30,6 @@ METHODS = {
     AGENT: "agent",
 }
 """Columns, by who found it; plain is PyTorch in one process, flushed is flushed 1F1B."""
-
-
-@dataclass(frozen=True)
-class PaperRow:
-    """drl-pp Table 1 and its analysis: seconds by method, and the configuration of DRL-PP's."""
-
-    model: str
-    seconds: dict[str, float]
-    configuration: str
-
-    def over(self, method: str) -> str:
-        """Return DRL-PP's speed-up over a method."""
-        return _ratio(self.seconds[method] / self.seconds[AGENT])
-
-
-def _paper_row(
-    model: str, configuration: str, dp: float, gpipe: float, pipedream: float, drl_pp: float
-) -> PaperRow:
-    seconds = {"data-parallel": dp, "gpipe": gpipe, "pipedream": pipedream, AGENT: drl_pp}
-    return PaperRow(model, seconds, configuration)
-
-
-PAPER = {
-    "resnet50": _paper_row("ResNet-50", "4 (DP)", 0.051, 0.158, 0.051, 0.051),
-    "vgg16": _paper_row("VGG-16", "3-1", 0.165, 0.193, 0.107, 0.082),
-    "alexnet": _paper_row("AlexNet", "3-1", 0.057, 0.068, 0.012, 0.010),
-    "resnext50": _paper_row("ResNeXt-101", "3-1", 0.125, 0.297, 0.125, 0.116),
-    "gnmt4": _paper_row("GNMT-4", "1-1-1-1", 1.082, 1.141, 0.841, 0.689),
-}
-"""Of our models; the paper's ResNeXt is larger than ours."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ COMMANDS = sorted(
         (match["module"], match["word"] or "")
         for page in PAGES
         for match in re.finditer(
-            r"-m benchmarks\.(?P<module>[a-z][\w.]*)(?: (?P<word>[a-z]+)\b(?![=/.]))?",
+            r"-m benchmarks\.(?P<module>[a-z][\w.]*)(?: (?P<word>[a-z][a-z-]*)\b(?![=/.]))?",
             page.read_text(),
         )
     }

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pandas import DataFrame
 
-from benchmarks.live_table.report import AGENT, PAPER
+from benchmarks.drl_pp_table import AGENT, PAPER
 from benchmarks.paper_tables.drl_pp import MODELS, Case, Placed
 from benchmarks.paper_tables.tables.claims import NOT_YET
 from benchmarks.report import markdown

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.drl_pp_table import AGENT, PAPER
 from benchmarks.live_table.__main__ import Settings, measure_row
 from benchmarks.live_table.report import (
-    AGENT,
     BEGIN,
     END,
     METHODS,
-    PAPER,
     live_row,
     live_tables,
     tables,
