@@ -13,6 +13,8 @@ from hypothesis import settings
 # Tests run side by side, one process for each core. Several threads in each would spend most of
 # their time waiting for cores. Set before torch and numpy are imported; children inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Searches of an agent would start processes of their own on all cores.
+os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 
 # How long an example takes says how busy the machine is. CI always tries the same ones, so that
 # what fails there is the change; other runs look for new ones.

@@ -37,7 +37,7 @@ from drlpp.specs.cluster import Link, local_cluster
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 SPEEDS = (1.0, 1.0, 0.5, 0.5)
 # Without an end that is expected: tests count measurements.
-QUICK = GuidedHyperparameters(pretrained=False, evaluations=60, draws=4, gain=0)
+QUICK = GuidedHyperparameters(pretrained=False, evaluations=20, draws=2, gain=0)
 
 
 def problem(operators: int = 16) -> tuple[Profile, SimulatedCluster]:
@@ -99,7 +99,7 @@ def test_a_run_is_repeated_by_its_seed() -> None:
     runs = []
     for seed in (0, 0, 1):
         env = environment()
-        learn(env, 5, seed, evaluations=20)
+        learn(env, 5, seed)
         runs.append(list(env.outcomes))
     assert runs[0] == runs[1] != runs[2]
 
@@ -135,7 +135,7 @@ def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path
 )
 def test_every_part_can_be_left_out(switch: str) -> None:
     env = environment()
-    agent = learn(env, 5, evaluations=20, **{switch: False})
+    agent = learn(env, 5, **{switch: False})
     assert env.memory.distinct == 5
     if switch == "practice":
         assert agent._n_updates == 0
@@ -176,7 +176,7 @@ def test_placements_that_fail_are_learned_from() -> None:
     profile, measurer = problem()
     failing = FailingCluster(profile, measurer.cluster)
     env = PlacementEnv(MeasurementMemory(failing), declared=CostPrior.of(profile, measurer.cluster))
-    learn(env, 40, evaluations=20, draws=2)
+    learn(env, 40)
     best = env.memory.best()
     assert best is not None
     assert len(best[0].placement.stages) <= 2
@@ -225,5 +225,5 @@ def test_a_run_is_resumed_by_the_same_agent(tmp_path: Path) -> None:
         assert done
         assert memory.distinct == budget
     loaded = GuidedDRLPP.load(tmp_path / "agent.zip")
-    assert loaded.search == Options(evaluations=60, draws=4, gain=0)
+    assert loaded.search == Options(evaluations=20, draws=2, gain=0)
     assert loaded.num_timesteps == 6
