@@ -70,7 +70,7 @@ def profile_command(
         whole_model: the model.
         captured: the same with fewer blocks, which is timed.
         method, optimizer: what updates and predictions are timed for.
-        repeats: timed passes.
+        repeats: timed passes; fewer if these take too long.
         name: of the workers' group, never used twice.
         workers: that measure.
         transport: how they share gradients.

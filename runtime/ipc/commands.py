@@ -152,7 +152,7 @@ class ProfileOperators:
             parts, that of a single stage, the same for a microbatch or None, and the loss.
         microbatches: of which that one is for.
         method, optimizer: what updates and predictions are timed for.
-        repeats: timed passes, after some that warm up.
+        repeats: timed passes, after some that warm up; fewer if these take too long.
         name: of the group of ``workers``, which measure at the same time; never used twice.
         transport: how they share gradients.
     """

@@ -152,6 +152,9 @@ class ClusterSession(WorkerSession):
         As many workers as compute at the same time when they train measure at the same time: one
         for each core, or all of them if they emulate slower accelerators.
 
+        Args:
+            repeats: timed passes of everything; fewer, but five, if they take more than a second.
+
         Raises:
             RunFailure: if the workers fail.
         """

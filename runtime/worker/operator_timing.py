@@ -7,6 +7,8 @@ longer than the whole: what a stage's passes and updates cost besides their oper
 comparing the two, what splitting backwards costs by training the parts with backwards in halves,
 and what sharing gradients costs by training the whole as a replica does.
 
+Every pass is repeated, less often where passes take long: they spread less then.
+
 On a CPU the clock is the processor time of the worker's thread, which other processes on the
 machine do not stretch. On other devices it is the time until the device has finished.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -37,6 +39,10 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
 
 _WARM_UPS = 3
+_FEWEST_REPEATS = 5
+_ENOUGH_SECONDS = 1.0
+"""Of repeated passes, after which no more than the fewest are made."""
+
 _SIGN_INTERVAL_SECONDS = 0.25
 
 Clock = Callable[[], float]
@@ -83,16 +89,23 @@ def time_operators(
         *,
         in_halves: bool = False,
         microbatches: int = 1,
+        passes: Iterable[int] | None = None,
     ) -> StageTimes:
         data = replace(minibatches, microbatches=microbatches)
         runners = build(programs, replicas=group, minibatches=data)
-        return _train(runners, command, _Stopwatch(clock, rest, on_pass), in_halves=in_halves)
+        numbers = timed_passes(command.repeats) if passes is None else passes
+        return _train(runners, numbers, _Stopwatch(clock, rest, on_pass), in_halves=in_halves)
 
     runners = build(each)
     kept = _Kept(runners, minibatches.inputs((0, 0)))
-    operators = _train(runners, command, _Stopwatch(clock, 1.0, on_pass), kept)
+    passes = timed_passes(command.repeats)
+    operators = _train(runners, passes, _Stopwatch(clock, 1.0, on_pass), kept)
     del runners
     together = train([whole], speed)
+    shared = together
+    if replicas is not None:
+        equal = _agreed(len(together.forward[0]), replicas, device)
+        shared = train([whole], speed, replicas, passes=range(_WARM_UPS + equal))
     return OperatorTimes(
         device=accelerator.facts.name,
         operators=operators,
@@ -101,7 +114,7 @@ def time_operators(
         whole=together,
         microbatch=train(smaller, speed, microbatches=command.microbatches) if smaller else None,
         microbatches=command.microbatches,
-        shared=together if replicas is None else train([whole], speed, replicas),
+        shared=shared,
         kept_bytes=kept.bytes_,
         prediction_seconds=_time_predictions(
             build([whole], command.method)[0], _Stopwatch(clock, speed, on_pass), command.repeats
@@ -140,6 +153,25 @@ class SignsOfLife:
         if time.monotonic() - self._last > _SIGN_INTERVAL_SECONDS:
             self._last = time.monotonic()
             self._tell(Working())
+
+
+def timed_passes(repeats: int) -> Iterator[int]:
+    """Yield the numbers of passes: those that warm up, and as many as there are to be timed."""
+    yield from range(_WARM_UPS)
+    begin = time.monotonic()
+    for repeat in range(repeats):
+        if repeat >= _FEWEST_REPEATS and time.monotonic() - begin > _ENOUGH_SECONDS:
+            return
+        yield _WARM_UPS + repeat
+
+
+def _agreed(repeats: int, replicas: dist.ProcessGroup, device: torch.device) -> int:
+    """Return the fewest repeats of any replica: gradients are summed as often by all of them."""
+    fewest = torch.tensor([repeats], device=device)
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MIN
+    replicas.allreduce([fewest], options).wait()
+    return int(fewest)
 
 
 def _clock(accelerator: Accelerator) -> Clock:
@@ -221,7 +253,7 @@ class _Kept:
 
 def _train(
     runners: Sequence[StageRunner],
-    command: ProfileOperators,
+    passes: Iterable[int],
     stopwatch: _Stopwatch,
     kept: _Kept | None = None,
     *,
@@ -230,7 +262,7 @@ def _train(
     """Train stages in a row on minibatches; what is kept is counted in the first."""
     none: list[list[list[float]]] = [[[] for _ in runners] for _ in range(4)]
     times = StageTimes(*none)
-    for number in range(_WARM_UPS + command.repeats):
+    for number in passes:
         counted = kept if number == 0 else None
         found = _train_one(runners, number, stopwatch, counted, in_halves=in_halves)
         for stage, seconds in enumerate(found):
@@ -312,7 +344,7 @@ def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) 
             pass
 
     seconds = []
-    for _ in range(_WARM_UPS + repeats):
+    for _ in timed_passes(repeats):
         seconds.append(stopwatch.seconds(displace))
         stopwatch.rest(seconds[-1])
     return seconds[_WARM_UPS:]

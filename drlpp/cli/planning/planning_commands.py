@@ -77,7 +77,9 @@ def profile_model(
         int | None,
         typer.Option(min=1, help="Of the cluster; 2, or all that --cluster has."),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Timed passes of every operator; fewer if they take long.")
+    ] = 20,
     times: Annotated[
         Path | None,
         typer.Option(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from drlpp.runtime import ClusterSession, TimeLimits
 from drlpp.runtime.deploying.profile_commands import profile_of
 from drlpp.runtime.ipc.commands import LinkTimes, OperatorTimes, StageTimes
 from drlpp.runtime.session.link_measurement import link_of
+from drlpp.runtime.worker import operator_timing
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -65,6 +68,29 @@ def test_a_profile_may_take_longer_than_the_time_limit() -> None:
         session.worker_group.limits = TimeLimits(answer_seconds=1.5)
         profile, _ = session.profile(repeats=5)
     assert len(profile.operators) == 4
+
+
+@pytest.mark.system
+def test_workers_of_unlike_speeds_sum_gradients_equally_often() -> None:
+    """Only the fast one has time for every repeat; a sum that it is alone in would fail."""
+    with ClusterSession(capture(WIDE), workers=2, speeds=[1, 0.02]) as session:
+        session.worker_group.limits = TimeLimits(answer_seconds=5)
+        profile, _ = session.profile(repeats=60)
+    assert len(profile.operators) == 4
+
+
+@given(st.integers(1, 30), st.floats(0, 2))
+def test_long_passes_are_repeated_less_often(repeats: int, seconds: float) -> None:
+    clock = count(step=seconds)
+    with patch("drlpp.runtime.worker.operator_timing.time.monotonic", clock.__next__):
+        numbers = list(operator_timing.timed_passes(repeats))
+    assert numbers == list(range(len(numbers)))
+    if repeats * seconds <= 1:
+        assert len(numbers) == 3 + repeats
+    else:
+        assert len(numbers) >= 3 + min(repeats, 5)
+    # The last but one had not taken too long yet.
+    assert len(numbers) <= 3 + 5 or (len(numbers) - 3 - 5) * seconds <= 1
 
 
 def test_nothing_is_predicted_without_a_policy_that_predicts() -> None:
