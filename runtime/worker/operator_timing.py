@@ -169,7 +169,7 @@ def _agreed(repeats: int, replicas: dist.ProcessGroup, device: torch.device) -> 
     """Return the fewest repeats of any replica: gradients are summed as often by all of them."""
     fewest = torch.tensor([repeats], device=device)
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MIN
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
     replicas.allreduce([fewest], options).wait()
     return int(fewest)
 
