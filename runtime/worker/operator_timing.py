@@ -42,7 +42,6 @@ _WARM_UPS = 3
 _FEWEST_REPEATS = 5
 _ENOUGH_SECONDS = 1.0
 """Of repeated passes, after which no more than the fewest are made."""
-
 _SIGN_INTERVAL_SECONDS = 0.25
 
 Clock = Callable[[], float]
@@ -93,13 +92,14 @@ def time_operators(
     ) -> StageTimes:
         data = replace(minibatches, microbatches=microbatches)
         runners = build(programs, replicas=group, minibatches=data)
-        numbers = timed_passes(command.repeats) if passes is None else passes
-        return _train(runners, numbers, _Stopwatch(clock, rest, on_pass), in_halves=in_halves)
+        stopwatch = _Stopwatch(clock, rest, on_pass)
+        passes = timed_passes(command.repeats) if passes is None else passes
+        return _train(runners, passes, stopwatch, in_halves=in_halves)
 
     runners = build(each)
     kept = _Kept(runners, minibatches.inputs((0, 0)))
-    passes = timed_passes(command.repeats)
-    operators = _train(runners, passes, _Stopwatch(clock, 1.0, on_pass), kept)
+    stopwatch = _Stopwatch(clock, 1.0, on_pass)
+    operators = _train(runners, timed_passes(command.repeats), stopwatch, kept)
     del runners
     together = train([whole], speed)
     shared = together
