@@ -8,13 +8,13 @@ from drlpp.placement.measurement import Measurement
 from drlpp.planners import PLANNERS
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
+from tests.support.in_turns import in_turns
 from tests.support.strategies.graphs import tied_chain
 
 PROFILE = tied_chain([6, 9, 3, 12, 6], 8)
 
 
-@pytest.mark.parametrize("bandwidth", [64.0, 0.5])
-@pytest.mark.parametrize("name", ["paper", "guided"])
+@pytest.mark.parametrize(("name", "bandwidth"), in_turns(["paper", "guided"], [64.0, 0.5]))
 def test_an_agent_finds_a_placement(name: str, bandwidth: float) -> None:
     """The search and policy of the guided one find the planner's optimum, or better."""
     cluster = local_cluster(3, Link(bandwidth_bytes_per_second=bandwidth))

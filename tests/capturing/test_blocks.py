@@ -50,7 +50,7 @@ def kinds(model: CapturedModel) -> list[tuple[object, ...]]:
     ("name", "options", "fewer"),
     [
         ("gpt2", {"layers": 11}, {"layers": KEPT}),
-        ("transformer", {"layers": 6}, {"layers": KEPT}),
+        pytest.param("transformer", {"layers": 6}, {"layers": KEPT}, marks=pytest.mark.slow),
         # Of the last layer two operators read, so it is none of the equal ones.
         ("bert48", {"layers": 9}, {"layers": KEPT + 1}),
     ],

@@ -19,7 +19,7 @@ from drlpp.io.documents import Document, Record, document_kinds
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("one_of", [pytest.param(1, marks=pytest.mark.slow), 96])
+@pytest.mark.parametrize("one_of", [pytest.param(1, marks=pytest.mark.slow), 240])
 def test_numbers_at_their_extremes(one_of: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.fuzzing", "numbers", "--one-of", str(one_of)],

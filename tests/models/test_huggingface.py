@@ -48,7 +48,7 @@ def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
     check_against_plain_training(captured, 0, 1)
 
 
-@pytest.mark.parametrize(("name", "stages"), in_turns(TIED, [2, 4]))
+@pytest.mark.parametrize(("name", "stages"), in_turns(TIED, [2, 4], slow=["bert"]))
 def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) -> None:
     reference = ModelReference.named(f"examples.huggingface:{name}", tied=True)
     captured = capture(reference, in_float64(reference.build()))
@@ -58,7 +58,8 @@ def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "policy"), in_turns(TIED, [2, 4], ["pipeoptim", "stash"], one_of=4)
+    ("name", "stages", "policy"),
+    in_turns(TIED, [2, 4], ["pipeoptim", "stash"], one_of=4, slow=["bert"]),
 )
 def test_tied_embeddings_in_stages_equal_the_reference(name: str, stages: int, policy: str) -> None:
     reference = ModelReference.named(f"examples.huggingface:{name}", tied=True, layers=2)

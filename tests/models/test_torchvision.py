@@ -21,7 +21,9 @@ from tests.support.models.zoo.torchvision_logits import (
     [
         pytest.param(
             name,
-            marks=pytest.mark.slow if name in ("vgg16", "resnet152", "resnext101") else (),
+            marks=pytest.mark.slow
+            if name in ("vgg16", "resnet152", "resnext101", "inception_v3")
+            else (),
         )
         for name in NAMES
     ],

@@ -42,7 +42,12 @@ ONE_VOCABULARY: dict[str, Option] = {
             marks=pytest.mark.slow,
         ),
         ("googlenet", 212, {"conv2d": 59, "batch_norm": 59, "cat": 9, "linear": 5}),
-        ("inception_v3", 318, {"conv2d": 96, "batch_norm": 96, "cat": 11, "linear": 2}),
+        pytest.param(
+            "inception_v3",
+            318,
+            {"conv2d": 96, "batch_norm": 96, "cat": 11, "linear": 2},
+            marks=pytest.mark.slow,
+        ),
         ("residual_lstm", 19, {"embedding": 1, "linear": 5, "stack": 2, "dropout": 1}),
         ("gnmt4", 34, {"lstm": 8, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3}),
         pytest.param(

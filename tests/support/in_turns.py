@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import product
 from typing import Any
 
@@ -23,18 +23,24 @@ def fast_are(fast: Iterable[Any], values: Iterable[Any]) -> list[Any]:
     ]
 
 
-def in_turns(*values: Iterable[Any], one_of: int = 2) -> list[Any]:
+def in_turns(*values: Iterable[Any], one_of: int = 2, slow: Collection[Any] = ()) -> list[Any]:
     """Return every combination, of which one in ``one_of`` is fast and the others are slow tests.
 
-    Every value of every parameter is in a fast one; more are fast where that needs more.
+    Every value of every parameter is in a fast one, unless it is in ``slow``, of which none is;
+    more are fast where that needs more.
     """
     parameters = [list(of_parameter) for of_parameter in values]
     indices = list(product(*(range(len(of_parameter)) for of_parameter in parameters)))
-    fast = [chosen for chosen in indices if sum(chosen) % one_of == 0]
-    missing = {value for chosen in indices for value in enumerate(chosen)}
+    may_be_fast = [
+        chosen
+        for chosen in indices
+        if not any(of[index] in slow for of, index in zip(parameters, chosen, strict=True))
+    ]
+    fast = [chosen for chosen in may_be_fast if sum(chosen) % one_of == 0]
+    missing = {value for chosen in may_be_fast for value in enumerate(chosen)}
     missing -= {value for chosen in fast for value in enumerate(chosen)}
     while missing:
-        fast.append(max(indices, key=lambda chosen: len(missing & set(enumerate(chosen)))))
+        fast.append(max(may_be_fast, key=lambda chosen: len(missing & set(enumerate(chosen)))))
         missing -= set(enumerate(fast[-1]))
     return [
         pytest.param(

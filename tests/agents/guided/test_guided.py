@@ -33,6 +33,7 @@ from drlpp.planners import PLANNERS
 from drlpp.planners.model_based.recalibration import Options
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
+from tests.support.in_turns import fast_are
 
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 SPEEDS = (1.0, 1.0, 0.5, 0.5)
@@ -64,8 +65,8 @@ def seconds(outcome: Outcome) -> float:
 
 def test_undeclared_speeds_are_found_and_no_planner_is_better() -> None:
     env = environment()
-    agent = learn(env, 24)
-    assert env.memory.distinct == agent.num_timesteps == 24
+    agent = learn(env, 16)
+    assert env.memory.distinct == agent.num_timesteps == 16
     best = env.memory.best()
     assert best is not None
     profile, measurer = problem()
@@ -99,7 +100,7 @@ def test_a_run_is_repeated_by_its_seed() -> None:
     runs = []
     for seed in (0, 0, 1):
         env = environment()
-        learn(env, 5, seed)
+        learn(env, 4, seed)
         runs.append(list(env.outcomes))
     assert runs[0] == runs[1] != runs[2]
 
@@ -131,7 +132,11 @@ def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "switch", ["planners", "calibrate", "discrepancy", "thompson", "neighbours", "practice"]
+    "switch",
+    fast_are(
+        ["planners", "practice"],
+        ["planners", "calibrate", "discrepancy", "thompson", "neighbours", "practice"],
+    ),
 )
 def test_every_part_can_be_left_out(switch: str) -> None:
     env = environment()
@@ -176,7 +181,7 @@ def test_placements_that_fail_are_learned_from() -> None:
     profile, measurer = problem()
     failing = FailingCluster(profile, measurer.cluster)
     env = PlacementEnv(MeasurementMemory(failing), declared=CostPrior.of(profile, measurer.cluster))
-    learn(env, 40)
+    learn(env, 30)
     best = env.memory.best()
     assert best is not None
     assert len(best[0].placement.stages) <= 2

@@ -19,6 +19,7 @@ from drlpp.costs.synthetic_profiles import generate
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.specs.cluster import Link
+from tests.support.in_turns import fast_are
 
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 
@@ -34,14 +35,10 @@ def instance(**changes: object) -> Instance:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        # The command's test below has it, too.
-        pytest.param("recalibrate", marks=pytest.mark.slow),
-        "planned-evolution",
-        "evolution",
-        "annealing",
-        "random",
-    ],
+    # The command's test below has "recalibrate", too.
+    fast_are(
+        ["evolution"], ["recalibrate", "planned-evolution", "evolution", "annealing", "random"]
+    ),
 )
 def test_a_history_is_of_distinct_placements_and_never_rises(method: str) -> None:
     made = instance()

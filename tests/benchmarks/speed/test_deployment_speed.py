@@ -33,7 +33,8 @@ def session() -> Iterator[ClusterSession]:
         yield session
 
 
-@pytest.mark.parametrize("deployments", [16, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("deployments", [16, 32])
 def test_nothing_is_left_behind(session: ClusterSession, deployments: int) -> None:
     report = deploy_again_and_again(session, deployments)
     assert report.leaves_nothing, report.held

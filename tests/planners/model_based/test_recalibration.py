@@ -100,6 +100,7 @@ def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
     assert found.best(1)[0][1] <= blind.best(1)[0][1] * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_undeclared_speeds_are_found_as_well_as_if_they_were_told() -> None:
     profile = generate("chain", 12, 2)
     speeds = [1.0, 1.0, 0.5, 0.5]

@@ -23,6 +23,7 @@ from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
+from tests.support.in_turns import fast_are
 
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 
@@ -101,7 +102,7 @@ time.sleep(float(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", fast_are([True], [False, True]))
 def test_no_process_is_left(killed: bool) -> None:
     """Nor does a program need a guard against being imported by its processes."""
     program = subprocess.Popen(

@@ -100,7 +100,7 @@ def test_asynchronous_weights_equal_the_reference(
 
 @pytest.mark.parametrize(
     ("method", "shape", "microbatches"),
-    in_turns(ASYNCHRONOUS, ["straight", "replicated", "branching"], [2, 4], one_of=10),
+    in_turns(ASYNCHRONOUS, ["straight", "replicated", "branching"], [2, 4], one_of=15),
 )
 def test_weights_of_divided_minibatches_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, microbatches: int
@@ -254,7 +254,9 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=6), ids=str)
+@pytest.mark.parametrize(
+    ("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=9, slow=OPTIONS[3:8:2]), ids=str
+)
 def test_options_of_a_method_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:

@@ -19,6 +19,7 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns, words
 
 MINIBATCHES, BATCH, SAMPLES, WIDTH = 9, 8, 40, 6
 
@@ -106,30 +107,26 @@ def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(
-    ("accelerators", "method", "together"),
-    [
-        ((0,), Method(policy="sync"), 1),
-        ((0, 0, 0), Method(policy="sync"), 3),
-        ((0,), Method(policy="pipeoptim", microbatches=4), 1),
-        ((0,), Method(policy="vanilla", microbatches=2, accumulate=3), 3),
-        ((0, 0), Method(policy="stash", microbatches=4), 1),
-        ((0, 0, 0), Method(policy="sync", microbatches=2, clip_norm=1e9), 2),
-        ((0, 1, 2), Method(schedule="gpipe", policy="sync"), 1),
-        ((0, 1, 2), Method(schedule="gpipe", policy="sync", microbatches=4), 1),
-        ((0, 0, 1), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
-        ((0, 1, 2), Method(schedule="zb-h1", policy="sync", microbatches=4), 1),
-        ((0, 1, 1), Method(schedule="zb-h1", policy="sync", microbatches=2, accumulate=3), 3),
-    ],
-)
+TRAINED = [
+    ((0,), Method(policy="sync"), 1),
+    ((0, 0, 0), Method(policy="sync"), 3),
+    ((0,), Method(policy="pipeoptim", microbatches=4), 1),
+    ((0,), Method(policy="vanilla", microbatches=2, accumulate=3), 3),
+    ((0, 0), Method(policy="stash", microbatches=4), 1),
+    ((0, 0, 0), Method(policy="sync", microbatches=2, clip_norm=1e9), 2),
+    ((0, 1, 2), Method(schedule="gpipe", policy="sync"), 1),
+    ((0, 1, 2), Method(schedule="gpipe", policy="sync", microbatches=4), 1),
+    ((0, 0, 1), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
+    ((0, 1, 2), Method(schedule="zb-h1", policy="sync", microbatches=4), 1),
+    ((0, 1, 1), Method(schedule="zb-h1", policy="sync", microbatches=2, accumulate=3), 3),
+]
+
+
+@pytest.mark.parametrize(("trained", "optimizer"), in_turns(TRAINED, OPTIMIZERS), ids=words)
 def test_methods_without_staleness_equal_a_plain_loop(
-    session: ClusterSession,
-    accelerators: tuple[int, ...],
-    method: Method,
-    together: int,
-    optimizer: str,
+    session: ClusterSession, trained: tuple[tuple[int, ...], Method, int], optimizer: str
 ) -> None:
+    accelerators, method, together = trained
     operators = len(session.graph)
     stages = max(accelerators) + 1
     placement = Placement.from_assignment(

@@ -84,7 +84,7 @@ def methods(draw: st.DrawFn, placement: Placement) -> tuple[Method, int]:
 
 
 @given(data=st.data())
-@settings(max_examples=15, derandomize=True, database=None)
+@settings(max_examples=10, derandomize=True, database=None)
 def test_synchronous_methods_equal_a_plain_loop(
     session: ClusterSession, data: st.DataObject
 ) -> None:

@@ -72,7 +72,7 @@ def test_every_placement_has_stages_that_share_parameters(
 
 
 @pytest.mark.parametrize(
-    ("method", "shape", "optimizer"), in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=7)
+    ("method", "shape", "optimizer"), in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=11)
 )
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -201,7 +201,12 @@ def test_float16_skips_the_same_updates_of_all_copies(policy: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "shape"),
-    in_turns(["stash", "pipeoptim", "2bw", "last-step", "pipemare", "gpipe"], SHAPES, one_of=4),
+    in_turns(
+        ["stash", "pipeoptim", "2bw", "last-step", "pipemare", "gpipe"],
+        SHAPES,
+        one_of=6,
+        slow=("2bw", "last-step"),
+    ),
 )
 def test_resuming_at_any_minibatch_changes_no_bit(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str

@@ -35,7 +35,7 @@ def _quick(kinds: Iterable[str], *quick: str) -> list[Any]:
 
 # TensorBoard's thread says so as well when it cannot write.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("kind", _quick([*EXPECTED, *SURVIVED], "forward"))
+@pytest.mark.parametrize("kind", _quick([*EXPECTED, *SURVIVED]))
 def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
     trial = trials.training(kind, seed=101)
     assert trial.as_expected, trial

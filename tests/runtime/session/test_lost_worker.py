@@ -185,7 +185,11 @@ def test_a_lost_worker_ends_no_contender(
 @pytest.mark.parametrize(
     ("checkpoint_every", "kept"),
     [
-        (0, r"nothing had been saved yet, so the same command begins anew \(--checkpoint-every"),
+        pytest.param(
+            0,
+            r"nothing had been saved yet, so the same command begins anew \(--checkpoint-every",
+            marks=pytest.mark.slow,
+        ),
         (
             200,
             r"\S+/checkpoint.safetensors has all up to \d+ minibatches of epoch 1, and the ",

@@ -24,6 +24,7 @@ from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
 
 THERE, HERE = torch.device("meta"), torch.device("cpu")
 METHODS = {
@@ -112,8 +113,7 @@ def tensors_of(runner: StageRunner) -> Iterator[Tensor]:
         yield from (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "optimizer"), in_turns(METHODS, OPTIMIZERS, one_of=4))
 def test_everything_that_a_stage_holds_is_on_its_device(
     captured: CapturedModel, method: str, optimizer: str
 ) -> None:

@@ -30,10 +30,14 @@ def captured() -> CapturedModel:
 @pytest.mark.parametrize(
     ("accelerators", "method"),
     [
-        ((0, 1, 2), Method(policy="pipeoptim")),
+        pytest.param((0, 1, 2), Method(policy="pipeoptim"), marks=pytest.mark.slow),
         ((0, 0, 1), Method(policy="stash")),
         ((0, 1, 2), Method(policy="pipeoptim", microbatches=2)),
-        ((0, 1), Method(schedule="gpipe", policy="sync", microbatches=4)),
+        pytest.param(
+            (0, 1),
+            Method(schedule="gpipe", policy="sync", microbatches=4),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_model_learns_and_its_own_module_scores_the_same(

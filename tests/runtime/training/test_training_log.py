@@ -79,6 +79,7 @@ class _Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_minibatches_are_written_as_training_goes_on_and_taken_back_on_resuming(
     tmp_path: Path,
 ) -> None:

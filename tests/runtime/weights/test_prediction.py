@@ -80,7 +80,7 @@ def _gradient(weight: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", _OPTIONS)
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_direction_is_that_of_the_last_step(kind: str, data: st.DataObject) -> None:
     """lr·ΔW_t = (1 − lr·λ)·W_{t−1} − W_t, where λ is zero unless the decay is decoupled."""

@@ -70,7 +70,7 @@ def meter() -> Iterator[Meter]:
 @pytest.mark.parametrize(
     ("method", "optimizer", "expected"),
     [
-        (Method(policy="vanilla"), WITH_RULE, [1, 1, 1]),
+        pytest.param(Method(policy="vanilla"), WITH_RULE, [1, 1, 1], marks=pytest.mark.slow),
         (Method(policy="stash"), WITH_RULE, [3, 2, 1]),
         pytest.param(
             Method(policy="2bw", accumulate=3), WITH_RULE, [2, 2, 2], marks=pytest.mark.slow
@@ -78,7 +78,7 @@ def meter() -> Iterator[Meter]:
         (Method(policy="2bw-ef", accumulate=3), WITH_RULE, [3, 3, 3]),
         pytest.param(Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1], marks=pytest.mark.slow),
         (Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1]),
-        (Method(policy="last-step"), WITH_RULE, [2, 2, 1]),
+        pytest.param(Method(policy="last-step"), WITH_RULE, [2, 2, 1], marks=pytest.mark.slow),
     ],
     ids=[
         "vanilla",

@@ -60,6 +60,7 @@ def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Pro
     assert 0 < profile.weight_share < 1
 
 
+@pytest.mark.slow
 def test_a_profile_may_take_longer_than_the_time_limit() -> None:
     """Of that, the sleep of a slow accelerator is most, a twentieth of a second at a time."""
     with ClusterSession(capture(WIDE), workers=2, speeds=[0.02, 0.02]) as session:

@@ -156,7 +156,10 @@ def test_the_weights_are_those_of_samples_in_memory(
     assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
 
 
-@pytest.mark.parametrize(("kind", "saved"), in_turns(LOADERS, [3, 4], one_of=4))
+@pytest.mark.parametrize(
+    ("kind", "saved"),
+    in_turns(LOADERS, [3, 4], one_of=6, slow=("in processes", "with a generator")),
+)
 def test_random_samples_and_orders_are_the_same_again(
     captured: CapturedModel, tmp_path: Path, kind: str, saved: int
 ) -> None:

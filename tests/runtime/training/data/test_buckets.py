@@ -58,7 +58,7 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
 
 
 @pytest.mark.parametrize(
-    ("method", "accelerators"), in_turns(METHODS, [(0, 1, 2), (0, 0, 1), (0, 0, 0)])
+    ("method", "accelerators"), in_turns(METHODS, [(0, 1, 2), (0, 0, 1), (0, 0, 0)], one_of=4)
 )
 def test_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, accelerators: tuple[int, ...]

@@ -76,7 +76,7 @@ def tiny(name: str, **options: Option) -> ModelReference:
 _DEEPER = ("resnet101", "resnet152", "resnext101", "gnmt8", "gnmt16")
 
 # Graphs of the shape of others, made of the same kinds of operators.
-_ALIKE = ("vgg16", "resnext50", "inception_v3", "llama", "t5")
+_ALIKE = ("vgg16", "resnext50", "inception_v3", "residual_lstm", "gpt2", "llama", "vit", "t5")
 
 
 def _but_for(slow: tuple[str, ...]) -> list[ParameterSet]:
