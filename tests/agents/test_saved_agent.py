@@ -32,7 +32,7 @@ def saved(request: pytest.FixtureRequest) -> tuple[str, bytes]:
     """The name of an agent, and what it saved after some learning."""
     few = {"draws": 2, "evaluations": 16} if request.param == "guided" else {}
     agent = AGENTS[request.param].model_copy(update=few).build(environment(), seed=0)
-    agent.learn(8 if few else 20)
+    agent.learn(4 if few else 16)
     content = io.BytesIO()
     agent.save(content)
     return request.param, content.getvalue()

@@ -15,6 +15,7 @@ from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.simulator.work import buckets_of
 from drlpp.specs.cluster import Link, local_cluster
+from tests.support.in_turns import in_turns
 from tests.support.models.tied import placements
 from tests.support.strategies.graphs import cluster_of, profile_of, tied_chain
 
@@ -37,8 +38,11 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
-@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize(
+    ("method", "shape"),
+    in_turns(METHODS, ["straight", "replicated", "branching"], one_of=3),
+    ids=str,
+)
 def test_workers_send_as_many_bytes(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:

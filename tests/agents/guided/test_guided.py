@@ -177,6 +177,7 @@ class FailingCluster(SimulatedCluster):
         return super().measure(placement, minibatches)
 
 
+@pytest.mark.slow
 def test_placements_that_fail_are_learned_from() -> None:
     profile, measurer = problem()
     failing = FailingCluster(profile, measurer.cluster)

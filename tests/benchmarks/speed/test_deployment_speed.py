@@ -72,6 +72,7 @@ def test_a_missed_goal_is_told_by_the_exit_code(
     assert result.exit_code == code, result.output
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind_by_runs(session: ClusterSession) -> None:
     def held() -> list[tuple[int, int]]:
         found = map(facts_of, session.process_ids)

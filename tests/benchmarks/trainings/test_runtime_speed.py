@@ -78,6 +78,7 @@ def test_every_contender_has_its_samples(measured: SpeedSamples) -> None:
     assert all(0 < s.busiest_seconds < 2 * s.seconds for s in measured.samples)
 
 
+@pytest.mark.system
 def test_a_run_goes_on_where_it_was_interrupted(
     measured: SpeedSamples, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,7 +118,7 @@ def test_a_search_ends_by_itself_within_sixteen_measurements_and_is_right() -> N
     profile = generate("chain", 8, 1)
     truth = SimulatedCluster(profile, local_cluster(3, LINK), [1.0, 1.0, 0.5])
     problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
-    found = Recalibration(problem, Space(Method()), Options(evaluations=150, draws=8))
+    found = Recalibration(problem, Space(Method()), Options(evaluations=100, draws=4))
     while len(found.measured) < 16 and (proposals := found.propose(1)):
         found.tell(proposals[0], truth.measure(proposals[0]))
     true = PlanningProblem(Workload.of(profile), truth.cluster)

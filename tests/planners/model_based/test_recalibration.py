@@ -59,6 +59,7 @@ def search(
     return found
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 100))
 @settings(max_examples=2)
 def test_proposals_are_valid_new_and_no_worse_than_planners(seed: int) -> None:

@@ -53,13 +53,13 @@ def test_what_is_believed_is_the_same() -> None:
     profile = generate("layered", 12, 0)
     truth = SimulatedCluster(profile, local_cluster(3, LINK), [1.0, 1.0, 0.5])
     problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
-    found = Recalibration(problem, Space(Method()), Options(evaluations=40, draws=4))
+    found = Recalibration(problem, Space(Method()), Options(evaluations=20, draws=4))
     (candidate,) = found.propose(1)
     found.tell(candidate, truth.measure(candidate))
     draws = found._draws(found.surrogate)
     for incumbent in (None, candidate):
         one, other = (
-            Belief.of(draws, [], incumbent, Limits(judged=40), 0, takes_long=takes_long)
+            Belief.of(draws, [], incumbent, Limits(judged=20), 0, takes_long=takes_long)
             for takes_long in (False, True)
         )
         assert one.candidates == other.candidates

@@ -21,6 +21,7 @@ from drlpp.planners.search.evolution import evolve
 from drlpp.planners.search.local_search import anneal, local_search
 from drlpp.planners.search.random_search import random_run, random_search
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from tests.support.in_turns import fast_are
 from tests.support.planning.brute_force import every_placement
 from tests.support.planning.public_data import CONTIGUOUS_OPTIMA, INSTANCES
 from tests.support.strategies.graphs import chain_of
@@ -141,8 +142,9 @@ def test_no_evaluations_are_refused(run: Run) -> None:
         run(problem, 0, None)
 
 
-@pytest.mark.parametrize(("name", "milliseconds"), CONTIGUOUS_OPTIMA.items())
-def test_annealing_comes_to_published_optima(name: str, milliseconds: float) -> None:
+@pytest.mark.parametrize("name", fast_are(sorted(CONTIGUOUS_OPTIMA)[:2], CONTIGUOUS_OPTIMA))
+def test_annealing_comes_to_published_optima(name: str) -> None:
+    milliseconds = CONTIGUOUS_OPTIMA[name]
     problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()
     placement = local_search(problem).placement
     check_placement(problem, placement)

@@ -23,6 +23,7 @@ from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
 from tests.support.models.forked import SHAPES, largest_difference, order, placements, samples
 from tests.support.strategies.graphs import pipelines
 from tests.support.training.pipelines import in_a_row
@@ -93,8 +94,7 @@ METHODS = {
 @pytest.mark.parametrize(
     ("transport", "shape", "method"),
     [
-        *((DIRECTED, shape, "pipeoptim") for shape in SHAPES),
-        *((STAGED, shape, "pipeoptim") for shape in SHAPES),
+        *in_turns([DIRECTED, STAGED], SHAPES, ["pipeoptim"], one_of=5),
         (DIRECTED, "straight", "stash-deeper"),
         (DIRECTED, "replicated", "clipped"),
         (STAGED, "replicated", "clipped"),

@@ -8,6 +8,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer
 from drlpp.schedule.method import Method
+from tests.support.in_turns import fast_are, words
 from tests.support.training.loading import data_for, loaders_for, placement_file, same
 
 METHODS = [
@@ -25,10 +26,11 @@ def captured() -> CapturedModel:
     return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
-@pytest.mark.parametrize(("accelerators", "method"), METHODS)
+@pytest.mark.parametrize("trained", fast_are(METHODS[::2], METHODS), ids=words)
 def test_a_loader_gives_the_weights_of_samples_in_memory(
-    captured: CapturedModel, tmp_path: Path, accelerators: tuple[int, ...], method: Method
+    captured: CapturedModel, tmp_path: Path, trained: tuple[tuple[int, ...], Method]
 ) -> None:
+    accelerators, method = trained
     document = placement_file(captured, *accelerators, method=method)
     data = data_for(captured)
     wanted = PipelineTrainer(document, out=tmp_path / "memory").fit(data, epochs=2)
