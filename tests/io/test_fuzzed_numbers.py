@@ -19,10 +19,14 @@ from drlpp.io.documents import Document, Record, document_kinds
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("one_of", [pytest.param(1, marks=pytest.mark.slow), 240])
-def test_numbers_at_their_extremes(one_of: int) -> None:
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param([], marks=pytest.mark.slow), ["placement", "measurements", "--one-of", "96"]],
+    ids=["all", "some"],
+)
+def test_numbers_at_their_extremes(share: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fuzzing", "numbers", "--one-of", str(one_of)],
+        [sys.executable, "-m", "benchmarks.fuzzing", "numbers", *share],
         cwd=ROOT,
         capture_output=True,
         text=True,

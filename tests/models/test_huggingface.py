@@ -59,7 +59,7 @@ def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) ->
 
 @pytest.mark.parametrize(
     ("name", "stages", "policy"),
-    in_turns(TIED, [2, 4], ["pipeoptim", "stash"], one_of=4, slow=["bert"]),
+    in_turns(TIED, [2, 4], ["pipeoptim", "stash"], one_of=4, slow=["bert", "t5"]),
 )
 def test_tied_embeddings_in_stages_equal_the_reference(name: str, stages: int, policy: str) -> None:
     reference = ModelReference.named(f"examples.huggingface:{name}", tied=True, layers=2)

@@ -100,7 +100,7 @@ def test_a_run_is_repeated_by_its_seed() -> None:
     runs = []
     for seed in (0, 0, 1):
         env = environment()
-        learn(env, 4, seed)
+        learn(env, 3, seed)
         runs.append(list(env.outcomes))
     assert runs[0] == runs[1] != runs[2]
 
@@ -148,6 +148,7 @@ def test_every_part_can_be_left_out(switch: str) -> None:
         assert agent.recalibration(agent.get_env())._planned == []
 
 
+@pytest.mark.slow
 def test_the_search_ends_when_it_has_settled() -> None:
     env = environment()
     agent = QUICK.model_copy(update={"patience": 6}).build(env, seed=0)

@@ -86,6 +86,7 @@ def test_nothing_is_left_behind_by_runs(session: ClusterSession) -> None:
     assert seen[1:] == [seen[1]] * 7
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(dist.Store, "list_keys"), reason="a store cannot list its keys in torch 2.8"
 )
@@ -101,6 +102,7 @@ def test_addresses_of_old_groups_are_not_kept(session: ClusterSession) -> None:
     assert counts[4:] == counts[:4]
 
 
+@pytest.mark.slow
 def test_too_few_deployments_are_refused(session: ClusterSession) -> None:
     for few in (8, 13):
         with pytest.raises(InvalidInput, match="a multiple of that, 12 or more"):

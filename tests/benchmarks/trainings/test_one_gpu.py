@@ -31,6 +31,7 @@ def bench(folder: Path, notes: list[str], seconds: float = 600) -> Bench:
     )
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_is_noted_and_the_others_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,7 @@ def test_proposals_are_valid_new_and_no_worse_than_planners(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("operators", "accelerators", "measurements", "evaluations", "most"),
-    [(12, 3, 8, 120, 300), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
+    [(12, 3, 8, 60, 150), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
 )
 def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
     operators: int, accelerators: int, measurements: int, evaluations: int, most: int

@@ -100,7 +100,13 @@ def test_asynchronous_weights_equal_the_reference(
 
 @pytest.mark.parametrize(
     ("method", "shape", "microbatches"),
-    in_turns(ASYNCHRONOUS, ["straight", "replicated", "branching"], [2, 4], one_of=15),
+    in_turns(
+        ASYNCHRONOUS,
+        ["straight", "replicated", "branching"],
+        [2, 4],
+        one_of=15,
+        slow=("stash-vertical", "spectrain", "xpipe"),
+    ),
 )
 def test_weights_of_divided_minibatches_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, microbatches: int
@@ -161,7 +167,9 @@ PREDICTING = [
 
 
 @pytest.mark.parametrize(
-    ("predicting", "optimizer"), in_turns(PREDICTING, WITHOUT_SIGNS, one_of=8), ids=words
+    ("predicting", "optimizer"),
+    in_turns(PREDICTING, WITHOUT_SIGNS, one_of=8, slow=WITHOUT_SIGNS[6:13]),
+    ids=words,
 )
 def test_predictions_for_every_optimizer_equal_the_reference(
     captured: CapturedModel,

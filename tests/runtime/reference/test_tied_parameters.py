@@ -72,7 +72,8 @@ def test_every_placement_has_stages_that_share_parameters(
 
 
 @pytest.mark.parametrize(
-    ("method", "shape", "optimizer"), in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=11)
+    ("method", "shape", "optimizer"),
+    in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=11, slow=("stash-vertical", "xpipe")),
 )
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str

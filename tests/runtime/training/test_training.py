@@ -80,7 +80,9 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("trained", "saved"), in_turns(KILLED, [1, 3, 4], one_of=5), ids=words)
+@pytest.mark.parametrize(
+    ("trained", "saved"), in_turns(KILLED, [1, 3, 4], one_of=5, slow=KILLED[1:3]), ids=words
+)
 def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     captured: CapturedModel,
     tmp_path: Path,

@@ -77,7 +77,7 @@ def meter() -> Iterator[Meter]:
         ),
         (Method(policy="2bw-ef", accumulate=3), WITH_RULE, [3, 3, 3]),
         pytest.param(Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1], marks=pytest.mark.slow),
-        (Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1]),
+        pytest.param(Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1], marks=pytest.mark.slow),
         pytest.param(Method(policy="last-step"), WITH_RULE, [2, 2, 1], marks=pytest.mark.slow),
     ],
     ids=[

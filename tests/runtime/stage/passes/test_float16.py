@@ -154,7 +154,9 @@ def test_all_stages_of_a_schedule_that_flushes_skip_the_same_updates(
 
 
 @pytest.mark.parametrize(
-    ("method", "shape"), in_turns(ASYNCHRONOUS, ["straight", "replicated"], one_of=3), ids=str
+    ("method", "shape"),
+    in_turns(ASYNCHRONOUS, ["straight", "replicated"], one_of=3, slow=ASYNCHRONOUS[1:6:2]),
+    ids=str,
 )
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
