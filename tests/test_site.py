@@ -61,6 +61,7 @@ def build(project: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.system
 def test_the_site_is_built_and_loads_nothing_from_elsewhere(project: Path) -> None:
     done = build(project)
     assert done.returncode == 0, done.stderr

@@ -129,6 +129,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, finish(out, *COMPLETE)
 
 
+@pytest.mark.system
 def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     out, printed = complete
     assert " ".join(printed.split()).count("holds nothing to resume yet: the run begins") == 1
@@ -176,6 +177,7 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     assert len(measured(out)) == 6
 
 
+@pytest.mark.system
 def test_the_model_that_was_named_is_trusted_in_the_runs_folder(
     complete: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -183,6 +183,7 @@ def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
     assert all(torch.equal(weight, state[name]) for name, weight in resumed.items())
 
 
+@pytest.mark.system
 def test_what_cannot_work_is_one_line(tmp_path: Path) -> None:
     done = run("translation", "--placement", str(tmp_path / "none.json"))
     assert done.returncode == 1

@@ -21,7 +21,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "share",
-    [pytest.param([], marks=pytest.mark.slow), ["placement", "measurements", "--one-of", "96"]],
+    [
+        pytest.param([], marks=pytest.mark.slow),
+        pytest.param(["--one-of", "96"], marks=pytest.mark.system),
+    ],
     ids=["all", "some"],
 )
 def test_numbers_at_their_extremes(share: list[str]) -> None:

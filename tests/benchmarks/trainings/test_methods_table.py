@@ -34,12 +34,13 @@ def test_shapes_are_what_they_are_called() -> None:
     assert (1, 2) not in {(edge.source, edge.target) for edge in branching.edges}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "optimizer", "shape", "versions"),
     [
-        pytest.param("PipeOptim", "SGDM", "straight", 2, marks=pytest.mark.slow),
+        ("PipeOptim", "SGDM", "straight", 2),
         ("PipeDream", "Lion", "branching", 3),
-        pytest.param("PipeMare T1+T2+W", "AdamW", "2-1-1", 2, marks=pytest.mark.slow),
+        ("PipeMare T1+T2+W", "AdamW", "2-1-1", 2),
     ],
 )
 def test_a_cell_differs_by_rounding_alone(

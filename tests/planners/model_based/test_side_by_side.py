@@ -102,6 +102,7 @@ time.sleep(float(sys.argv[1]))
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("killed", fast_are([True], [False, True]))
 def test_no_process_is_left(killed: bool) -> None:
     """Nor does a program need a guard against being imported by its processes."""

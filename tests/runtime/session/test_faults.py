@@ -5,9 +5,8 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,22 +28,17 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
         )
 
 
-def _quick(kinds: Iterable[str], *quick: str) -> list[Any]:
-    return [pytest.param(kind, marks=() if kind in quick else pytest.mark.system) for kind in kinds]
-
-
 # TensorBoard's thread says so as well when it cannot write.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("kind", _quick([*EXPECTED, *SURVIVED]))
+@pytest.mark.system
+@pytest.mark.parametrize("kind", [*EXPECTED, *SURVIVED])
 def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
     trial = trials.training(kind, seed=101)
     assert trial.as_expected, trial
 
 
-@pytest.mark.parametrize(
-    "kind",
-    _quick(["killed", "server", "frozen", "backward", "leak", "strangers"], "backward"),
-)
+@pytest.mark.system
+@pytest.mark.parametrize("kind", ["killed", "server", "frozen", "backward", "leak", "strangers"])
 def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
     trial = trials.measuring(kind, seed=101)
     assert trial.as_expected, trial

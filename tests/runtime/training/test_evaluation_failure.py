@@ -57,7 +57,7 @@ def known(result: TrainingResult) -> list[tuple[float | None, ...]]:
 
 @pytest.mark.parametrize(
     ("shape", "early_stopping"),
-    in_turns(SHAPES, [None, EarlyStopping(patience=1, monitor="loss")], one_of=7, slow=SHAPES[2:4]),
+    in_turns(SHAPES, [None, EarlyStopping(patience=1, monitor="loss")], one_of=7, slow=SHAPES[1:4]),
 )
 def test_a_held_out_sample_that_cannot_be_read_costs_no_epoch(
     captured: CapturedModel,

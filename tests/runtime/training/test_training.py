@@ -110,7 +110,9 @@ def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
 
 
-@pytest.mark.parametrize(("policy", "every"), in_turns(["vanilla", "pipeoptim"], [1, 3]))
+@pytest.mark.parametrize(
+    ("policy", "every"), in_turns(["vanilla", "pipeoptim"], [1, 3], slow=["vanilla", 1])
+)
 def test_training_killed_twice_in_an_epoch_goes_on(
     captured: CapturedModel,
     tmp_path: Path,

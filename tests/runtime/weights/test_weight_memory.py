@@ -67,18 +67,17 @@ def meter() -> Iterator[Meter]:
         yield Meter(session)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "optimizer", "expected"),
     [
-        pytest.param(Method(policy="vanilla"), WITH_RULE, [1, 1, 1], marks=pytest.mark.slow),
+        (Method(policy="vanilla"), WITH_RULE, [1, 1, 1]),
         (Method(policy="stash"), WITH_RULE, [3, 2, 1]),
-        pytest.param(
-            Method(policy="2bw", accumulate=3), WITH_RULE, [2, 2, 2], marks=pytest.mark.slow
-        ),
+        (Method(policy="2bw", accumulate=3), WITH_RULE, [2, 2, 2]),
         (Method(policy="2bw-ef", accumulate=3), WITH_RULE, [3, 3, 3]),
-        pytest.param(Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1], marks=pytest.mark.slow),
-        pytest.param(Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1], marks=pytest.mark.slow),
-        pytest.param(Method(policy="last-step"), WITH_RULE, [2, 2, 1], marks=pytest.mark.slow),
+        (Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1]),
+        (Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1]),
+        (Method(policy="last-step"), WITH_RULE, [2, 2, 1]),
     ],
     ids=[
         "vanilla",

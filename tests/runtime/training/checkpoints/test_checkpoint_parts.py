@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from drlpp import export_weights
 from drlpp.capturing.capture import CapturedModel, capture
@@ -51,21 +52,17 @@ def test_parts_resume_bit_for_bit_and_on_another_placement_as_a_file_does(
 ) -> None:
     location = PLACES[place](tmp_path / "shared")
     whole = train(document, data=DATA, epochs=2, checkpoint_every=EVERY, out=tmp_path / "whole")
-    stores = {"parts": location, "file": None}
-    resumed = {}
-    for name, where in stores.items():
-        options = {"checkpoint_every": EVERY, "checkpoints": where, "data": DATA, "epochs": 2}
-        for to in (document, straight):
-            out = tmp_path / f"{name}-{to.configuration}"
-            if where is not None:
-                options["checkpoints"] = f"{where}-{to.configuration}"
-            with killed_after_saving(2):
-                train(document, out=out, **options)
-            quiet = TrainerCallbacks(on_other_placement=lambda: None)
-            found = train(to, out=out, resume=True, observer=quiet, **options)
-            resumed[name, to.configuration] = found.state_dict
-    assert same(resumed["parts", document.configuration], whole.state_dict)
-    assert same(resumed["parts", "1-1"], resumed["file", "1-1"])
+
+    def resumed(to: PlacementFile, checkpoints: str | None) -> dict[str, Tensor]:
+        out = tmp_path / f"{to.configuration}-{checkpoints is None}"
+        options = {"checkpoint_every": EVERY, "checkpoints": checkpoints, "data": DATA, "epochs": 2}
+        with killed_after_saving(2):
+            train(document, out=out, **options)
+        quiet = TrainerCallbacks(on_other_placement=lambda: None)
+        return train(to, out=out, resume=True, observer=quiet, **options).state_dict
+
+    assert same(resumed(document, f"{location}-{document.configuration}"), whole.state_dict)
+    assert same(resumed(straight, f"{location}-1-1"), resumed(straight, None))
     # One checkpoint is kept, and of replicas one has written weights.
     (parts,) = [path for path in (tmp_path / "shared-1-2-1").iterdir() if path.is_dir()]
     assert {path.name for path in parts.iterdir()} == {
