@@ -14,10 +14,6 @@ from tests.support.programs.documented_commands import (
     play,
 )
 
-QUICK = ("docs/models.md",)
-"""Documents of which the fast tests run what is not slow: nothing there needs what README makes."""
-
-
 FIRST = ("README.md", "docs/tutorial.md")
 """What a reader does before anything else; other documents use the files that come of it."""
 
@@ -79,13 +75,6 @@ def test_a_command_that_fails_fails_the_test(
     )
     with pytest.raises(AssertionError, match=r"here.md:1"):
         play("here.md", tmp_path)
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("document", QUICK)
-def test_quick_commands(document: str, tmp_path: Path) -> None:
-    lay_out(tmp_path)
-    assert play(document, tmp_path, fast=True)
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, RIVALS
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
+from tests.support.in_turns import fast_are
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
 
@@ -228,7 +229,7 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
     assert measured(out)[: len(known)] == known
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start_until(out, 4)
@@ -244,7 +245,7 @@ def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("placements", [1, 9])
+@pytest.mark.parametrize("placements", fast_are([1], [1, 9]))
 def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements: int) -> None:
     out = tmp_path / "run"
     process = start_until(out, placements)

@@ -127,7 +127,7 @@ def test_greedy_decoding_follows_its_own_characters() -> None:
     assert torch.equal(module(words, previous).argmax(2), found)
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     language_model.main(epochs=2, minibatches=12, out=tmp_path)
     printed = capsys.readouterr().out
@@ -152,7 +152,7 @@ def test_a_character_sees_only_those_before_it() -> None:
     assert not same[30:].any()
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ("--epochs", "2", "--minibatches", "30", "--out", str(out))

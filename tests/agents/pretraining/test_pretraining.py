@@ -105,7 +105,7 @@ def test_greedy_gaps_are_those_of_the_likeliest_placements(solved: list[SolvedPr
     assert greedy_gaps(network, solved) == found
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_the_command_writes_weights_with_their_origin(tmp_path: Path) -> None:
     out = tmp_path / "weights.safetensors"
     result = CliRunner().invoke(app, ["--out", str(out), "--minutes", "0", "--seed", "5"])

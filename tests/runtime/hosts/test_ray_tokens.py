@@ -36,7 +36,7 @@ def run(cluster: RayCluster, environment: Mapping[str, str]) -> tuple[int, str, 
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_only_programs_with_the_token_get_in() -> None:
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}

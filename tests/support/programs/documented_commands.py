@@ -12,8 +12,6 @@ above a fence, which a reader of the source sees, say more:
     every command of it is run with these options behind its own, so that it takes less time.
 ``<!-- run with: NEW instead of OLD -->``
     it is run with another text in one place.
-``<!-- slow -->``
-    the fast tests leave it out.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ DOCUMENTS = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs"
 PROGRAMS = ("drlpp", "python", "torchrun", "make", "pip", "sudo", "export", "until", "tensorboard")
 
 _FENCE = re.compile(r"```(\w*)$")
-_MARK = re.compile(r"<!-- (not run|file|run with|slow)(?:: (.+))? -->$")
+_MARK = re.compile(r"<!-- (not run|file|run with)(?:: (.+))? -->$")
 _INSTEAD = re.compile("(.+) instead of (.+)")
 _RUN = ("sh", "python")
 _KNOWN = (*_RUN, "yaml", "text")
@@ -62,7 +60,7 @@ class Block:
         if self.label == "text" and self.text.lstrip("$ ").startswith(PROGRAMS):
             yield f"{self.place}: a command with the label of output"
         for mark, detail in self.marks.items():
-            if (mark == "slow") == bool(detail):
+            if not detail:
                 yield f"{self.place}: the mark {mark!r} with {detail!r}"
         if self.is_run:
             try:
@@ -131,7 +129,7 @@ def lay_out(folder: Path) -> None:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def play(document: str, folder: Path, *, fast: bool = False) -> int:
+def play(document: str, folder: Path) -> int:
     """Do what a document says, in ``folder``, and print what is done.
 
     Returns:
@@ -142,7 +140,7 @@ def play(document: str, folder: Path, *, fast: bool = False) -> int:
     for block in blocks_of(document):
         if "file" in block.marks:
             (folder / block.marks["file"]).write_text(block.text + "\n")
-        if not block.is_run or (fast and "slow" in block.marks):
+        if not block.is_run:
             continue
         text = block.as_run()
         print(f"{block.place}\n{text}", flush=True)
