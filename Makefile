@@ -19,30 +19,34 @@ BIN := $(VENV)/bin
 train: $(VENV)/installed
 	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(if $(SPEEDS),--speeds $(SPEEDS)) $(ARGUMENTS)
 
+# A file's tests stay in one process: they share sessions and captures.
+PYTEST := $(BIN)/python -m pytest -q
+SIDE_BY_SIDE := -n 3 --dist loadfile
+
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 3 --dist worksteal -q
+	$(PYTEST) $(SIDE_BY_SIDE)
 
 # Whole programs, killed, stopped and started again: they wait more than they compute.
 test-system: $(VENV)/installed
-	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m 'system and not slow'
+	$(PYTEST) $(SIDE_BY_SIDE) -n 4 -m 'system and not slow'
 
 # Exports under the parsers of DeepSpeed, Megatron and torchtitan, which only these tests need.
 PARSERS := deepspeed megatron-core==0.16.1 torchtitan==0.3.0 hjson py-cpuinfo ninja einops tyro typeguard shtab docstring-parser spmd-types
 test-parsers: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PARSERS)
-	$(BIN)/python -m pytest -q -m parsers
+	$(PYTEST) -m parsers
 
 # Environments under the checkers of RLlib and TorchRL, which only these tests need.
 test-checkers: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,checkers]'
-	$(BIN)/python -m pytest -q -m checkers
+	$(PYTEST) -m checkers
 
 test-slow: $(VENV)/installed
-	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m slow
+	$(PYTEST) $(SIDE_BY_SIDE) -m slow
 
 # What a browser makes of a run's page.
 test-browser: $(VENV)/installed
-	$(BIN)/python -m pytest -q -m browser
+	$(PYTEST) -m browser
 
 # The pages of docs/ as a site in site/, from what is installed alone; a link to nowhere ends it.
 docs: $(VENV)/installed
@@ -60,7 +64,7 @@ compatibility:
 	test -d $(OLDEST) || $(PYTHON) -m venv $(OLDEST)
 	grep -vE '^(torch|sympy|setuptools)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.8.*' -e '.[dev]'
-	$(OLDEST)/bin/python -m pytest -n 3 --dist worksteal -q
+	$(OLDEST)/bin/python -m pytest -q $(SIDE_BY_SIDE)
 
 # Type checkers, the contracts of imports and the reference of the site do not follow the mapping of
 # folders to packages; a tree of links shows it to them.

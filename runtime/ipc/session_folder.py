@@ -84,14 +84,29 @@ def remove_abandoned(parent: Path) -> None:
 def _remove_if_abandoned(lock: Path) -> None:
     # It may be in use, or being removed by someone else; another user's may be anything.
     with suppress(OSError):
-        if lock.parent.lstat().st_uid != os.getuid():
+        found = lock.parent.lstat()
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
             return
         file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
+            _remove(lock.parent)
         finally:
             os.close(file)
+
+
+def _remove(folder: Path) -> None:
+    """Remove ``folder``, its lock last: by that it is found again if something appears meanwhile.
+
+    A process that has not noticed yet that its controller is gone may be making a socket there.
+    """
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != _LOCK:
+            path.unlink(missing_ok=True)
+    if [path.name for path in folder.iterdir()] == [_LOCK]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_files_of_dead_controller(folder: Path, limit_seconds: float) -> None:

@@ -1,6 +1,7 @@
 """A controller that is killed leaves no process and no file, even if a worker is frozen or dead."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +96,7 @@ def test_links_in_the_folder_of_temporary_files_are_left_alone(tmp_path: Path, p
     lock = session_folder._LOCK
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / lock).touch()
+    (tmp_path / "mine" / "file").touch()
     (tmp_path / f"{prefix}planted").symlink_to(tmp_path / "mine")
     (tmp_path / f"{prefix}linked").mkdir()
     (tmp_path / f"{prefix}linked" / lock).symlink_to(tmp_path / "mine" / lock)
@@ -102,7 +104,7 @@ def test_links_in_the_folder_of_temporary_files_are_left_alone(tmp_path: Path, p
     (tmp_path / f"{prefix}abandoned").mkdir()
     (tmp_path / f"{prefix}abandoned" / lock).touch()
     remove_abandoned(tmp_path)
-    assert (tmp_path / "mine" / lock).exists()
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {lock, "file"}
     assert {path.name for path in tmp_path.iterdir()} == {
         "mine",
         f"{prefix}planted",
@@ -125,6 +127,26 @@ def test_workers_wait_until_a_dying_controller_gives_up_its_lock(
         folder._lock = -1
     assert not Path(folder.name).exists()
     folder.cleanup()
+
+
+def test_what_appears_while_a_folder_is_removed_is_removed_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pymp-abandoned"
+    (folder / "below").mkdir(parents=True)
+    (folder / session_folder._LOCK).touch()
+    rmtree = shutil.rmtree
+
+    def slowly(path: Path, ignore_errors: bool) -> None:
+        (folder / "listener").touch()
+        rmtree(path, ignore_errors=ignore_errors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", slowly)
+        remove_abandoned(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"listener", session_folder._LOCK}
+    remove_abandoned(tmp_path)
+    assert not folder.exists()
 
 
 @pytest.mark.system
