@@ -26,7 +26,7 @@ SIDE_BY_SIDE := -n 3 --dist loadfile
 test: $(VENV)/installed
 	$(PYTEST) $(SIDE_BY_SIDE)
 
-# Whole programs, killed, stopped and started again: they wait more than they compute.
+# Whole programs, killed, stopped and started again.
 test-system: $(VENV)/installed
 	$(PYTEST) $(SIDE_BY_SIDE) -n 4 -m 'system and not slow'
 

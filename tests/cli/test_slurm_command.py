@@ -14,7 +14,6 @@ from benchmarks.emulated_cluster import EmulatedCluster
 from benchmarks.emulated_cluster.names import MARK
 from drlpp.cli.slurm_command import SlurmTask
 from drlpp.errors import InvalidInput
-from tests.support.in_turns import fast_are
 from tests.support.programs.emulated_clusters import FAST, names_left, needs_kernel, two_hosts
 from tests.support.programs.ray_clusters import ENVIRONMENT
 
@@ -99,9 +98,9 @@ def srun(emulated: EmulatedCluster, folder: Path, *command: str) -> list[subproc
 
 
 @needs_kernel
-@pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("code", fast_are([3], [0, 3]))
+@pytest.mark.parametrize("code", [0, 3])
 def test_all_tasks_end_with_the_programs_exit_code(
     emulated: EmulatedCluster, tmp_path: Path, code: int
 ) -> None:

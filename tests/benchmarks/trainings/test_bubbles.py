@@ -32,7 +32,7 @@ def contenders(*who: Contender) -> list[ParameterSet]:
     return [pytest.param(c, id=str(c), marks=old if c.theirs else ()) for c in who]
 
 
-@pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.parametrize("who", contenders(*CONTENDERS))
 def test_a_sample_has_a_bubble_and_ours_a_formula(workers: Bench, who: Contender) -> None:
     sample = workers.sample(who, 4, UPDATES)
@@ -41,7 +41,7 @@ def test_a_sample_has_a_bubble_and_ours_a_formula(workers: Bench, who: Contender
     assert (sample.expected_bubble_seconds is None) == (who.ours is None)
 
 
-@pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.parametrize("who", contenders(*(c for c in CONTENDERS if c.theirs)))
 def test_torchs_schedules_train_as_plain_pytorch(workers: Bench, who: Contender) -> None:
     """Else their times would say nothing; ours are held against it in tests of the runtime."""

@@ -116,7 +116,7 @@ def test_a_layout_races_as_a_rival(decoder: CapturedModel) -> None:
     ]
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_run_measures_a_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

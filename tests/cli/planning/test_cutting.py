@@ -58,7 +58,7 @@ def test_a_plan_keeps_layers_whole_and_says_what_that_costs(shell: Shell, tmp_pa
     assert (code, "name the MODEL" in error) == (2, True)
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_an_agent_keeps_layers_whole(shell: Shell, tmp_path: Path) -> None:
     code, out, error = shell(
         *("learn", "--model", MODEL, "--workers", 2, "--out", tmp_path, "--budget", 3),

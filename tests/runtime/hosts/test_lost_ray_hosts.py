@@ -127,6 +127,7 @@ def test_a_killed_controller_leaves_nothing(cluster: RayCluster) -> None:
     wait_until(lambda: not Path(folder).exists())
 
 
+@pytest.mark.slow
 def test_a_dead_head_is_said_in_words(cluster: RayCluster) -> None:
     """Last, since there is no cluster after it. Ray would end the program without a word."""
     code = (
