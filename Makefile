@@ -19,16 +19,16 @@ BIN := $(VENV)/bin
 train: $(VENV)/installed
 	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(if $(SPEEDS),--speeds $(SPEEDS)) $(ARGUMENTS)
 
-# A file's tests stay in one process: they share sessions and captures.
 PYTEST := $(BIN)/python -m pytest -q
-SIDE_BY_SIDE := -n 3 --dist loadfile
+# A file's tests stay in one process: they share sessions and captures.
+BY_FILE := --dist loadfile
 
 test: $(VENV)/installed
-	$(PYTEST) $(SIDE_BY_SIDE)
+	$(PYTEST) -n 3 $(BY_FILE)
 
 # Whole programs, killed, stopped and started again.
 test-system: $(VENV)/installed
-	$(PYTEST) $(SIDE_BY_SIDE) -n 4 -m 'system and not slow'
+	$(PYTEST) -n 4 $(BY_FILE) -m 'system and not slow'
 
 # Exports under the parsers of DeepSpeed, Megatron and torchtitan, which only these tests need.
 PARSERS := deepspeed megatron-core==0.16.1 torchtitan==0.3.0 hjson py-cpuinfo ninja einops tyro typeguard shtab docstring-parser spmd-types
@@ -42,7 +42,7 @@ test-checkers: $(VENV)/installed
 	$(PYTEST) -m checkers
 
 test-slow: $(VENV)/installed
-	$(PYTEST) $(SIDE_BY_SIDE) -m slow
+	$(PYTEST) -n 3 $(BY_FILE) -m slow
 
 # What a browser makes of a run's page.
 test-browser: $(VENV)/installed
@@ -64,7 +64,7 @@ compatibility:
 	test -d $(OLDEST) || $(PYTHON) -m venv $(OLDEST)
 	grep -vE '^(torch|sympy|setuptools)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.8.*' -e '.[dev]'
-	$(OLDEST)/bin/python -m pytest -q $(SIDE_BY_SIDE)
+	$(OLDEST)/bin/python -m pytest -q -n 3 $(BY_FILE)
 
 # Type checkers, the contracts of imports and the reference of the site do not follow the mapping of
 # folders to packages; a tree of links shows it to them.

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 # Tests that run in the background ignore Ctrl-C, and programs inherit that.
 HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 DRLPP = (sys.executable, "-c", f"{HEARS_CTRL_C}; from drlpp.cli.main import main; main()")
-CLOCK = r"([0-9]+:)?[0-9]+:[0-5][0-9]"
+CLOCK = r"([0-9]+:[0-5][0-9]|[0-9]+):[0-5][0-9]"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns
 from tests.support.models import tied
 from tests.support.models.forked import (
+    LIKE_OTHERS,
     POLICIES,
     SHAPES,
     largest_difference,
@@ -85,9 +86,6 @@ METHODS = {
     "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=4),
 }
 
-# Their updates are those of others, on weights of other minibatches.
-COPIES_AS_OTHERS = ("vanilla", "stash-vertical", "2bw", "spectrain", "xpipe")
-
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
@@ -103,7 +101,7 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
 
 @pytest.mark.parametrize(
     ("method", "shape", "optimizer"),
-    in_turns(METHODS, SHAPES, OPTIMIZERS, one_of=19, slow=COPIES_AS_OTHERS),
+    in_turns(METHODS, SHAPES, OPTIMIZERS, one_of=19, slow=LIKE_OTHERS),
 )
 def test_groups_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str

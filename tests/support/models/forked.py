@@ -18,6 +18,10 @@ POLICIES = {
     "pipeoptim": Method(policy="pipeoptim"),
     "last-step": Method(policy="last-step"),
 }
+
+LIKE_OTHERS = ("vanilla", "stash-vertical", "2bw", "spectrain", "xpipe")
+"""Policies whose weights are stored or predicted as those of another one are."""
+
 SHAPES = ("straight", "replicated", "replicated-last", "branching")
 
 

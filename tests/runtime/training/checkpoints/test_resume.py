@@ -16,7 +16,7 @@ from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns
-from tests.support.models.forked import POLICIES, SHAPES, order, placements, samples
+from tests.support.models.forked import LIKE_OTHERS, POLICIES, SHAPES, order, placements, samples
 
 MINIBATCHES = 12
 
@@ -110,11 +110,10 @@ def _assert_same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor])
     assert not different
 
 
-# In one copy of the weights, with predictions of others, or as others here but for the schedule.
-ALIKE = ("vanilla", "stash-vertical", "2bw", "spectrain", "xpipe", "last-step", "gpipe")
-
-
-@pytest.mark.parametrize(("method", "shape"), in_turns(METHODS, SHAPES, one_of=7, slow=ALIKE))
+@pytest.mark.parametrize(
+    ("method", "shape"),
+    in_turns(METHODS, SHAPES, one_of=7, slow=(*LIKE_OTHERS, "last-step", "gpipe")),
+)
 def test_resuming_at_any_minibatch_changes_no_bit(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
 ) -> None:

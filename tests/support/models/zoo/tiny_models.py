@@ -1,7 +1,6 @@
 """The zoo in the smallest sizes that still have every layer of a kind, for tests."""
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
@@ -78,13 +77,8 @@ _DEEPER = ("resnet101", "resnet152", "resnext101", "gnmt8", "gnmt16")
 # Graphs of the shape of others, made of the same kinds of operators.
 _ALIKE = ("vgg16", "resnext50", "inception_v3", "residual_lstm", "gpt2", "llama", "vit", "t5")
 
-
-def _but_for(slow: tuple[str, ...]) -> list[ParameterSet]:
-    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in TINY]
-
-
-MODELS = _but_for(_DEEPER)
+GRAPHS = [
+    pytest.param(name, marks=pytest.mark.slow if name in (*_DEEPER, *_ALIKE) else ())
+    for name in TINY
+]
 """Every model of the zoo, as an argument of a test."""
-
-GRAPHS = _but_for((*_DEEPER, *_ALIKE))
-"""The same where a model's graph counts, and not how it is captured."""
