@@ -3,7 +3,7 @@ PYTHON ?= python3
 MODEL ?= alexnet
 SPEEDS ?= 1,0.75,0.5,0.5
 OUT ?= runs/$(MODEL)$(if $(SPEEDS),,-here)
-ARGUMENTS ?= --budget 16 --minibatches 12 --repetitions 1 --finalists 2 --rounds 5
+ARGUMENTS ?= --budget 8 --minibatches 12 --repetitions 1 --finalists 2 --rounds 5
 
 # Tests and runs start many processes. Without bytecode each of them compiles the project anew.
 unexport PYTHONDONTWRITEBYTECODE
