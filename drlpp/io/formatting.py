@@ -36,7 +36,7 @@ def emulation_text(speeds: Sequence[float]) -> str:
         speeds: of every worker, in units of a core of this machine.
     """
     listed = ", ".join(f"{speed:g}" for speed in speeds)
-    return f"emulated: {len(speeds)} accelerators of speeds {listed} (a core here is 1)"
+    return f"emulated: {len(speeds)} accelerators of speeds {listed} (a core is 1)"
 
 
 def confidence_text(probability: float) -> str:

@@ -207,7 +207,7 @@ def test_the_table_says_what_was_emulated_and_fits_80_columns() -> None:
     ]
     table = comparison_table(rows, {"best\nrival": (0.2,), "plain\nPyTorch": (0.1,)}, (0.6, 0.3))
     lines = [line.rstrip() for line in rendered(table).splitlines()]
-    assert lines[1] == "emulated: 2 accelerators of speeds 0.6, 0.3 (a core here is 1)"
+    assert lines[1] == "emulated: 2 accelerators of speeds 0.6, 0.3 (a core is 1)"
     assert max(map(len, lines)) <= 80
     assert any("123.40–567.80 ms" in line for line in lines)
 
