@@ -5,8 +5,8 @@ Everything measured so far corrects the declared costs
 what is uncertain, and for every draw the best candidate is searched for
 (:mod:`drlpp.planners.candidates`), from what is known to be good. Measured next is the candidate by
 which the most is expected to be saved over all draws (:mod:`drlpp.planners.model_based.belief`). It
-ends when even knowing the true draw is expected to save less than 0.5%, and says in how many draws
-nothing is more than 1% faster than what it found.
+ends when even knowing the true draw is expected to save less than 0.5%, twice in a row, and says in
+how many draws nothing is more than 1% faster than what it found.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class Options:
         draws: of the costs.
         gain: propose nothing more once the part of the seconds that is expected to be saved by the
             best of each draw is smaller; 0 for never.
+        confirmations: so many beliefs in a row must agree on that, each after something new was
+            measured: searches in draws may all overlook what the next measurement shows.
         patience: propose nothing more after this many measurements in a row that made the best no
             more than 0.1% faster; 0 for never.
     """
@@ -96,6 +98,7 @@ class Options:
     evaluations: int = 600
     draws: int = 16
     gain: float = 0.005
+    confirmations: int = 2
     patience: int = 40
 
 
@@ -140,6 +143,7 @@ class Recalibration:
         self._failed: Counter[tuple[int, ...]] = Counter()
         self._record = math.inf
         self._since_record = 0
+        self._agreeing = 0
 
     @property
     def measured(self) -> dict[Candidate, float]:
@@ -153,6 +157,8 @@ class Recalibration:
         """
         if candidate.method not in self._methods:
             return
+        if self._belief is not None:
+            self._agreeing = self._agreeing + 1 if self._little_to_gain else 0
         self._surrogate = self._belief = None
         self._since_record += 1
         if isinstance(outcome, Measurement):
@@ -191,6 +197,11 @@ class Recalibration:
             return True
         if not self.best(1) or not self.options.gain or self._first():
             return False
+        return self._little_to_gain and self._agreeing + 1 >= self.options.confirmations
+
+    @property
+    def _little_to_gain(self) -> bool:
+        """Whether by the belief of now measuring more is not expected to help."""
         return self.belief.gain < self.options.gain and not self._possible_plans()
 
     def propose(self, count: int, candidates: Sequence[Candidate] = ()) -> list[Candidate]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -153,6 +155,27 @@ def test_equal_accelerators_are_not_told_apart() -> None:
         for held in ([0, 1, 1], [1, 0, 1], [0, 0, 1])
     ]
     assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize("confirmations", [1, 2, 3])
+def test_it_ends_once_so_many_beliefs_in_a_row_expect_no_gain(confirmations: int) -> None:
+    profile = generate("chain", 8, 0)
+    truth = SimulatedCluster(profile, local_cluster(2, DECLARED))
+    declared = PlanningProblem(Workload.of(profile), local_cluster(2, DECLARED))
+    options = Options(
+        planners=False, gain=0.99, confirmations=confirmations, evaluations=20, draws=2
+    )
+    found = Recalibration(declared, options=options)
+    doubting = confirmations  # the belief after so many measurements expects a gain: anew
+    while True:
+        found.options = replace(options, gain=0 if len(found.measured) == doubting else 0.99)
+        candidates = found.propose(1)
+        if not candidates:
+            break
+        plan = ExecutionPlan.of(candidates[0], truth.graph, truth.accelerators)
+        found.tell(candidates[0], truth.measure(plan))
+    assert found.settled
+    assert len(found.measured) == doubting + confirmations
 
 
 def test_a_search_of_a_tiny_model_ends() -> None:
