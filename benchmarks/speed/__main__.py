@@ -2,11 +2,12 @@
 
 import typer
 
-from benchmarks.speed import agent, capture, deployment, planners, profile, simulator
+from benchmarks.speed import agent, capture, deployment, large, planners, profile, simulator
 from drlpp.cli.command_line import run_program
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
 app.command("capture")(capture.main)
+app.command("large")(large.main)
 app.command("profile")(profile.main)
 app.command("planners")(planners.main)
 app.command("simulator")(simulator.main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -9,12 +10,26 @@ from torch import nn
 from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.costs.contracted_profile import ContractedGraph
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidInput, ModelNote
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.formatting import seconds_text
 from drlpp.planners import Plan, PlanningProblem, Proposal, best_simulated, plan, played
 from drlpp.schedule.method import Method
+
+MANY_OPERATORS = 2_000
+"""Cuts between more operators take planners minutes, and gigabytes."""
+
+
+def note_many_operators(operators: int) -> None:
+    """Say beforehand where planning cuts between operators takes long."""
+    if operators > MANY_OPERATORS:
+        warnings.warn(
+            f"planning cuts between {operators} operators takes minutes; --cut-at blocks keeps "
+            "what the model repeats whole, and takes less",
+            ModelNote,
+            stacklevel=2,
+        )
 
 
 @dataclass(frozen=True)
@@ -65,12 +80,20 @@ class Cutting:
     def costs(self, found: Proposal, planner: str | None, method: Method, *, deepen: bool) -> str:
         """Return a sentence that compares a plan with the same planner's cuts between operators.
 
+        Where there are too many operators to plan for soon, it says that instead.
+
         Args:
             found: of modules.
             planner: its name; None for the best of all.
             method: that both run with.
             deepen: whether in-flight depths are compared.
         """
+        between = f"cut between {len(self.problem.workload)} {self.cut_at}"
+        if len(self.whole.workload) > MANY_OPERATORS:
+            return (
+                f"{between}; not compared with cuts between all {len(self.whole.workload)} "
+                "operators, which take long to plan"
+            )
         if planner is None:
             finer = best_simulated(self.whole, method, deepen=deepen).best
         else:
@@ -78,8 +101,8 @@ class Cutting:
         own = played(self.expanded(found.plan), self._at_depth(found, method))
         seconds, least = own.seconds_per_minibatch, finer.seconds_per_minibatch
         return (
-            f"cut between {len(self.problem.workload)} {self.cut_at}: {seconds_text(seconds)} per "
-            f"minibatch; between {len(self.whole.workload)} operators "
+            f"{between}: {seconds_text(seconds)} per minibatch; "
+            f"between {len(self.whole.workload)} operators "
             f"{finer.plan.placement.configuration} takes {seconds_text(least)}, so whole "
             f"{self.cut_at} cost {seconds / least - 1:+.1%} (simulated)"
         )

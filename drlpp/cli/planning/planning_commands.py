@@ -227,7 +227,7 @@ def plan_placement(
     from dataclasses import replace
 
     from drlpp.cli.planning.compared_layouts import compared_layouts
-    from drlpp.cli.planning.cutting import Cutting
+    from drlpp.cli.planning.cutting import Cutting, note_many_operators
     from drlpp.cli.planning.plan_record import plan_record
     from drlpp.cli.planning.planning_input import PlanningInput
     from drlpp.cli.planning.planning_report import plan_report, plans_table, write_plan
@@ -305,6 +305,8 @@ def plan_placement(
     if cut_at is not CutAt.OPERATORS:
         cutting = Cutting.of(cut_at, given, problem, run)
         problem = cutting.problem
+    elif given.profile is not None:
+        note_many_operators(len(problem.workload))
     plays = given.profile is not None
     if method == BEST and not plays:
         # Whose tensors and costs are no pipeline's.

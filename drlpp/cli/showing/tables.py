@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
 
 from rich.console import Group, RenderableType
@@ -23,6 +24,9 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.specs.cluster import Cluster, Link
 from drlpp.training_race.training_race_file import TrainingRace
+
+_MOST_NAMES = 200
+"""Of operators of a stage that are all listed."""
 
 
 @singledispatch
@@ -145,6 +149,13 @@ def _spread_text(seconds: float, spread: float) -> str:
     return f"{text} ± {spread / seconds:.0%}" if spread and seconds else text
 
 
+def _names_text(names: Sequence[str]) -> str:
+    """Return all names, or where they are many the first and the last."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{len(names)}: {names[0]}, {names[1]}, … {names[-1]}"
+
+
 @describe.register
 def _(file: PlacementFile) -> RenderableType:
     title = f"{file.model} · {file.configuration} · found by {file.found_by}"
@@ -154,7 +165,7 @@ def _(file: PlacementFile) -> RenderableType:
     table.add_column("operators", overflow="fold")
     for number, stage in enumerate(file.stages):
         accelerators = ", ".join(str(accelerator) for accelerator in stage.accelerators)
-        table.add_row(str(number), accelerators, ", ".join(stage.operators))
+        table.add_row(str(number), accelerators, _names_text(stage.operators))
     versions = file.versions
     return Group(
         title,

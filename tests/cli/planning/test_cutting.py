@@ -88,3 +88,19 @@ def test_a_profile_alone_is_enough_to_keep_blocks_whole(shell: Shell, tmp_path: 
     )
     assert code == 0, error
     assert re.search(r"cut between \d+ blocks: .* so whole blocks cost \+?-?\d", out), out
+
+
+def test_cuts_of_very_many_operators_are_no_yardstick(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drlpp.cli.planning.cutting.MANY_OPERATORS", 10)
+    graph = capture(ModelReference.named(MODEL)).graph
+    costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
+    arguments = ("plan", "--profile", costs, "--accelerators", 2, "--bandwidth", 1e12)
+    code, out, error = shell(*arguments, "--method", "gpipe", "--cut-at", "blocks")
+    assert code == 0, error
+    assert f"not compared with cuts between all {len(graph)} operators" in " ".join(out.split())
+    assert "--cut-at blocks" not in error
+    code, _, error = shell(*arguments, "--method", "gpipe")
+    assert code == 0, error
+    assert f"note: planning cuts between {len(graph)} operators takes minutes" in error

@@ -238,3 +238,11 @@ def test_profiles_that_cost_nothing_are_described() -> None:
     free = profile_of(GRAPH, [0, 0, 0, 0])
     assert "–" in rendered(describe(free))
     assert cluster_of(1).accelerators == 1
+
+
+def test_of_very_many_operators_the_first_and_the_last_are_shown() -> None:
+    stage, *others = FILE.stages
+    many = stage.model_copy(update={"operators": tuple(f"o{n}" for n in range(201))})
+    shown = rendered(describe(FILE.model_copy(update={"stages": (many, *others)})))
+    assert "201: o0, o1, … o200" in " ".join(shown.split())
+    assert "o2," not in shown
