@@ -3,6 +3,7 @@
 python -m benchmarks.time_to_loss race decoder          # live, to the loss
 python -m benchmarks.time_to_loss seconds decoder       # seconds per minibatch alone
 python -m benchmarks.time_to_loss report                # times minibatches of the replays
+python -m benchmarks.time_to_loss losses decoder        # live, after every epoch; nothing is timed
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import typer
 
 from benchmarks.learning.race_tasks import TASKS, RaceTask, race_name
 from benchmarks.learning.samples_needed import SamplesNeeded
-from benchmarks.report import write_between
+from benchmarks.options import DocumentOption
+from benchmarks.report import markdown, terminal, write_between
 from benchmarks.results_file import read_results_of
+from benchmarks.time_to_loss import losses as live
 from benchmarks.time_to_loss.report import BEGIN, END, table
 from benchmarks.time_to_loss.seconds import Speed, measure
 from drlpp.capturing.capture import capture
@@ -50,6 +53,8 @@ Speeds = Annotated[Path, typer.Option(help="File of seconds, one contender in a 
 DEFAULT_SPEEDS = Path(__file__).with_name("seconds.jsonl")
 DEFAULT_NEEDED = Path(__file__).with_name("samples-needed.jsonl")
 README = Path(__file__).with_name("README.md")
+LOSSES_BEGIN = "<!-- losses: written by benchmarks.time_to_loss losses -->"
+LOSSES_END = "<!-- end of losses -->"
 
 
 @app.command()
@@ -136,6 +141,26 @@ def report(
                 f"{table(own, found)}\n"
             )
     write_between(document, BEGIN, END, "\n".join(parts))
+
+
+@app.command()
+def losses(
+    task: TaskArgument,
+    depth: Annotated[list[int] | None, typer.Option(min=2, help="Stages; repeatable.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Of each training.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each.")] = 3,
+    optimizer: Annotated[str, typer.Option(help="Its name.")] = "adamw",
+    document: DocumentOption = None,
+) -> None:
+    """Train live at the task's own rate, and print the held-out loss after every epoch."""
+    console, found = build_console(), []
+    for one in live.train(_task(task), depth or [2, 4, 8], epochs, seeds, optimizer):
+        found.append(one)
+        text = ", ".join(f"{loss:.3f}" for loss in one.losses)
+        console.print(f"{one.kind}, {one.stages} stages, seed {one.seed}: {text}", highlight=False)
+    console.print(terminal(live.table(found)))
+    if document is not None:
+        write_between(document, LOSSES_BEGIN, LOSSES_END, markdown(live.table(found)))
 
 
 def _task(name: str) -> RaceTask:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pandas import DataFrame
@@ -10,9 +10,13 @@ from pandas import DataFrame
 from benchmarks.learning.samples_needed import PLAIN, SamplesNeeded
 from benchmarks.report import markdown
 from benchmarks.time_to_loss.seconds import DIVIDED, KINDS, WHOLE, Speed
+from drlpp.schedule.analysis.staleness import samples_needed
 
 BEGIN = "<!-- results: written by benchmarks.time_to_loss -->"
 END = "<!-- end of results -->"
+
+DEFAULT = "the default"
+"""What ``drlpp learn`` takes of the two kinds of PipeOptim."""
 
 
 class TimeToLoss(NamedTuple):
@@ -63,24 +67,52 @@ def table(speeds: Iterable[Speed], needed: Sequence[SamplesNeeded]) -> str:
     rows = []
     for (workers, links), found in sorted(cells.items()):
         times = [time for one in found if (time := time_to_loss(one, needed)) is not None]
+        taken = list(chosen(found))
+        chosen_times = [time for time in times if time.speed in taken]
         soonest = min(times, key=lambda time: time.seconds)
         rows.append(
             {
                 "workers": str(workers),
                 "links": links,
-                **{kind: _cell(kind, workers, found, times) for kind in KINDS},
+                **{kind: _cell(workers, *_of_kind(kind, found, times)) for kind in KINDS},
+                DEFAULT: _cell(workers, taken, chosen_times),
                 "soonest": f"{soonest.speed.kind}, {soonest.speed.accelerators}",
             }
         )
     return markdown(DataFrame(rows))
 
 
-def _cell(kind: str, workers: int, found: Sequence[Speed], times: Sequence[TimeToLoss]) -> str:
-    of_kind = [time for time in times if time.speed.kind == kind]
-    if not of_kind:
-        return "never" if any(speed.kind == kind for speed in found) else "–"
-    whole = [time for time in of_kind if time.speed.accelerators == workers]
-    best = min(of_kind, key=lambda time: time.seconds)
+def chosen(speeds: Iterable[Speed]) -> Iterator[Speed]:
+    """Yield for every number of stages what the default takes.
+
+    That is the least product of seconds per minibatch and the samples that gradients as late as
+    this need (:func:`~drlpp.schedule.analysis.staleness.samples_needed`).
+    """
+    asynchronous: dict[int, list[Speed]] = {}
+    for speed in speeds:
+        if speed.kind in (WHOLE, DIVIDED):
+            asynchronous.setdefault(speed.accelerators, []).append(speed)
+    for stages, found in asynchronous.items():
+        yield min(
+            found,
+            key=lambda one: one.median * samples_needed((stages - 1) / one.microbatches),
+        )
+
+
+def _of_kind(
+    kind: str, found: Sequence[Speed], times: Sequence[TimeToLoss]
+) -> tuple[list[Speed], list[TimeToLoss]]:
+    return (
+        [speed for speed in found if speed.kind == kind],
+        [time for time in times if time.speed.kind == kind],
+    )
+
+
+def _cell(workers: int, measured: Sequence[Speed], times: Sequence[TimeToLoss]) -> str:
+    if not times:
+        return "never" if measured else "–"
+    whole = [time for time in times if time.speed.accelerators == workers]
+    best = min(times, key=lambda time: time.seconds)
     if not whole:
         return f"{best}" if best.speed.accelerators == 1 else f"{best} on {best.speed.accelerators}"
     if best is whole[0]:

@@ -9,7 +9,7 @@ from benchmarks.learning.race_tasks import TASKS, race_name
 from benchmarks.learning.samples_needed import PLAIN, SamplesNeeded
 from benchmarks.samples_to_loss.tasks import TASKS as STUDY_TASKS
 from benchmarks.time_to_loss.__main__ import app
-from benchmarks.time_to_loss.report import table, time_to_loss
+from benchmarks.time_to_loss.report import DEFAULT, chosen, table, time_to_loss
 from benchmarks.time_to_loss.seconds import DIVIDED, KINDS, WHOLE, Speed
 
 
@@ -74,11 +74,21 @@ def test_a_row_shows_all_workers_and_fewer_where_that_is_sooner() -> None:
         speed(DIVIDED, 0.1, accelerators=2),
     ]
     heading, _, row = table(speeds, REPLAYED).splitlines()
-    assert heading == f"| workers | links | {' | '.join(KINDS)} | soonest |"
+    assert heading == f"| workers | links | {' | '.join(KINDS)} | {DEFAULT} | soonest |"
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells[:6] == ["4", "fast", "36", "27 on 3", "18", "–"]
     assert cells[7:9] == ["32 on 2", "8.8 (8.4–9.2); 4.4 on 2"]
-    assert cells[9] == f"{DIVIDED}, 2"
+    assert cells[9:] == ["4.4 on 2", f"{DIVIDED}, 2"]
+
+
+def test_the_default_weighs_seconds_by_the_samples_that_late_gradients_need() -> None:
+    def divided(seconds: float) -> Speed:
+        return speed(DIVIDED, seconds).model_copy(update={"microbatches": 4})
+
+    whole = speed(WHOLE, 1.0)
+    # Three updates late 1.48 times the samples, 0.75 late 1.14.
+    assert list(chosen([whole, divided(1.2)])) == [divided(1.2)]
+    assert list(chosen([whole, divided(1.4)])) == [whole]
 
 
 def test_epochs_are_those_of_the_data() -> None:
