@@ -121,7 +121,11 @@ def gaps(runs: list[Run]) -> DataFrame:
 
 def _gap_columns(runs: list[Run]) -> Iterator[tuple[str, str]]:
     for count in MEASUREMENTS:
-        found = 100 * numpy.array([one.gap(count) for one in runs])
+        # A run that ended by itself would have gone no further; of others nothing more is known.
+        known = [one.gap(count) for one in runs if one.settled or len(one.steps) >= count]
+        if not known:
+            continue
+        found = 100 * numpy.array(known)
         within = (found <= 1).mean()
         yield (
             f"{count}: median / worst (within 1%)",

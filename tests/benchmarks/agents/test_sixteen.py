@@ -43,6 +43,8 @@ def test_tables_say_what_runs_found() -> None:
     (line,) = gaps([found]).to_dict("records")
     assert line["0: median / worst (within 1%)"] == "50.0 / 50.0 (0%)"
     assert line["16: median / worst (within 1%)"] == "0.5 / 0.5 (100%)"
+    (line,) = gaps([found.model_copy(update={"settled": False})]).to_dict("records")
+    assert [key[:3] for key in line if "within" in key] == ["0: "]
     rows = {row["sure"]: row for row in calibration([found]).to_dict("records")}
     assert rows["0% to 50%"]["after every measurement"] == "0% of 1"
     assert rows["80% to 95%"]["at the end"] == "100% of 1"
