@@ -1,6 +1,6 @@
 """Does every method compute what its formula says, and how many versions of weights does it hold?
 
-    python -m benchmarks.methods_table        # into docs/methods.md; many minutes
+    python -m benchmarks.methods_table        # into README.md here; many minutes
 
 For every method, optimizer and shape of a pipeline: the workers' weights after 50 minibatches in
 float32 against the reference executor's, and the versions of its weights that a worker held. For
@@ -39,7 +39,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 def main(
     document: Annotated[
         Path, typer.Option(help="Markdown file with the marks between which the tables go.")
-    ] = Path("docs/methods.md"),
+    ] = Path(__file__).with_name("README.md"),
 ) -> None:
     """Measure everything and write the tables into the document."""
     console, started = build_console(), time.monotonic()
