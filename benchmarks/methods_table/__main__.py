@@ -29,6 +29,7 @@ from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, SHAPES
 from benchmarks.report import write_between
 from drlpp.cli.command_line import build_console, run_program
 
+README = Path(__file__).with_name("README.md")
 GENERIC = ("PipeOptim", "ASGD")
 """A method that predicts, and an optimizer without a rule to predict by."""
 
@@ -39,7 +40,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 def main(
     document: Annotated[
         Path, typer.Option(help="Markdown file with the marks between which the tables go.")
-    ] = Path(__file__).with_name("README.md"),
+    ] = README,
 ) -> None:
     """Measure everything and write the tables into the document."""
     console, started = build_console(), time.monotonic()
