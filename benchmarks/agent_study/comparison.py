@@ -1,7 +1,7 @@
 """Agents and searches at equal numbers of measurements, on many models, accelerators and links.
 
     python -m benchmarks.agent_study compare --results runs/agent-study.jsonl \\
-        --document docs/agent.md
+        --document benchmarks/agent_study/README.md
 
 Four questions, each a set of runs in the simulator (``--questions``):
 

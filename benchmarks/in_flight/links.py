@@ -1,6 +1,6 @@
 """What more minibatches in flight give on links of several speeds, measured and simulated.
 
-    python -m benchmarks.in_flight links --document docs/planning.md     # needs root
+    python -m benchmarks.in_flight links --document benchmarks/in_flight/README.md  # needs root
     python -m benchmarks.in_flight links --short --rates 1000            # to see it work
 
 For every speed, four emulated hosts with one accelerator each (``emulated_cluster/``) train an even

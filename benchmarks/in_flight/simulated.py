@@ -1,6 +1,6 @@
 """What more minibatches in flight give on slow links, and what they cost: simulated.
 
-    python -m benchmarks.in_flight simulated --document docs/planning.md
+    python -m benchmarks.in_flight simulated --document benchmarks/in_flight/README.md
 
 Every model stands on four accelerators, one stage on each, cut as evenly as GPipe's planner does,
 so that only the links and the depth differ from row to row. The depth that ``drlpp plan --in-flight

@@ -6,7 +6,7 @@ of measurements; then its best placements race against what a user has without i
 one of the fastest accelerators, data parallelism, GPipe, flushed 1F1B, PipeDream's planner and the
 exact planner, of each the best.
 
-    python -m benchmarks.live_table --document docs/agent.md
+    python -m benchmarks.live_table --document benchmarks/live_table/README.md
     python -m benchmarks.live_table --speeds 0.2,0.2,0.1,0.1 --models alexnet --budget 40
 
 What was measured is kept in ``--out``, so that an interrupted run continues.

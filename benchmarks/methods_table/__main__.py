@@ -1,6 +1,6 @@
 """Does every method compute what its formula says, and how many versions of weights does it hold?
 
-    python -m benchmarks.methods_table        # into docs/methods.md; many minutes
+    python -m benchmarks.methods_table        # into README.md here; many minutes
 
 For every method, optimizer and shape of a pipeline: the workers' weights after 50 minibatches in
 float32 against the reference executor's, and the versions of its weights that a worker held. For
@@ -29,6 +29,7 @@ from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, SHAPES
 from benchmarks.report import write_between
 from drlpp.cli.command_line import build_console, run_program
 
+README = Path(__file__).with_name("README.md")
 GENERIC = ("PipeOptim", "ASGD")
 """A method that predicts, and an optimizer without a rule to predict by."""
 
@@ -39,7 +40,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 def main(
     document: Annotated[
         Path, typer.Option(help="Markdown file with the marks between which the tables go.")
-    ] = Path("docs/methods.md"),
+    ] = README,
 ) -> None:
     """Measure everything and write the tables into the document."""
     console, started = build_console(), time.monotonic()

@@ -5,7 +5,7 @@ them, on workers that emulate equal accelerators: each takes its processor time 
 ``--speed``, and sleeps the rest of it, so that all compute at the same time on few cores. Every
 placement is measured several times, in turns, and predicted from one profile.
 
-    python -m benchmarks.prediction_accuracy --document docs/planning.md
+    python -m benchmarks.prediction_accuracy --document benchmarks/prediction_accuracy/README.md
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Annotated
 
@@ -39,6 +40,7 @@ from drlpp.runtime import ClusterSession
 from drlpp.simulator import simulate
 
 MODELS = ("alexnet", "vgg16", "resnet50", "gnmt4")
+FIGURE = Path("docs/figures/prediction-accuracy.png")
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -85,10 +87,9 @@ def main(
     else:
         console.print(terminal(each(found), names=3), terminal(summary(found)))
     if document is not None:
-        figure = document.parent / "figures" / "prediction-accuracy.png"
-        draw_scatter(found, figure)
-        write_accuracy(document, found, figure)
-        console.print(f"written to {document} and {figure}")
+        draw_scatter(found, FIGURE)
+        write_accuracy(document, found)
+        console.print(f"written to {document} and {FIGURE}")
 
 
 def compare(model: str, settings: Settings) -> list[Prediction]:

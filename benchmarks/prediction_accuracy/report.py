@@ -112,8 +112,8 @@ def draw_scatter(predictions: Sequence[Prediction], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def write_accuracy(document: Path, predictions: Sequence[Prediction], figure: Path) -> None:
-    """Put tables and figure between the marks in ``document``.
+def write_accuracy(document: Path, predictions: Sequence[Prediction]) -> None:
+    """Put tables between the marks in ``document``.
 
     Raises:
         InvalidInput: if it is not a file with both marks.
@@ -122,7 +122,6 @@ def write_accuracy(document: Path, predictions: Sequence[Prediction], figure: Pa
     placements = each(ordered).drop(columns="rule").rename(columns={"error of it": "rule"})
     parts = (
         markdown(summary(predictions)),
-        f"![Simulated over measured seconds per minibatch]({figure.relative_to(document.parent)})",
         "<details><summary>Every placement</summary>",
         markdown(placements),
         "</details>",

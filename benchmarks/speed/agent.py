@@ -1,6 +1,6 @@
 """How long do agents take to sample placements and to learn from them?
 
-    python -m benchmarks.speed agent --document docs/agent.md
+    python -m benchmarks.speed agent --document benchmarks/speed/README.md
 
 On one core (torch runs on one thread). Episodes are sampled one at a time, and many in step; an
 update is PPO's on as many episodes, four passes over all of them. Models are made up: layers of one

@@ -1,6 +1,6 @@
 """How long planning takes: the zoo at operator level, and up to 1,024 accelerators.
 
-    python -m benchmarks.speed planners --document docs/planning.md
+    python -m benchmarks.speed planners --document benchmarks/speed/README.md
 
 The zoo's graphs are those of the small sizes, which have the operators of the published ones. Their
 costs are made up from sizes (every byte that an operator reads or writes takes its time), since

@@ -1,6 +1,7 @@
 """How good is the pre-trained policy on models and clusters that it never saw, unmeasured?
 
-    python -m benchmarks.zero_shot --profiles benchmarks/profiles --document docs/agent.md
+    python -m benchmarks.zero_shot --profiles benchmarks/profiles \\
+        --document benchmarks/zero_shot/README.md
 
 A placement's gap is how much longer it takes than the optimum that the exact planner proves, by
 the planners' rule, and played by the simulator (where the optimum of the rule may be beaten). The

@@ -6,7 +6,9 @@ compression ratio 1); it breaks ties at random, so only costs are compared with 
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +108,40 @@ def test_configurations_of_the_released_optimizer(
     model: str, cluster: Cluster, configuration: str
 ) -> None:
     assert plan(model, cluster, "code").placement.configuration == configuration
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "papers.md"
+FILES = {"VGG-16": "vgg16", "AlexNet": "alexnet", "ResNet-50": "resnet50", "GNMT-8": "gnmt"}
+ROWS = re.findall(
+    r"^\| ([\w-]+) \| (\d+) \| ([\d-]+) \| ([\d-]+) \| ([\d-]+) \| ([\d-]+) \|$",
+    PAGE.read_text().partition("### PipeDream's planner against")[2],
+    flags=re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerators", "shipped", "released", "on_one_level", "paper"), ROWS
+)
+def test_the_pages_table_of_shipped_configurations(
+    model: str, accelerators: str, shipped: str, released: str, on_one_level: str, paper: str
+) -> None:
+    """All but ``shipped``, which PipeDream's repository has; it is what one of ours finds."""
+    count, profile = int(accelerators), FILES[model]
+    one_level = flat(count, 1.25e9)
+    levels = flat(count, 1e10) if count == 4 else hosts(count // 4, 4, 1e10, 1.25e9)
+    assert plan(profile, levels, "code").placement.configuration == released
+    assert plan(profile, one_level, "code").placement.configuration == on_one_level
+    assert plan(profile, one_level, "paper", "graph").placement.configuration == paper
+    assert shipped in {released, on_one_level, paper}
+
+
+def test_the_pages_table_has_every_shipped_configuration() -> None:
+    assert [(model, int(count)) for model, count, *_ in ROWS] == [
+        *(("VGG-16", count) for count in (4, 8, 16)),
+        *(("AlexNet", count) for count in (4, 16)),
+        *(("ResNet-50", count) for count in (4, 8, 16)),
+        *(("GNMT-8", count) for count in (4, 12)),
+    ]
 
 
 def test_speedup_of_the_released_optimizer() -> None:
