@@ -34,5 +34,7 @@ def megatron_text(layout: ModuleLayout, batch_size: int, notes: tuple[str, ...])
             f"--pipeline-model-parallel-layout {layout_string(layout)}\n",
             f"--micro-batch-size {batch_size // method.microbatches}\n",
             f"--global-batch-size {batch_size * method.accumulate}\n",
+            # Megatron clips to 1 unless told otherwise.
+            f"--clip-grad {method.clip_norm}\n",
         ]
     )

@@ -58,6 +58,7 @@ def test_megatron_arguments(by_layers: ModuleLayout) -> None:
         "--pipeline-model-parallel-layout Ett|tt|ttL",
         "--micro-batch-size 2",
         "--global-batch-size 16",
+        "--clip-grad 0.0",
     ]
 
 
@@ -92,7 +93,7 @@ def test_torchtitan_options(decoder: CapturedModel, tmp_path: Path) -> None:
     text = (tmp_path / "titan" / "parallelism.toml").read_text()
     assert text.startswith(f"# {NOTES[0]}\n# {NOTES[1]}\n")
     found = tomllib.loads(text)
-    assert found["training"] == {"local_batch_size": 16}
+    assert found["training"] == {"local_batch_size": 16, "max_norm": float("inf")}
     options = found["parallelism"]
     assert options["module_fqns_per_model_part"] == [
         ["tok_embeddings", "layers.0", "layers.1"],
@@ -142,7 +143,7 @@ class _PipelineModule:
 
 def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
-    text = deepspeed_text(laid_out(decoder, units), "decoder", NOTES)
+    text = deepspeed_text(laid_out(decoder, units), 8, "decoder", NOTES)
     assert f"- {NOTES[0]}\n- {NOTES[1]}\n" in text
     pipe = ModuleType("deepspeed.pipe")
     pipe.PipelineModule = _PipelineModule
@@ -153,6 +154,12 @@ def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatc
     layers = list(written["LAYERS"])
     stages = [written["Placed"](layers, rank) for rank in range(3)]
     assert stages[0].parts == [0, 3, 5, 9]
+    assert written["CONFIG"] == {
+        "train_batch_size": 16,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 8,
+        "gradient_clipping": 0.0,
+    }
     assert [stage.own for stage in stages] == [
         ["tok_embeddings", "layers.0", "layers.1"],
         ["layers.2", "layers.3"],
@@ -182,7 +189,7 @@ print("OWN", stage.global_rank, stage.parts, shapes)
 @pytest.mark.parsers
 def test_deepspeed_builds_the_parts(decoder: CapturedModel, tmp_path: Path) -> None:
     units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
-    text = deepspeed_text(laid_out(decoder, units), "decoder", ())
+    text = deepspeed_text(laid_out(decoder, units), 8, "decoder", ())
     (tmp_path / "placed.py").write_text(text)
     (tmp_path / "program.py").write_text(_ON_THREE_RANKS)
     done = torchrun(3, "program.py", folder=tmp_path)
