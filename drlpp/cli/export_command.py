@@ -167,7 +167,7 @@ def _write_layout(
             write_torchtitan(layout, size, notes, output)
             return f"put {output / 'parallelism.toml'} into your training's configuration"
         case Target.MEGATRON:
-            output.write_text(megatron_text(layout, size, notes))
+            output.write_text(megatron_text(layout, captured.graph, size, notes))
             return f"give Megatron's training these arguments: $(grep -v '^#' {output})"
         case Target.DEEPSPEED:
             output.write_text(deepspeed_text(layout, size, str(captured.reference), notes))

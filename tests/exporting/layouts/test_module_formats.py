@@ -12,7 +12,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.estimated_profile import estimate_profile
 from drlpp.exporting.layouts import deepspeed, torchtitan
 from drlpp.exporting.layouts.deepspeed import deepspeed_text
-from drlpp.exporting.layouts.megatron import layout_string, megatron_text
+from drlpp.exporting.layouts.megatron import layer_counts, layout_string, megatron_text
 from drlpp.exporting.layouts.module_layout import (
     ModuleLayout,
     Unit,
@@ -26,6 +26,7 @@ from drlpp.exporting.nearest import Nearest
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.schedule.method import Method
+from tests.support.models.zoo.tiny_models import tiny
 from tests.support.programs.without_drlpp import torchrun
 from tests.support.training.pipelines import in_a_row
 
@@ -49,13 +50,14 @@ def by_layers(decoder: CapturedModel) -> ModuleLayout:
     return laid_out(decoder, layers_of(decoder.task.module, decoder.graph))
 
 
-def test_megatron_arguments(by_layers: ModuleLayout) -> None:
-    lines = megatron_text(by_layers, 8, NOTES).splitlines()
+def test_megatron_arguments(decoder: CapturedModel, by_layers: ModuleLayout) -> None:
+    lines = megatron_text(by_layers, decoder.graph, 8, NOTES).splitlines()
     assert lines[:2] == [f"# {note}" for note in NOTES]
     assert lines[2:] == [
         "--pipeline-model-parallel-size 3",
         "--num-layers 6",
         "--pipeline-model-parallel-layout Ett|tt|ttL",
+        "--untie-embeddings-and-output-weights",
         "--micro-batch-size 2",
         "--global-batch-size 16",
         "--clip-grad 0.0",
@@ -80,6 +82,26 @@ def test_megatrons_parser(by_layers: ModuleLayout) -> None:
         ["decoder", "decoder"],
         ["decoder", "decoder", "loss"],
     ]
+
+
+@pytest.mark.parsers
+@pytest.mark.parametrize("tied", [True, False])
+def test_megatrons_parser_on_gpt2(tied: bool) -> None:
+    from megatron.core.transformer import pipeline_parallel_layer_layout as layouts
+
+    gpt2 = capture(tiny("gpt2", layers=5, tied=tied))
+    layout = laid_out(gpt2, layers_of(gpt2.task.module, gpt2.graph))
+    text = megatron_text(layout, gpt2.graph, 4, ())
+    assert ("--untie-embeddings-and-output-weights\n" in text) != tied
+    parsed = layouts.PipelineParallelLayerLayout(layout_string(layout), 3)
+    parsed.validate_layer_layout(num_layers=5, mtp_num_layers=None)
+    operators = [stage.operators for stage in layout.nearest.candidate.placement.stages]
+    owners = [{gpt2.graph.operators[k].module.partition(".")[0] for k in own} for own in operators]
+    for (theirs,), count, ours in zip(parsed.layout, layer_counts(layout), owners, strict=True):
+        names = [layer.name for layer in theirs]
+        assert names.count("decoder") == count
+        assert ("embedding" in names) == ("tokens" in ours)
+        assert ("loss" in names) == ("head" in ours)
 
 
 def test_vllm_variable(by_layers: ModuleLayout) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from titan_llama import llama
-from torch import Tensor, nn
+from torch import nn
 
 module, *_ = llama()
 from torchtitan.components.loss import CrossEntropyLoss  # noqa: E402
@@ -56,15 +56,11 @@ def train(optimizer: type[torch.optim.Optimizer], lr: float) -> nn.Module:
     return stage
 
 
-def whole(value: Tensor) -> Tensor:
-    """A plain tensor of what FSDP holds."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
-
-
 states = {}
 for name, lr in data["optimizers"].items():
     stage = train(getattr(torch.optim, name), lr)
-    states[name] = {name: whole(value).detach() for name, value in stage.named_parameters()}
+    # FSDP holds them, whole, since a stage has one rank.
+    states[name] = {one: held.full_tensor().detach() for one, held in stage.named_parameters()}
 torch.save(states, f"stage{dist.get_rank()}.pt")
 dist.barrier()
 dist.destroy_process_group()
