@@ -30,7 +30,7 @@ test: $(VENV)/installed
 test-system: $(VENV)/installed
 	$(PYTEST) -n 4 $(BY_FILE) -m 'system and not slow'
 
-# Exports under the parsers of DeepSpeed, Megatron and torchtitan, which only these tests need.
+# Exports trained by DeepSpeed and torchtitan, and read by Megatron, which only these tests need.
 PARSERS := deepspeed megatron-core==0.16.1 torchtitan==0.3.0 hjson py-cpuinfo ninja einops tyro typeguard shtab docstring-parser spmd-types
 test-parsers: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PARSERS)

@@ -167,11 +167,11 @@ def _write_layout(
             write_torchtitan(layout, size, notes, output)
             return f"put {output / 'parallelism.toml'} into your training's configuration"
         case Target.MEGATRON:
-            output.write_text(megatron_text(layout, size, notes))
+            output.write_text(megatron_text(layout, captured.graph, size, notes))
             return f"give Megatron's training these arguments: $(grep -v '^#' {output})"
         case Target.DEEPSPEED:
-            output.write_text(deepspeed_text(layout, str(captured.reference), notes))
-            return "use its class Placed in place of PipelineModule"
+            output.write_text(deepspeed_text(layout, size, str(captured.reference), notes))
+            return "use its class Placed in place of PipelineModule, and its CONFIG"
     output.write_text(vllm_text(layout, notes))
     stages = len(layout.units)
     return f"source {output}, then vllm serve --pipeline-parallel-size {stages}"

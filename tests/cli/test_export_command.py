@@ -8,12 +8,14 @@ from typer.testing import CliRunner
 from drlpp.capturing.capture import capture
 from drlpp.cli.main import app
 from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.errors import InvalidInput
 from drlpp.exporting.bundle.facts import Facts
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.torch_versions import pipelines_take_functions
+from tests.support.models.zoo.tiny_models import tiny
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
@@ -26,7 +28,7 @@ for_torch = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Placements of a decoder in three stages, and of a forked model in branches."""
+    """Placements of a decoder in three stages, a forked model in branches, others in two."""
     folder = tmp_path_factory.mktemp("placements")
     decoder = capture(ModelReference.named("tests.exporting.decoder:decoder"))
     row = in_a_row(decoder.graph, 0, 1, 2)
@@ -35,6 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     forked = capture(ModelReference.named("tests.support.models.small:forked"))
     branches = Placement.from_assignment([0, 0, 0, 1, 2, 2, 2, *[3] * 9], (0, 3, 2, 1))
     write_document(folder / "forked.json", file_of(forked, branches, GPIPE))
+    for name in ("vgg16", "gnmt8"):
+        model = capture(tiny(name))
+        write_document(folder / f"{name}.json", file_of(model, in_a_row(model.graph, 0, 1)))
     return folder
 
 
@@ -98,6 +103,30 @@ def test_layouts_by_modules(folder: Path, tmp_path: Path, target: str, found: st
     assert ("the pipeline is emptied before every update" in text) == (target != "vllm")
     assert found in out.read_text()
     assert note in out.read_text()
+
+
+@pytest.mark.parametrize("target", ["megatron", "vllm"])
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("forked", "has no list of equal layers"),
+        ("vgg16", "has no list of equal layers"),
+        ("gnmt8", r"layers in encoder.layers and in decoder.layers, .* those of one decoder"),
+    ],
+)
+def test_what_counts_of_layers_cannot_express_is_refused(
+    folder: Path, tmp_path: Path, target: str, model: str, words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"{words}.*\(--to torch\)"):
+        export(folder / f"{model}.json", "--to", target, "-o", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "deepspeed"])
+def test_branches_become_a_chain_of_modules(folder: Path, tmp_path: Path, target: str) -> None:
+    text = export(folder / "forked.json", "--to", target, "-o", str(tmp_path / "out"))
+    assert "stages 1 and 2 compute side by side; in the export they follow each other" in text
+    assert "as exported and" in text
 
 
 def test_torchtitan_gets_a_folder(folder: Path, tmp_path: Path) -> None:

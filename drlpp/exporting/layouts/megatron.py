@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.exporting.layouts.module_layout import ModuleLayout
 
 
@@ -23,16 +24,33 @@ def layout_string(layout: ModuleLayout) -> str:
     return "|".join(stages)
 
 
-def megatron_text(layout: ModuleLayout, batch_size: int, notes: tuple[str, ...]) -> str:
+def is_tied(layout: ModuleLayout, graph: OpGraph) -> bool:
+    """Return whether what stands before the layers shares a weight with what stands behind."""
+    before, behind = layout.units[0][0].operators, layout.units[-1][-1].operators
+    return any(
+        not set(before).isdisjoint(shared.operators)
+        and not set(behind).isdisjoint(shared.operators)
+        for shared in graph.shared_parameters
+    )
+
+
+def megatron_text(
+    layout: ModuleLayout, graph: OpGraph, batch_size: int, notes: tuple[str, ...]
+) -> str:
     """Return the arguments of a training, and comments."""
     method = layout.nearest.candidate.method
+    # Megatron ties the embedding and the output layer unless told otherwise.
+    untied = [] if is_tied(layout, graph) else ["--untie-embeddings-and-output-weights\n"]
     return "".join(
         [
             *(f"# {note}\n" for note in notes),
             f"--pipeline-model-parallel-size {len(layout.units)}\n",
             f"--num-layers {sum(layer_counts(layout))}\n",
             f"--pipeline-model-parallel-layout {layout_string(layout)}\n",
+            *untied,
             f"--micro-batch-size {batch_size // method.microbatches}\n",
             f"--global-batch-size {batch_size * method.accumulate}\n",
+            # Megatron clips to 1 unless told otherwise.
+            f"--clip-grad {method.clip_norm}\n",
         ]
     )

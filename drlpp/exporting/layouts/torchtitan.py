@@ -26,6 +26,7 @@ pipeline_parallel_microbatch_size = {size}
 
 [training]
 local_batch_size = {batch}
+max_norm = {clip}
 """
 
 
@@ -54,5 +55,7 @@ def write_torchtitan(
             schedule=json.dumps(str(schedule)),
             size=batch_size // method.microbatches,
             batch=batch_size * method.accumulate,
+            # torchtitan clips to 1 unless told otherwise, and cannot be told not to.
+            clip=method.clip_norm or "inf",
         ).lstrip()
     )

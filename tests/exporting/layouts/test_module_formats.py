@@ -12,7 +12,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.estimated_profile import estimate_profile
 from drlpp.exporting.layouts import deepspeed, torchtitan
 from drlpp.exporting.layouts.deepspeed import deepspeed_text
-from drlpp.exporting.layouts.megatron import layout_string, megatron_text
+from drlpp.exporting.layouts.megatron import layer_counts, layout_string, megatron_text
 from drlpp.exporting.layouts.module_layout import (
     ModuleLayout,
     Unit,
@@ -26,6 +26,7 @@ from drlpp.exporting.nearest import Nearest
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.schedule.method import Method
+from tests.support.models.zoo.tiny_models import tiny
 from tests.support.programs.without_drlpp import torchrun
 from tests.support.training.pipelines import in_a_row
 
@@ -49,15 +50,17 @@ def by_layers(decoder: CapturedModel) -> ModuleLayout:
     return laid_out(decoder, layers_of(decoder.task.module, decoder.graph))
 
 
-def test_megatron_arguments(by_layers: ModuleLayout) -> None:
-    lines = megatron_text(by_layers, 8, NOTES).splitlines()
+def test_megatron_arguments(decoder: CapturedModel, by_layers: ModuleLayout) -> None:
+    lines = megatron_text(by_layers, decoder.graph, 8, NOTES).splitlines()
     assert lines[:2] == [f"# {note}" for note in NOTES]
     assert lines[2:] == [
         "--pipeline-model-parallel-size 3",
         "--num-layers 6",
         "--pipeline-model-parallel-layout Ett|tt|ttL",
+        "--untie-embeddings-and-output-weights",
         "--micro-batch-size 2",
         "--global-batch-size 16",
+        "--clip-grad 0.0",
     ]
 
 
@@ -81,6 +84,26 @@ def test_megatrons_parser(by_layers: ModuleLayout) -> None:
     ]
 
 
+@pytest.mark.parsers
+@pytest.mark.parametrize("tied", [True, False])
+def test_megatrons_parser_on_gpt2(tied: bool) -> None:
+    from megatron.core.transformer import pipeline_parallel_layer_layout as layouts
+
+    gpt2 = capture(tiny("gpt2", layers=5, tied=tied))
+    layout = laid_out(gpt2, layers_of(gpt2.task.module, gpt2.graph))
+    text = megatron_text(layout, gpt2.graph, 4, ())
+    assert ("--untie-embeddings-and-output-weights\n" in text) != tied
+    parsed = layouts.PipelineParallelLayerLayout(layout_string(layout), 3)
+    parsed.validate_layer_layout(num_layers=5, mtp_num_layers=None)
+    operators = [stage.operators for stage in layout.nearest.candidate.placement.stages]
+    owners = [{gpt2.graph.operators[k].module.partition(".")[0] for k in own} for own in operators]
+    for (theirs,), count, ours in zip(parsed.layout, layer_counts(layout), owners, strict=True):
+        names = [layer.name for layer in theirs]
+        assert names.count("decoder") == count
+        assert ("embedding" in names) == ("tokens" in ours)
+        assert ("loss" in names) == ("head" in ours)
+
+
 def test_vllm_variable(by_layers: ModuleLayout) -> None:
     text = vllm_text(by_layers, NOTES)
     assert text.splitlines()[2:] == ["export VLLM_PP_LAYER_PARTITION=2,2,2"]
@@ -92,7 +115,7 @@ def test_torchtitan_options(decoder: CapturedModel, tmp_path: Path) -> None:
     text = (tmp_path / "titan" / "parallelism.toml").read_text()
     assert text.startswith(f"# {NOTES[0]}\n# {NOTES[1]}\n")
     found = tomllib.loads(text)
-    assert found["training"] == {"local_batch_size": 16}
+    assert found["training"] == {"local_batch_size": 16, "max_norm": float("inf")}
     options = found["parallelism"]
     assert options["module_fqns_per_model_part"] == [
         ["tok_embeddings", "layers.0", "layers.1"],
@@ -142,7 +165,7 @@ class _PipelineModule:
 
 def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
-    text = deepspeed_text(laid_out(decoder, units), "decoder", NOTES)
+    text = deepspeed_text(laid_out(decoder, units), 8, "decoder", NOTES)
     assert f"- {NOTES[0]}\n- {NOTES[1]}\n" in text
     pipe = ModuleType("deepspeed.pipe")
     pipe.PipelineModule = _PipelineModule
@@ -153,6 +176,12 @@ def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatc
     layers = list(written["LAYERS"])
     stages = [written["Placed"](layers, rank) for rank in range(3)]
     assert stages[0].parts == [0, 3, 5, 9]
+    assert written["CONFIG"] == {
+        "train_batch_size": 16,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 8,
+        "gradient_clipping": 0.0,
+    }
     assert [stage.own for stage in stages] == [
         ["tok_embeddings", "layers.0", "layers.1"],
         ["layers.2", "layers.3"],
@@ -182,7 +211,7 @@ print("OWN", stage.global_rank, stage.parts, shapes)
 @pytest.mark.parsers
 def test_deepspeed_builds_the_parts(decoder: CapturedModel, tmp_path: Path) -> None:
     units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
-    text = deepspeed_text(laid_out(decoder, units), "decoder", ())
+    text = deepspeed_text(laid_out(decoder, units), 8, "decoder", ())
     (tmp_path / "placed.py").write_text(text)
     (tmp_path / "program.py").write_text(_ON_THREE_RANKS)
     done = torchrun(3, "program.py", folder=tmp_path)

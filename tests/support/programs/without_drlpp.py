@@ -20,12 +20,15 @@ sys.meta_path.insert(0, _Blocker())
 
 
 def torchrun(
-    processes: int, *command: str, folder: Path, check: bool = True
+    processes: int, *command: str, folder: Path, check: bool = True, drlpp: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Start a program on so many ranks; ``folder`` is theirs to work in, and to import from."""
+    """Start a program on so many ranks; ``folder`` is theirs to work in, and to import from.
+
+    With ``drlpp`` it may be imported after all.
+    """
     block = folder / "without_drlpp"
     block.mkdir(exist_ok=True)
-    (block / "sitecustomize.py").write_text(_BLOCK)
+    (block / "sitecustomize.py").write_text("" if drlpp else _BLOCK)
     path = os.pathsep.join([str(block), str(folder), os.environ.get("PYTHONPATH", "")])
     environment = dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1")
     done = subprocess.run(
