@@ -22,6 +22,7 @@ from drlpp.schedule.actions import (
     Send,
     Update,
 )
+from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
@@ -37,9 +38,10 @@ def chain_schedule(stages: int, method: Method, minibatches: int) -> Schedule:
     """
     kind = method.schedule_kind
     if kind.stages_held > 1:
+        able = names_to_suggest(lambda other: other.flushes and other.stages_held == 1)
         raise InvalidInput(
             f"schedule {kind.name} has {kind.stages_held} stages on every accelerator, and a rank "
-            "of an export has one; choose another, and plan for it (--method-option schedule=zb-h1)"
+            f"of an export has one; plan with {able} (--method-option schedule=…)"
         )
     return method.schedule_for(Pipeline.straight(*[1] * stages), minibatches)
 
