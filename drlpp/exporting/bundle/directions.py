@@ -145,7 +145,7 @@ class Smoothed(Direction):
         return self._gradients | {name: m for name, m in found.items() if m is not None}
 
 
-_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False}
+_ADAM: dict[str, Any] = {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False}
 
 
 class AdamStep(Direction):
