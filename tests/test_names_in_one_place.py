@@ -18,7 +18,11 @@ PRODUCT = ("drlpp", "runtime", "envs", "agents", "train_agent.py")
 NAMES = {*WEIGHT_POLICIES, *SCHEDULE_KINDS} - {"forward"}
 
 THE_TABLE = {"drlpp/schedule/weight_policies.py"}
-THE_TWO_IMPLEMENTATIONS = {"runtime/weights/policies.py", "runtime/reference/reference_weights.py"}
+IMPLEMENTATIONS = {
+    "drlpp/exporting/bundle/directions.py",
+    "runtime/reference/reference_weights.py",
+    "runtime/weights/policies.py",
+}
 KINDS = {
     "drlpp/schedule/kinds/flushed_1f1b.py": {"1f1b-flush"},
     "drlpp/schedule/kinds/forward_only.py": {"forward"},
@@ -53,7 +57,7 @@ def literals(tree: ast.AST) -> set[str]:
 
 
 def test_no_other_file_of_the_product_names_a_policy_or_a_kind() -> None:
-    allowed = THE_TABLE | THE_TWO_IMPLEMENTATIONS | KINDS.keys()
+    allowed = THE_TABLE | IMPLEMENTATIONS | KINDS.keys()
     files = [(file, tree) for file, tree in sources(*PRODUCT) if file not in allowed]
     found = {file: literals(tree) & NAMES for file, tree in files}
     assert {file for file, names in found.items() if names} == GPIPE_PLANNER

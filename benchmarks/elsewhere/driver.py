@@ -1,7 +1,10 @@
-"""One rank of a bundle; ``bundles.py`` copies this file next to the package and starts it.
+"""One rank of bundles; ``ranks.py`` copies this file next to their packages and starts it.
 
-python driver.py weights MINIBATCHES FILE        trains, and writes the weights
-python driver.py time MINIBATCHES SPEED,SPEED    trains, and prints seconds per minibatch
+Rank 0 reads orders, a line of JSON each, and answers when all ranks have followed them::
+
+    ["load", NAME, SPEEDS]                  loads a bundle, with the speed of every rank
+    ["weights", NAME, MINIBATCHES, FILE]    trains, and writes the weights
+    ["time", NAME, MINIBATCHES]             trains, and answers with seconds per minibatch
 """
 
 from __future__ import annotations
@@ -12,49 +15,76 @@ import sys
 import time
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-def main(mode: str, minibatches: int, more: str) -> None:
-    """Train as the arguments say."""
-    # Of the bundle in this folder.
-    pipelined, training = (import_module(f"pipelined.{name}") for name in ("pipeline", "training"))
+class _Loaded:
+    """A bundle in this rank, and the minibatches of a step."""
+
+    def __init__(self, name: str, speeds: list[float]) -> None:
+        pipelined, training = (import_module(f"{name}.{part}") for part in ("pipeline", "training"))
+        self.pipeline = pipelined.Pipeline(torch.device("cpu"))
+        self.minibatches: int = self.pipeline.facts.minibatches
+        example = list(islice(training._example(), self.minibatches))
+        self._step = training._together(example, self.pipeline.facts)
+        if (speed := speeds[dist.get_rank()]) < 1:
+            _emulate(self.pipeline, speed)
+        # The first makes buffers, and is no part of any time.
+        self._warm = False
+
+    def weights(self, minibatches: int, file: str) -> None:
+        for _ in range(minibatches // self.minibatches):
+            self.pipeline.step(*self._step)
+        if (state := self.pipeline.state()) is not None:
+            torch.save(state, file)
+
+    def seconds(self, minibatches: int) -> float:
+        steps = max(minibatches // self.minibatches, 1)
+        if not self._warm:
+            self.pipeline.step(*self._step)
+            self._warm = True
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            self.pipeline.step(*self._step)
+        dist.barrier()
+        return (time.perf_counter() - begin) / (steps * self.minibatches)
+
+
+def main() -> None:
+    """Follow orders until there are no more."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    pipeline = pipelined.Pipeline(torch.device("cpu"))
-    facts = pipeline.facts
-    step = training._together(list(islice(training._example(), facts.minibatches)), facts)
-    if mode == "weights":
-        for _ in range(minibatches // facts.minibatches):
-            pipeline.step(*step)
-        assert "drlpp" not in sys.modules
-        if (state := pipeline.state()) is not None:
-            torch.save(state, more)
-    else:
-        speed = float(more.split(",")[dist.get_rank()])
-        if speed < 1:
-            _emulate(pipeline, speed)
-        steps = max(minibatches // facts.minibatches, 1)
-        seconds = [_timed(pipeline, step, steps) for _ in range(2)][1]
-        if dist.get_rank() == 0:
-            print(json.dumps(seconds / (steps * facts.minibatches)), flush=True)
-    dist.barrier()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    met = f"file://{Path('met').absolute()}"
+    dist.init_process_group("gloo", init_method=met, rank=rank, world_size=ranks)
+    loaded: dict[str, _Loaded] = {}
+    while True:
+        heard: list[Any] = [None]
+        if rank == 0 and (line := sys.stdin.readline()):
+            heard = [json.loads(line)]
+        dist.broadcast_object_list(heard)
+        if heard[0] is None:
+            break
+        what, name, *more = heard[0]
+        answer = None
+        if what == "load":
+            loaded[name] = _Loaded(name, *more)
+        elif what == "weights":
+            assert "drlpp" not in sys.modules
+            loaded[name].weights(*more)
+        else:
+            answer = loaded[name].seconds(*more)
+        dist.barrier()
+        if rank == 0:
+            print("answer", json.dumps(answer), flush=True)
     dist.destroy_process_group()
     sys.stdout.flush()
     # On a busy machine torch's threads sometimes abort a process that is ending anyway.
     os._exit(0)
-
-
-def _timed(pipeline: Any, step: Any, steps: int) -> float:
-    dist.barrier()
-    begin = time.perf_counter()
-    for _ in range(steps):
-        pipeline.step(*step)
-    dist.barrier()
-    return time.perf_counter() - begin
 
 
 def _emulate(pipeline: Any, speed: float) -> None:
@@ -83,4 +113,4 @@ def _emulate(pipeline: Any, speed: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main()

@@ -1,27 +1,21 @@
-"""What is executed, in turns, and the tables of it."""
+"""What is executed, in turns."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
-from pandas import DataFrame
+import torch
 
-from benchmarks.elsewhere.bundles import (
-    SGD,
-    export_of,
-    seconds_in_torch,
-    weights_difference,
-    written,
-)
+from benchmarks.elsewhere.bundles import SGD, export_of, largest_difference, reference_state
 from benchmarks.elsewhere.cases import SPLITS, captured, split
-from drlpp.capturing.capture import CapturedModel
+from benchmarks.elsewhere.ranks import Ranks
+from benchmarks.elsewhere.results import SpeedRow, TrainedRow
 from drlpp.costs.estimated_profile import estimate_profile
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidInput, RunFailure
 from drlpp.exporting.torch_bundle import TorchExport
-from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
@@ -33,50 +27,12 @@ _PARTS = 2
 
 FLUSHED = choose_method("sync", {"schedule": "1f1b-flush", "microbatches": _PARTS})
 METHODS = {"1f1b-flush": FLUSHED, "pipeoptim": Method(), "stash": Method(policy="stash")}
-"""Executed for their weights, by name; speeds are compared with the first and the second."""
+"""Executed for their weights, by name."""
+
+TIMED = ("1f1b-flush", "pipeoptim")
+"""Those whose speeds are compared."""
 
 _LINK = Link(bandwidth_bytes_per_second=1e9)
-
-
-@dataclass(frozen=True)
-class TrainedRow:
-    """What torch's runtime made of a placement.
-
-    Attributes:
-        model, ranks, method, configuration: of what was trained.
-        difference: the largest of any weight from our reference; None if there is no bundle.
-        moved: the most that training has changed a weight.
-        refused: why there is none.
-    """
-
-    model: str
-    ranks: int
-    method: str
-    configuration: str
-    difference: float | None = None
-    moved: float = 0.0
-    refused: str = ""
-
-
-@dataclass
-class SpeedRow:
-    """What a minibatch takes by one cut.
-
-    Attributes:
-        model, method, split, configuration: of what was run.
-        speeds: of the accelerators.
-        torch, ours: seconds of every round, in torch's runtime and in ours.
-        refused: why it cannot be run.
-    """
-
-    model: str
-    method: str
-    split: str
-    configuration: str
-    speeds: tuple[float, ...]
-    torch: list[float] = field(default_factory=list)
-    ours: list[float] = field(default_factory=list)
-    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,108 +53,125 @@ class Study:
     minibatches: int
     tell: Callable[[str], object]
 
-    def weights(self, name: str, ranks: int) -> Iterator[TrainedRow]:
-        """Yield what torch's runtime makes of an even cut by sizes, with every method."""
-        model = captured(name, tiny=self.tiny, float64=True)
-        cluster = local_cluster(ranks, _LINK)
-        for method_name, method in METHODS.items():
-            self.tell(f"{name} on {ranks} ranks, {method_name}: weights")
-            profile = estimate_profile(model.graph)
-            placement = split("compute", model.graph, profile, cluster, method)
-            row = TrainedRow(name, ranks, method_name, placement.configuration)
-            try:
-                export = export_of(model, Candidate(placement, method), _WEIGHTS_MINIBATCHES)
-            except InvalidInput as error:
-                yield TrainedRow(*_key(row), refused=str(error))
-                continue
-            folder = written(export, self.folder / f"w-{name}-{ranks}-{method_name}")
-            yield TrainedRow(*_key(row), *weights_difference(export, folder, _WEIGHTS_MINIBATCHES))
+    def title(self, name: str) -> str:
+        """Return what results call a model."""
+        return f"{name}, tiny" if self.tiny else name
 
-    def speeds(self, name: str, speeds: tuple[float, ...]) -> list[SpeedRow]:
-        """Return what every cut takes in torch's runtime, and the plan in ours too, in turns."""
+    def weights(self, name: str, ranks: int, method_name: str) -> TrainedRow:
+        """Return what torch's runtime makes of an even cut by sizes.
+
+        Raises:
+            RunFailure: a rank failed.
+        """
+        self.tell(f"{self.title(name)} on {ranks} ranks, {method_name}: weights")
+        model, method = captured(name, tiny=self.tiny, float64=True), METHODS[method_name]
+        cluster = local_cluster(ranks, _LINK)
+        placement = split("compute", model.graph, estimate_profile(model.graph), cluster, method)
+        row = TrainedRow(
+            model=self.title(name),
+            ranks=ranks,
+            method=method_name,
+            configuration=placement.configuration,
+        )
+        try:
+            export = export_of(model, Candidate(placement, method), _WEIGHTS_MINIBATCHES)
+        except InvalidInput as error:
+            return row.model_copy(update={"refused": str(error)})
+        place = self.folder / f"w-{name}-{ranks}-{method_name}"
+        file = place / "trained.pt"
+        with Ranks(place, len(placement.stages), without_drlpp=True) as there:
+            there.add(export, "trained")
+            there.train("trained", _WEIGHTS_MINIBATCHES, file)
+        found, wanted = torch.load(file), reference_state(export, _WEIGHTS_MINIBATCHES)
+        if found.keys() != wanted.keys():
+            raise RunFailure(f"{place}: names of weights differ: {found.keys() ^ wanted.keys()}")
+        difference = largest_difference(found, wanted)
+        moved = largest_difference(wanted, model.state)
+        return row.model_copy(update={"difference": difference, "moved": moved})
+
+    def speeds(self, name: str, speeds: tuple[float, ...]) -> tuple[SpeedRow, ...]:
+        """Return what every cut takes in torch's runtime, and the plan in ours too, in turns.
+
+        Raises:
+            RunFailure: a rank failed.
+        """
         model = captured(name, tiny=self.tiny, float64=False)
-        with ClusterSession(model, workers=len(speeds), speeds=speeds, optimizer=SGD) as session:
-            self.tell(f"{name} on {len(speeds)} accelerators: profiling")
+        where = f"{self.title(name)} on {len(speeds)} accelerators, the last at {speeds[-1]:g}"
+        place = self.folder / f"s-{name}-{len(speeds)}-{speeds[-1]}"
+        with (
+            ClusterSession(model, workers=len(speeds), speeds=speeds, optimizer=SGD) as session,
+            ExitStack() as stack,
+        ):
+            self.tell(f"{where}: profiling")
             profile, cluster = session.profile()
-            rows: list[SpeedRow] = []
-            runs: list[tuple[SpeedRow, TorchExport, Path]] = []
-            for method_name in ("1f1b-flush", "pipeoptim"):
+            rows: list[tuple[SpeedRow, TorchExport | None]] = []
+            for method_name in TIMED:
                 method = METHODS[method_name]
                 for one in SPLITS:
                     placement = split(one, model.graph, profile, cluster, method)
-                    row = SpeedRow(name, method_name, one, placement.configuration, speeds)
-                    rows.append(row)
+                    row = SpeedRow(
+                        model=self.title(name),
+                        method=method_name,
+                        split=one,
+                        configuration=placement.configuration,
+                        speeds=speeds,
+                        minibatches=self.minibatches,
+                    )
+                    candidate = Candidate(placement, method)
                     try:
-                        export = self._export(model, Candidate(placement, method))
+                        rows.append((row, export_of(model, candidate, self.minibatches)))
                     except InvalidInput as error:
-                        row.refused = str(error)
-                        continue
-                    place = f"s-{name}-{len(speeds)}-{speeds[-1]}-{method_name}-{one}"
-                    runs.append((row, export, written(export, self.folder / place)))
-            for number in range(self.rounds):
-                self.tell(f"{name} on {len(speeds)} accelerators: round {number + 1}")
-                for row, export, folder in runs if number % 2 == 0 else reversed(runs):
-                    row.torch.append(seconds_in_torch(export, folder, self.minibatches, speeds))
-                    if row.split == "plan":
-                        outcome = session.measure(export.nearest.candidate, self.minibatches)
+                        rows.append((row.model_copy(update={"refused": str(error)}), None))
+            exports = {export.nearest.candidate: export for _, export in rows if export is not None}
+            plans = {
+                export.nearest.candidate
+                for row, export in rows
+                if export is not None and row.split == "plan"
+            }
+            # All that have as many stages are in the same processes.
+            groups: dict[int, Ranks] = {}
+            runs: list[_Run] = []
+            for number, (candidate, export) in enumerate(exports.items()):
+                stages = len(candidate.placement.stages)
+                if stages not in groups:
+                    ranks = Ranks(place / f"{stages}", stages, without_drlpp=False)
+                    groups[stages] = stack.enter_context(ranks)
+                groups[stages].add(export, f"cut_{number}", speeds)
+                runs.append(_Run(candidate, groups[stages], f"cut_{number}"))
+            torchs: dict[Candidate, list[float]] = {candidate: [] for candidate in exports}
+            ours: dict[Candidate, list[float]] = {candidate: [] for candidate in exports}
+            for turn in range(self.rounds):
+                self.tell(f"{where}: round {turn + 1}")
+                for run in runs if turn % 2 == 0 else reversed(runs):
+                    taken = run.ranks.seconds(run.bundle, self.minibatches)
+                    torchs[run.candidate].append(taken)
+                    if run.candidate in plans:
+                        outcome = session.measure(run.candidate, self.minibatches)
                         if isinstance(outcome, Measurement):
-                            row.ours.append(outcome.seconds_per_minibatch)
-        return rows
+                            ours[run.candidate].append(outcome.seconds_per_minibatch)
+        return tuple(self._filled(rows, torchs, ours))
 
-    def _export(self, model: CapturedModel, candidate: Candidate) -> TorchExport:
-        return export_of(model, candidate, window=self.minibatches)
-
-
-def _key(row: TrainedRow) -> tuple[str, int, str, str]:
-    return row.model, row.ranks, row.method, row.configuration
-
-
-def weights_table(rows: Sequence[TrainedRow]) -> DataFrame:
-    """Return a line for each."""
-    return DataFrame(
-        {
-            "model": row.model,
-            "ranks": str(row.ranks),
-            "method": row.method,
-            "stages": row.configuration,
-            "largest difference": "refused" if row.difference is None else f"{row.difference:.1e}",
-            "largest change": "–" if row.difference is None else f"{row.moved:.1e}",
-        }
-        for row in rows
-    )
+    @staticmethod
+    def _filled(
+        rows: list[tuple[SpeedRow, TorchExport | None]],
+        torchs: dict[Candidate, list[float]],
+        ours: dict[Candidate, list[float]],
+    ) -> Iterator[SpeedRow]:
+        """Yield the rows with what was measured."""
+        for row, export in rows:
+            if export is None:
+                yield row
+                continue
+            found: dict[str, tuple[float, ...]] = {"torch": tuple(torchs[export.nearest.candidate])}
+            if row.split == "plan":
+                found["ours"] = tuple(ours[export.nearest.candidate])
+            yield row.model_copy(update=found)
 
 
-def speed_table(rows: Sequence[SpeedRow]) -> DataFrame:
-    """Return a line for each: medians, and how much longer than the plan's, within rounds."""
-    plans = {(row.model, row.method, row.speeds): row for row in rows if row.split == "plan"}
-    return DataFrame(
-        {
-            "model": row.model,
-            "accelerators": str(len(row.speeds)),
-            "method": row.method,
-            "cut": row.split,
-            "stages": row.configuration,
-            "in torch": "refused" if row.refused else seconds_text(statistics.median(row.torch)),
-            "over the plan": _ratio(row.torch, plans[row.model, row.method, row.speeds].torch),
-            "ours": seconds_text(statistics.median(row.ours)) if row.ours else "–",
-            "torch over ours": _ratio(row.torch, row.ours),
-        }
-        for row in rows
-    )
+@dataclass(frozen=True)
+class _Run:
+    """A bundle, loaded by ranks under a name."""
 
-
-def refusals(rows: Iterable[TrainedRow | SpeedRow]) -> list[str]:
-    """Return a sentence for each reason for which a placement was refused, and whose it was."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if row.refused:
-            found.setdefault(row.refused, []).append(f"{row.model} with {row.method}")
-    return [f"{', '.join(dict.fromkeys(who))}: {why}" for why, who in found.items()]
-
-
-def _ratio(seconds: Sequence[float], others: Sequence[float]) -> str:
-    """Return the median of the ratios of rounds."""
-    if not seconds or len(seconds) != len(others):
-        return "–"
-    pairs = zip(seconds, others, strict=True)
-    return f"{statistics.median(one / other for one, other in pairs):.2f}×"
+    candidate: Candidate
+    ranks: Ranks
+    bundle: str

@@ -20,11 +20,15 @@ def flushing(nearest: Nearest, batch_size: int, *, always_1f1b: bool) -> Nearest
         always_1f1b: whether the format has no other order than flushed 1F1B.
     """
     method = nearest.candidate.method
-    if method.flushes and (method.schedule == FLUSHED_1F1B.name or not always_1f1b):
+    splits = method.schedule_kind.splits_backward
+    if method.flushes and (method.schedule == FLUSHED_1F1B.name or not (always_1f1b or splits)):
         return nearest
     if method.flushes:
         chosen = method.model_copy(update={"schedule": FLUSHED_1F1B.name})
-        return with_method(nearest, chosen, f"schedule {method.schedule}: the order is 1F1B there")
+        why = "the order is 1F1B there"
+        if splits and not always_1f1b:
+            why = "halves of a backward lose gradients there, so whole ones are made, as in 1F1B"
+        return with_method(nearest, chosen, f"schedule {method.schedule}: {why}")
     most = 2 * len(nearest.candidate.placement.stages)
     parts = max(count for count in range(1, most + 1) if batch_size % count == 0)
     chosen = Method(

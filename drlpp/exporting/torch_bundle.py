@@ -13,17 +13,19 @@ import torch
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import InvalidInput
+from drlpp.exporting.bundle.directions import DIRECTIONS
 from drlpp.exporting.bundle.facts import Asynchrony, Facts, Spec
 from drlpp.exporting.chain import Link, chained
 from drlpp.exporting.nearest import Nearest
 from drlpp.exporting.stage_source import loss_tensors, stages_source
 from drlpp.exporting.torch_schedule import chain_schedule, computations, csv_text, with_messages
 from drlpp.runtime.deploying.stage_cutting import cut_stages
+from drlpp.runtime.stage.passes import split_backward
 from drlpp.schedule.actions import Update
-from drlpp.schedule.analysis.weight_versions import weight_uses
+from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.weight_policies import PIPEOPTIM, WEIGHT_POLICIES, PolicyFacts
+from drlpp.schedule.weight_policies import WEIGHT_POLICIES, PolicyFacts
 from drlpp.specs.batches import named_tensors, tensors_in
 from drlpp.specs.data import has_no_targets
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -118,6 +120,9 @@ class TorchExport:
         package.mkdir(parents=True, exist_ok=True)
         for path in sorted(_TEMPLATE.glob("*.py")):
             shutil.copy(path, package)
+        if method.schedule_kind.splits_backward:
+            # It needs torch alone.
+            shutil.copy(Path(split_backward.__file__), package)
         (package / "stages.py").write_text(source)
         (package / "schedule.csv").write_text(csv_text(rows))
         facts.write(package)
@@ -190,10 +195,14 @@ def _asynchrony(schedule: Schedule, method: Method) -> Asynchrony:
     """Return what every stage's passes use, in the order of the parts."""
     uses = weight_uses(schedule, method)
     workers = [worker for (worker,) in schedule.pipeline.stages]
+    delays = stage_delays(schedule.pipeline, method)
     return Asynchrony(
         policy=_supported_way(method),
         leads=[[uses[w][part].forward_lead for part in sorted(uses[w])] for w in workers],
+        back_leads=[[uses[w][part].backward_lead for part in sorted(uses[w])] for w in workers],
         versions=[[uses[w][part].stashed for part in sorted(uses[w])] for w in workers],
+        # γ = D^(1/s); without delay nothing is corrected.
+        decays=[method.correction_decay ** (1 / s) if s else 0.0 for s in delays],
         contributions=[
             [a.contributions for a in schedule.actions[w] if isinstance(a, Update)] for w in workers
         ],
@@ -206,19 +215,27 @@ def _supported_way(method: Method) -> str:
     Raises:
         InvalidInput: it has none for it.
     """
-    if (way := _way(method.policy_facts)) is not None:
+    if method.annealing_minibatches:
+        raise InvalidInput(
+            f"annealing_minibatches={method.annealing_minibatches} gives every update a learning "
+            "rate of its own, which a bundle has not; leave it out, and pipemare is its correction "
+            "alone (--method-option annealing_minibatches=0 --method-option correction_decay=…)"
+        )
+    facts = method.policy_facts
+    if (way := _way(facts, method.lookahead is not None)) is not None:
         return way
-    able = [facts.name for facts in WEIGHT_POLICIES.values() if _way(facts) is not None]
+    every = WEIGHT_POLICIES.values()
+    able = [one.name for one in every if _way(one, one.lookahead is not None) is not None]
     raise InvalidInput(
         f"policy {method.policy} cannot be exported for torch; there are {', '.join(able)} "
         "(--policy)"
     )
 
 
-def _way(facts: PolicyFacts) -> str | None:
-    if facts.name == PIPEOPTIM.name:
-        return "predicted"
-    if facts.lookahead is not None or facts.own_options is not None or facts.changes_updates:
+def _way(facts: PolicyFacts, moves: bool) -> str | None:
+    if moves:
+        return facts.name if facts.name in DIRECTIONS else None
+    if facts.changes_updates:
         return None
     return "newest" if facts.writes_in_place else "kept"
 

@@ -1,10 +1,10 @@
 """A schedule as the CSV of torch.distributed.pipelining: a row for every rank.
 
-A cell is an action of a stage on a part of the step, ``1F3``. A step of a schedule that flushes is
-an update; torch adds the rest. A step of an asynchronous one is a window of minibatches with
-updates in between, ``1REDUCE_GRAD0``, and its messages are placed by torch's own lowering: in the
-order of drlpp's workers, which send without waiting, ranks would wait for each other for ever where
-a send ends when its receive begins (NCCL).
+A cell is an action of a stage on a part of the step, ``1F3``; ``1I3`` and ``1W3`` are halves of a
+backward. A step of a schedule that flushes is an update; torch adds the rest. A step of an
+asynchronous one is a window of minibatches with updates in between, ``1REDUCE_GRAD0``, and its
+messages are placed by torch's own lowering: in the order of drlpp's workers, which send without
+waiting, ranks would wait for each other for ever where a send ends when its receive begins (NCCL).
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Receive,
     Recompute,
     Send,
     Update,
 )
+from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
@@ -28,7 +31,18 @@ Rows = list[list[str]]
 
 
 def chain_schedule(stages: int, method: Method, minibatches: int) -> Schedule:
-    """Return the schedule of a chain of ``stages`` stages, one worker each."""
+    """Return the schedule of a chain of ``stages`` stages, one worker each.
+
+    Raises:
+        InvalidInput: the schedule has several stages on each.
+    """
+    kind = method.schedule_kind
+    if kind.stages_held > 1:
+        able = names_to_suggest(lambda other: other.flushes and other.stages_held == 1)
+        raise InvalidInput(
+            f"schedule {kind.name} has {kind.stages_held} stages on every accelerator, and a rank "
+            f"of an export has one; plan with {able} (--method-option schedule=…)"
+        )
     return method.schedule_for(Pipeline.straight(*[1] * stages), minibatches)
 
 
@@ -54,6 +68,10 @@ def _cell(action: Action, stage: int, microbatches: int, updates: bool) -> str |
             return f"{stage}F{minibatch * microbatches + microbatch}"
         case Backward(minibatch, microbatch):
             return f"{stage}B{minibatch * microbatches + microbatch}"
+        case BackwardInput(minibatch, microbatch):
+            return f"{stage}I{minibatch * microbatches + microbatch}"
+        case BackwardWeight(minibatch, microbatch):
+            return f"{stage}W{minibatch * microbatches + microbatch}"
         case Update(version):
             return f"{stage}REDUCE_GRAD{version - 1}" if updates else None
         case Send() | Receive() | AllReduce() | Recompute():

@@ -27,6 +27,8 @@ FLUSHED = [
     Method(schedule="gpipe", policy="sync", microbatches=4),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4),
     Method(schedule="1f1b-flush", policy="sync", microbatches=2, accumulate=3),
+    Method(schedule="zb-h1", policy="sync", microbatches=6),
+    Method(schedule="zb-h1", policy="sync", microbatches=3, accumulate=2),
 ]
 ASYNCHRONOUS = [
     Method(),
@@ -136,6 +138,20 @@ def test_updates_stand_where_our_schedule_has_them() -> None:
         "1F3",
         "1B2",
     ]
+
+
+def test_halves_of_a_backward_are_told_apart() -> None:
+    """Of two stages the second owes a gradient of its weights; nobody waits for the first."""
+    method = Method(schedule="zb-h1", policy="sync", microbatches=3)
+    assert computations(chain_schedule(2, method, 1), updates=False) == [
+        ["0F0", "0F1", "0B0", "0F2", "0B1", "0B2"],
+        ["1F0", "1I0", "1F1", "1I1", "1W0", "1F2", "1I2", "1W1", "1W2"],
+    ]
+
+
+def test_two_stages_on_a_rank_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="zb-v has 2 stages on every accelerator"):
+        chain_schedule(4, Method(schedule="zb-v", policy="sync", microbatches=4), 1)
 
 
 def test_microbatches_are_numbered_through() -> None:

@@ -9,11 +9,12 @@ import torch
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
-from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.main import app
 from drlpp.comparison.contenders import PLAIN, Contender
 from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.io.documents import read_document, write_document
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.trainer import Trainer
@@ -209,22 +210,33 @@ def test_data_may_come_from_loaders(session: ClusterSession, tmp_path: Path) -> 
 
 @pytest.mark.system
 def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
+    """A user's own layout takes part: the last module of six is a stage."""
     out = tmp_path / "race"
     arguments = [
         "race", f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", "2", "--epochs", "1",
         "--finals", "1", "--rates", "1", "--out", str(out), "--evaluate-every", "6",
+        "--compare", "modules:5",
     ]  # fmt: skip
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "plain PyTorch" in result.output
     assert (out / "race.png").stat().st_size > 10_000
     race = read_document(out / "race.json", TrainingRace)
+    ((number, own),) = (
+        (k, one) for k, one in enumerate(race.candidates) if one.found_by == "your layout"
+    )
+    *others, last = range(len(capture(ModelReference.named(f"{NAME}:classifier")).graph))
+    assert own.placement is not None
+    assert [stage.operators for stage in own.placement.stages] == [tuple(others), (last,)]
+    assert any(run.candidate == number for run in race.runs)
     shown = CliRunner().invoke(app, ["show", str(out / "race.json")], catch_exceptions=False)
     assert "first at" in shown.output
     assert isinstance(CliRunner().invoke(app, arguments).exception, InvalidInput)
     resumed = CliRunner().invoke(app, [*arguments, "--resume"], catch_exceptions=False)
     assert resumed.exit_code == 0
     assert read_document(out / "race.json", TrainingRace) == race
+    other = [*arguments[:-1], "modules:3", "--resume"]
+    assert isinstance(CliRunner().invoke(app, other).exception, InvalidInput)
 
 
 def test_the_winner_of_a_race_trains_on(

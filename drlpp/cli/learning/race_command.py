@@ -159,7 +159,7 @@ def race_model(
         "seed": seed,
     }
     if layouts:
-        settings["layouts"] = [layout.model_dump() for layout in layouts.values()]
+        settings["layouts"] = [layout.model_dump(mode="json") for layout in layouts.values()]
     options = RaceOptions(
         target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
     )

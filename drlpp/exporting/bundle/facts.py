@@ -20,16 +20,20 @@ class Asynchrony:
     """Which weights the passes of an asynchronous stage use, and what its updates are made of.
 
     Attributes:
-        policy: ``newest`` takes the newest weights for both passes, ``predicted`` moves them
-            ahead for the forward, ``kept`` takes the same version for both passes.
+        policy: ``newest`` takes the newest weights for both passes, ``kept`` the same version for
+            both; others move the newest, each along its direction (``directions.py``).
         leads: of every stage, for every part of a step, the updates that its forward looks ahead.
+        back_leads: the same of its backward, which looks back if they are negative.
         versions: the same, the version of the step's weights that both passes use.
+        decays: of every stage γ, which ``pipemare`` needs.
         contributions: of every stage, for every update of a step, the parts that make it.
     """
 
     policy: str
     leads: list[list[int]]
+    back_leads: list[list[int]]
     versions: list[list[int]]
+    decays: list[float]
     contributions: list[list[int]]
 
 

@@ -161,6 +161,7 @@ class _Stage(PipelineStage):
             output_args=tuple(map(_example, facts.leaves[rank])),
         )
         self._facts, self._versions = facts, weights
+        self._half_done: dict[int, tuple[Any, Tensor | None]] = {}
         self.first_minibatch = 0
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
@@ -170,10 +171,50 @@ class _Stage(PipelineStage):
         with self._versions.forward_of(fwd_chunk_id):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
-    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        """Run the backward of a part."""
-        super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
-        self._versions.backward_done(bwd_chunk_id)
+    def backward_one_chunk(
+        self,
+        bwd_chunk_id: int,
+        loss: Tensor | None = None,
+        full_backward: bool = True,
+        last_backward: bool = False,
+    ) -> None:
+        """Run the backward of a part, or its first half."""
+        if full_backward:
+            with self._versions.backward_of(bwd_chunk_id):
+                super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+            return
+        # torch's own halves lose gradients of weights that no input leads to, and take no views.
+        halves = import_module(".split_backward", __package__)
+        outputs, inputs = self.fwd_cache.pop(bwd_chunk_id)
+        if self.is_last:
+            assert loss is not None
+            ends, seeds = [loss], [torch.ones_like(loss)]
+        else:
+            arrived = zip(outputs, self._retrieve_recv_grads(bwd_chunk_id), strict=True)
+            pairs = [(o, g) for o, g in arrived if o.requires_grad and g is not None]
+            ends, seeds = [o for o, _ in pairs], [g for _, g in pairs]
+        received = inputs[: len(self._facts.arrives[self.stage_index])]
+        leaves = [] if self.is_first else [x for x in received if x.requires_grad]
+        half = halves.SplitBackward(ends, seeds, leaves, list(self._versions.trained.values()))
+        self._half_done[bwd_chunk_id] = half, loss
+        found = iter(half.of_received)
+        gradients = [next(found) if leaves and x.requires_grad else None for x in received]
+        # torch sends what is laid out in one piece, and zeros where there is nothing.
+        self.bwd_cache[bwd_chunk_id] = tuple(
+            None if gradient is None else gradient.contiguous() for gradient in gradients
+        )
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """Run the second half of the backward of a part."""
+        half, loss = self._half_done.pop(bwd_chunk_id)
+        weights = self._versions.trained.values()
+        for weight, gradient in zip(weights, half.of_weights(), strict=True):
+            if gradient is not None:
+                # It may be a view of something else, and is divided later.
+                weight.grad = gradient.clone() if weight.grad is None else weight.grad + gradient
+        # torch keeps losses until the step ends; they are not to keep activations.
+        if loss is not None and not loss._is_view():
+            loss.detach_()
 
 
 def _example(spec: Spec) -> Tensor:

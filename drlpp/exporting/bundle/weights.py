@@ -1,8 +1,8 @@
 """The weights of an asynchronous stage: which version a pass meets, and how an update is made.
 
 A part meets W_t at its forward and W_{t+s} at its backward, s updates later. ``newest`` leaves it
-at that, ``predicted`` runs the forward with W_t − lr·s·ΔW_t (PipeOptim), and ``kept`` keeps the
-version of the forward for the backward (PipeDream).
+at that, ``kept`` keeps the version of the forward for the backward (PipeDream), and all others move
+the weights for a pass, and back (``directions.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.autograd import _unsafe_preserve_version_counter
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from .directions import DIRECTIONS, Direction
 from .facts import Asynchrony
 
 
@@ -48,8 +49,10 @@ class Weights(nn.Module):
         """Put the weights of a part's forward in force."""
         yield
 
-    def backward_done(self, part: int) -> None:
-        """Note that the gradients of a part have been computed."""
+    @contextmanager
+    def backward_of(self, part: int) -> Iterator[None]:
+        """Put the weights of a part's backward in force."""
+        yield
 
     def update(self, contributions: int) -> None:
         """Make the next version, from the mean of the gradients since the last."""
@@ -63,68 +66,59 @@ class Weights(nn.Module):
             nn.utils.clip_grad_norm_(weights, self.clip_norm)
         # Backwards that are still to come may read the newer values: autograd is not to notice.
         with _unsafe_preserve_version_counter(tuple(weights)):
-            self.optimizer.step()
+            self._step(self.optimizer)
         self.optimizer.zero_grad()
 
+    def _step(self, optimizer: Optimizer) -> None:
+        optimizer.step()
 
-class Predicted(Weights):
-    """Forwards run with W_t − lr·s·ΔW_t (pipeoptim eq. 6, algorithm 1).
 
-    ``leads`` has s of every part.
+class Moved(Weights):
+    """Passes run with weights some updates ahead of the newest, or behind them.
+
+    ``leads`` and ``back_leads`` have for every part how many updates its forward and its backward
+    look ahead.
     """
 
     def __init__(
-        self, stage: nn.Module, optimizer: Optimizer | None, clip_norm: float, leads: list[int]
+        self,
+        stage: nn.Module,
+        optimizer: Optimizer | None,
+        clip_norm: float,
+        leads: tuple[list[int], list[int]],
+        direction: Direction,
     ) -> None:
         super().__init__(stage, optimizer, clip_norm)
-        self.leads = leads
-        self._last_step: dict[str, Tensor] = {}
+        self.leads, self.back_leads = leads
+        self.direction = direction
 
     @contextmanager
     def forward_of(self, part: int) -> Iterator[None]:
-        """Move the weights ahead, and back."""
-        directions = self._directions() if self.leads[part] else {}
-        if not directions:
+        """Move the weights, and back."""
+        with self._moved(self.leads[part]):
             yield
-            return
-        assert self.optimizer is not None
-        ahead = self.leads[part] * self.optimizer.param_groups[0]["lr"]
-        kept = {name: self.trained[name].detach().clone() for name in directions}
-        moved = {name: kept[name] - ahead * direction for name, direction in directions.items()}
-        self._write(moved)
+
+    @contextmanager
+    def backward_of(self, part: int) -> Iterator[None]:
+        """Move the weights, and back."""
+        with self._moved(self.back_leads[part]):
+            yield
+
+    @contextmanager
+    def _moved(self, lead: int) -> Iterator[None]:
+        shifts = self.direction.shifts(lead) if lead else {}
+        kept = {name: self.trained[name].detach().clone() for name in shifts}
+        self._write({name: kept[name] + shift for name, shift in shifts.items()})
         try:
             yield
         finally:
             self._write(kept)
 
-    def update(self, contributions: int) -> None:
-        """Make the next version, and note the step where the optimizer does not keep it."""
-        if self.optimizer is None or _has_direction(self.optimizer):
-            super().update(contributions)
-            return
-        before = {name: weight.detach().clone() for name, weight in self.trained.items()}
-        have = {name for name, weight in self.trained.items() if weight.grad is not None}
-        super().update(contributions)
-        group = self.optimizer.param_groups[0]
-        # Decoupled decay is no part of ΔW.
-        decay = group["lr"] * group["weight_decay"] if group.get("decoupled_weight_decay") else 0.0
-        for name, weight in self.trained.items():
-            step = before[name] - weight.detach()
-            if name in have:
-                step -= decay * before[name]
-            self._last_step[name] = step / group["lr"] if group["lr"] else step
-
-    def _directions(self) -> dict[str, Tensor]:
-        """Return ΔW_t of every weight that has made a step."""
-        optimizer = self.optimizer
-        if optimizer is None or not _has_direction(optimizer):
-            return self._last_step
-        states = {name: optimizer.state.get(weight, {}) for name, weight in self.trained.items()}
-        group = optimizer.param_groups[0]
-        if isinstance(optimizer, torch.optim.SGD):
-            buffers = {name: state.get("momentum_buffer") for name, state in states.items()}
-            return {name: buffer for name, buffer in buffers.items() if buffer is not None}
-        return {name: _adam_step(state, group) for name, state in states.items() if state}
+    def _step(self, optimizer: Optimizer) -> None:
+        with torch.no_grad():
+            self.direction.before_step()
+            super()._step(optimizer)
+            self.direction.after_step()
 
     def _write(self, values: dict[str, Tensor]) -> None:
         weights = tuple(self.trained[name] for name in values)
@@ -164,8 +158,10 @@ class Kept(Weights):
         self._in_force = self._copies[self.versions[part]]
         yield
 
-    def backward_done(self, part: int) -> None:
+    @contextmanager
+    def backward_of(self, part: int) -> Iterator[None]:
         """Move the gradients from the version of the part to the weights."""
+        yield
         version = self.versions[part]
         for name, copy in self._copies[version].items():
             weight, gradient = self.trained[name], copy.grad
@@ -199,23 +195,11 @@ def weights_of(
     """Return the weights of stage ``rank``."""
     if asynchrony is None or asynchrony.policy == "newest":
         return Weights(stage, optimizer, clip_norm)
-    if asynchrony.policy == "predicted":
-        return Predicted(stage, optimizer, clip_norm, asynchrony.leads[rank])
-    return Kept(stage, optimizer, clip_norm, asynchrony.versions[rank])
-
-
-def _has_direction(optimizer: Optimizer) -> bool:
-    """Return whether the optimizer keeps ΔW itself: momentum, or Adam's moments."""
-    if isinstance(optimizer, torch.optim.SGD):
-        group = optimizer.param_groups[0]
-        return bool(group["momentum"]) and not group["nesterov"]
-    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
-
-
-def _adam_step(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
-    """Return m̂ / (√v̂ + ε); AMSGrad takes the largest v so far."""
-    first, second = group["betas"]
-    steps = float(state["step"])
-    moment: Tensor = state["exp_avg"] / (1 - first**steps)
-    square = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"] / (1 - second**steps)
-    return moment / (square.sqrt() + group["eps"])
+    if asynchrony.policy == "kept":
+        return Kept(stage, optimizer, clip_norm, asynchrony.versions[rank])
+    if optimizer is None:
+        return Weights(stage, optimizer, clip_norm)
+    trained = {n: w for n, w in stage.named_parameters() if w.requires_grad}
+    direction = DIRECTIONS[asynchrony.policy](trained, optimizer, asynchrony.decays[rank])
+    leads = asynchrony.leads[rank], asynchrony.back_leads[rank]
+    return Moved(stage, optimizer, clip_norm, leads, direction)

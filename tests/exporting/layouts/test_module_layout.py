@@ -139,6 +139,13 @@ def test_an_asynchronous_method_flushes_there(decoder) -> None:
     assert flushing(chain_of(placement), 8, always_1f1b=False) == chain_of(placement)
     other = flushing(chain_of(placement), 8, always_1f1b=True)
     assert other.candidate.method == GPIPE.model_copy(update={"schedule": "1f1b-flush"})
+    halves = chain_of(placement, GPIPE.model_copy(update={"schedule": "zb-h1"}))
+    whole = flushing(halves, 8, always_1f1b=False)
+    assert whole.candidate.method.schedule == "1f1b-flush"
+    assert whole.notes == (
+        "schedule zb-h1: halves of a backward lose gradients there, so whole ones are made, as in "
+        "1F1B",
+    )
     assert other.notes == ("schedule gpipe: the order is 1F1B there",)
 
 
