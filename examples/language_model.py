@@ -8,12 +8,14 @@ shows
 1. a decoder-only Transformer, whose task has a loss and no score;
 2. a placement found by measuring: planners make candidates, live workers decide between them;
 3. an endless stream of training data, an ``IterableDataset`` that is read while the pipeline runs;
-4. AdamW with warm-up and a cosine, without decay of biases and norms, gradients clipped, weights
-   predicted by PipeOptim;
-5. sampling from the trained module in plain PyTorch.
+4. AdamW with warm-up and a cosine, without decay of biases and norms; weights predicted by
+   PipeOptim, every update of the gradients of two minibatches, clipped;
+5. passes in bfloat16, weights and updates in float32;
+6. checkpoints within an epoch, and ``--resume``, which continues from the last one bit for bit;
+7. sampling from the trained module in plain PyTorch.
 
 It prints what each candidate takes, the held-out perplexity of every epoch (which falls from the 96
-of guessing), and some text. ``--resume`` continues a run that was interrupted.
+of guessing), and some text.
 """
 
 from __future__ import annotations
@@ -57,10 +59,15 @@ from drlpp import (
 )
 from drlpp.planners import plan
 
-BATCH_SIZE = 32
+BATCH_SIZE = 16
 LENGTH = 64
 CHARACTERS = string.printable
 SOURCES = (argparse, ast, dataclasses, doctest, inspect, textwrap)
+
+# Every update is of two minibatches. Passes are in bfloat16; weights and updates stay in float32.
+METHOD = Method(policy="pipeoptim", accumulate=2, clip_norm=1.0, precision="bfloat16")
+UNDECAYED = ParameterGroup.parse("*norm*", "*.bias", "positions", weight_decay=0.0)
+OPTIMIZER = OptimizerSpec.parse("adamw", [UNDECAYED], lr=0.003, weight_decay=0.05)
 
 
 class Attention(nn.Module):
@@ -174,13 +181,10 @@ def text_loaders() -> tuple[DataLoader, DataLoader]:
 
 def find_placement(model: ModelReference, workers: int) -> PlacementFile:
     """Return the fastest of three planners' placements, by running each of them."""
-    method = Method(policy="pipeoptim", clip_norm=1.0)
-    undecayed = ParameterGroup.parse("*norm*", "*.bias", "positions", weight_decay=0.0)
-    optimizer = OptimizerSpec.parse("adamw", [undecayed], lr=0.003, weight_decay=0.05)
     candidates = []
-    with ClusterSession(model, workers=workers, method=method, optimizer=optimizer) as session:
+    with ClusterSession(model, workers=workers, method=METHOD, optimizer=OPTIMIZER) as session:
         profile, cluster = session.profile(repeats=5)
-        problem = PlanningProblem(Workload.of(profile, method), cluster, replicate=False)
+        problem = PlanningProblem(Workload.of(profile, METHOD), cluster, replicate=False)
         for planner in ("data-parallel", "gpipe", "exact"):
             placement = plan(planner, problem).placement
             outcome = session.measure(placement, minibatches=20)
@@ -194,8 +198,8 @@ def find_placement(model: ModelReference, workers: int) -> PlacementFile:
         profile.graph,
         placement,
         cluster,
-        method=method,
-        optimizer=optimizer,
+        method=METHOD,
+        optimizer=OPTIMIZER,
         found_by=planner,
         measurement=measurement,
     )
@@ -209,7 +213,7 @@ def tell(report: EpochReport) -> None:
 
 def main(
     epochs: Annotated[int, typer.Option(help="Parts of the training, each evaluated.")] = 8,
-    minibatches: Annotated[int, typer.Option(help="Of an epoch.")] = 100,
+    minibatches: Annotated[int, typer.Option(help="Of an epoch.")] = 200,
     workers: Annotated[int, typer.Option(help="To find a placement for.")] = 2,
     placement: Annotated[
         Path | None, typer.Option(help="A placement.json; else one is looked for.")
@@ -233,6 +237,7 @@ def main(
             interval="minibatch",
             warm_up=epochs * minibatches // 20,
         ),
+        checkpoint_every=20,
         trust="examples",
         out=out / "training",
         resume=resume,

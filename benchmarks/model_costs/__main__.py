@@ -15,6 +15,7 @@ from pandas import DataFrame
 
 from benchmarks.machine import this_machine
 from benchmarks.model_costs import policies, precision, tied
+from benchmarks.model_costs.models import MODELS
 from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.cli.command_line import build_console, run_program
@@ -38,7 +39,7 @@ def run_policies(
     short: Short = False, document: DocumentOption = None, as_json: JsonOption = False
 ) -> None:
     """Compare versions, memory and time of today's models with what is promised."""
-    names = policies.MODELS if not short else {"ViT": policies.MODELS["ViT"]}
+    names = ["ViT"] if short else MODELS
     rows = [row for name in names for row in policies.rows(name)]
     _show("policies", DataFrame(rows), policies.CONDITIONS, document, as_json=as_json)
 

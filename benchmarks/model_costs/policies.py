@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from benchmarks.model_costs.models import MODELS
 from drlpp.capturing.capture import capture
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
-from drlpp.models.model_reference import ModelReference
-from drlpp.models.task import Option
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
@@ -21,24 +20,6 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 STAGES = 4
 SPEED = 0.2
 _ADAMW = OptimizerSpec.parse("adamw", lr=1e-4)
-_SIZES: dict[str, Option] = {"sequence_length": 32, "batch_size": 8, "hidden": 128}
-MODELS: Mapping[str, ModelReference] = {
-    "GPT-2, tied": ModelReference.named(
-        "gpt2", **_SIZES, layers=8, heads=4, positions=32, vocabulary=2000, tied=True
-    ),
-    "Llama": ModelReference.named(
-        "llama", **_SIZES, inner=352, layers=8, heads=4, key_heads=2, vocabulary=2000, tied=False
-    ),
-    "T5, tied": ModelReference.named(
-        "t5", **_SIZES, inner=256, layers=4, heads=4, head_size=32, vocabulary=2000, tied=True
-    ),
-    "ViT": ModelReference.named(
-        "vit", batch_size=8, input_size=32, patch=8, hidden=128, layers=8, heads=4
-    ),
-    "Mixtral": ModelReference.named(
-        "mixtral", **_SIZES, inner=128, layers=4, heads=4, key_heads=2, vocabulary=2000
-    ),
-}
 METHODS = {
     "flushed 1F1B, M = 4": Method(schedule="1f1b-flush", policy="sync", microbatches=4),
     "stash": Method(policy="stash"),
@@ -49,7 +30,7 @@ METHODS = {
 _ROUNDS = 3
 
 CONDITIONS = (
-    f"models of 2 to 5 million weights, float32, AdamW, {STAGES} stages with equal numbers of "
+    f"models of 1.5 to 2.5 million weights, float32, AdamW, {STAGES} stages with equal numbers of "
     f"operators on emulated accelerators of {SPEED:g} of a core; versions of stages 0 to "
     f"{STAGES - 1}, counted by storage, and what the planners count; memory beyond that of a whole "
     "minibatch at a time, of all stages together; medians of "

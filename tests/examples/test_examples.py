@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from drlpp import ModelReference, read_placement
+from drlpp import ModelReference, read_placement, write_document
+from drlpp.capturing.capture import capture
 from examples import huggingface_training, image_classification, language_model, translation
 from tests.support.training.killing import killed_after_saving
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -129,7 +132,7 @@ def test_greedy_decoding_follows_its_own_characters() -> None:
 
 @pytest.mark.slow
 def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    language_model.main(epochs=2, minibatches=12, out=tmp_path)
+    language_model.main(epochs=2, minibatches=24, out=tmp_path)
     printed = capsys.readouterr().out
     assert len(re.findall(r"^(data-parallel|gpipe|exact) +\S+ +[0-9.]+ ms$", printed, re.M)) == 3
     perplexities = numbers("held-out perplexity", printed)
@@ -139,6 +142,39 @@ def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     module = language_model.LanguageModel()
     module.load_state_dict(trained(tmp_path))
     assert printed.endswith(module.eval().write("def ", 300) + "\n")
+
+
+@pytest.mark.slow
+def test_a_language_model_goes_on_within_an_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With minibatches in flight, groups of parameters and a rate that changes, bit for bit."""
+    captured = capture(ModelReference.named("examples.language_model:language_model"))
+    placement = tmp_path / "placement.json"
+    options = (language_model.METHOD, language_model.OPTIMIZER)
+    write_document(placement, file_of(captured, in_a_row(captured.graph, 0, 1), *options))
+    language_model.main(epochs=2, minibatches=24, placement=placement, out=tmp_path / "whole")
+    printed = capsys.readouterr().out
+    # Autocast's copies would be outdated in PipeOptim's backward: it recomputes.
+    method = "pipeoptim, updates of 2 minibatches, recomputation, gradients clipped to 1, bfloat16"
+    assert f"training on 1-1, 1f1b, {method}, adamw" in printed
+    assert "*.bias" in printed, "the group without decay is shown"
+
+    parts = tmp_path / "parts"
+    with killed_after_saving(3):
+        language_model.main(epochs=2, minibatches=24, placement=placement, out=parts)
+    assert "epoch  1" in capsys.readouterr().out
+    language_model.main(epochs=2, minibatches=24, placement=placement, out=parts, resume=True)
+    resumed = capsys.readouterr().out
+    assert "epoch  1" not in resumed
+    # The last epoch and the text, too.
+    assert resumed[resumed.index("epoch  2") :] == printed[printed.index("epoch  2") :]
+    whole, found = (
+        torch.load(out / "training" / "model.pt", weights_only=True)
+        for out in (tmp_path / "whole", parts)
+    )
+    assert found.keys() == whole.keys()
+    assert all(torch.equal(weight, whole[name]) for name, weight in found.items())
 
 
 def test_a_character_sees_only_those_before_it() -> None:
