@@ -44,8 +44,10 @@ test-checkers: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(PYTEST) -n 3 $(BY_FILE) -m slow
 
-# What a browser makes of a run's page.
+# What a browser makes of a run's page: with Debian's chromium and chromium-driver, and with Selenium,
+# which only these tests need.
 test-browser: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
 	$(PYTEST) -m browser
 
 # The pages of docs/ as a site in site/, from what is installed alone; a link to nowhere ends it.

@@ -37,7 +37,7 @@ def render(files: RunFiles) -> str:
     """Return the page as HTML."""
     found = tuple(sections_of(files))
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-        resources.files("drlpp.reporting").joinpath("page.html.jinja").read_text("utf-8")
+        _text("page.html.jinja")
     )
     return template.render(
         title=_title(files),
@@ -48,7 +48,12 @@ def render(files: RunFiles) -> str:
             json.dumps([s.chart for s in found if s.chart is not None]).replace("<", "\\u003c")
         ),
         library=jinja2.utils.markupsafe.Markup(_vega()),
+        program=jinja2.utils.markupsafe.Markup(_text("page.js")),
     )
+
+
+def _text(name: str) -> str:
+    return resources.files("drlpp.reporting").joinpath(name).read_text("utf-8")
 
 
 @cache

@@ -13,6 +13,7 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
+from drlpp.schedule.actions import WAITING
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator import Simulation, simulate
 from drlpp.specs.cluster import Cluster
@@ -132,7 +133,8 @@ def graph_chart(
         points,
         width=_WIDTH,
         height=min(60 + 30 * beside, 420),
-        description="The model, by stage",
+        description=f"The model, by stage: {len(nodes)} operators or modules in "
+        f"{len(placement.stages)} stages",
     ).interactive()
 
 
@@ -181,6 +183,10 @@ def timeline_chart(
     ]
     if not rows:
         return None, minibatches
+    told = "; ".join(
+        f"{name} takes {1e3 * simulation.seconds_per_minibatch:.2f} ms for a minibatch"
+        for name, simulation in simulated
+    )
     known = [kind for kind in KINDS if any(row["kind"] == kind.label for row in rows)]
     colour = alt.Scale(domain=[k.label for k in known], range=[k.colour for k in known])
     # Of interval selections on one axis, one zooms all rows.
@@ -193,6 +199,8 @@ def timeline_chart(
             x2="end:Q",
             y=alt.Y("worker:N", title=None),
             color=alt.Color("kind:N", title=None, scale=colour),
+            # On dark paper the light grey of waiting would outshine the work.
+            opacity=alt.condition(alt.datum.kind == WAITING.label, alt.value(0.45), alt.value(1)),
             tooltip=["worker:N", "kind:N", "minibatch:N", alt.Tooltip("ms:Q", format=".3f")],
         )
         .add_params(zoom)
@@ -207,7 +215,7 @@ def timeline_chart(
             ),
             columns=1,
         )
-        .properties(description="Who does what when: simulated timelines")
+        .properties(description=f"Who does what when, simulated timelines: {told}")
         .resolve_scale(y="independent")
     )
     return chart, minibatches
@@ -268,20 +276,28 @@ def staleness_chart(
     ]
     if not any(row["updates"] for row in rows):
         return None
+    names = list(dict.fromkeys(str(row["candidate"]) for row in rows))
+    told = "; ".join(
+        f"{name}: "
+        + ", ".join(
+            f"{row['stage']} {row['updates']:.3g}" for row in rows if row["candidate"] == name
+        )
+        for name in names
+    )
     return (
-        alt.Chart(alt.Data(values=rows), width=_WIDTH - 160)
+        alt.Chart(alt.Data(values=rows), width=_WIDTH - 60)
         .mark_bar()
         .encode(
             x=alt.X("updates:Q", title="updates between forward and backward"),
             y=alt.Y("stage:N", title=None),
-            row=alt.Row(
-                "candidate:N",
-                title=None,
-                sort=list(dict.fromkeys(str(row["candidate"]) for row in rows)),
-                header=alt.Header(labelAngle=0, labelAlign="left"),
-            ),
             tooltip=["candidate:N", "stage:N", alt.Tooltip("updates:Q", format=".2f")],
         )
-        .properties(description="How late gradients are, by stage")
+        .facet(
+            facet=alt.Facet(
+                "candidate:N", title=None, sort=names, header=alt.Header(labelAnchor="start")
+            ),
+            columns=1,
+        )
+        .properties(description=f"How late gradients are, by stage: {told}")
         .resolve_scale(y="independent")
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from drlpp.specs.cluster import Cluster
 from drlpp.training_race.training_race_file import TrainingRace
 
 _TRAIN_LOSS, _HELD_OUT_LOSS = "train/loss", "eval/loss"
+_SAMPLES, _MINIBATCHES = "time/samples_per_second", "time/minibatches_per_second"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class RunFiles:
         measured: every run of every candidate, in the order in which they were made.
         train_losses: of every minibatch of a training.
         held_out_losses: of every epoch.
+        batch_size: samples in a minibatch of the training; None if it has not told.
         changes: what became of the workers of an elastic training.
         unread: files that could not be read or do not fit the others, and why.
     """
@@ -65,6 +68,7 @@ class RunFiles:
     measured: tuple[tuple[Candidate, Outcome], ...] = ()
     train_losses: tuple[Scalar, ...] = ()
     held_out_losses: tuple[Scalar, ...] = ()
+    batch_size: int | None = None
     changes: tuple[WorkersChanged, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
 
@@ -92,7 +96,7 @@ def read_run(folder: Path) -> RunFiles:
         return None
 
     record = read_document(folder / "run.json", RunRecord)
-    losses = _losses(folder)
+    scalars = _scalars(folder)
     files = RunFiles(
         folder=folder,
         record=record,
@@ -103,8 +107,9 @@ def read_run(folder: Path) -> RunFiles:
         cluster=read(Cluster, "cluster.yaml"),
         microbatches=read(MicrobatchChoice, MICROBATCHES),
         measured=tuple(_measured(folder / "measurements.jsonl", unread)),
-        train_losses=losses.get(_TRAIN_LOSS, ()),
-        held_out_losses=losses.get(_HELD_OUT_LOSS, ()),
+        train_losses=scalars.get(_TRAIN_LOSS, ()),
+        held_out_losses=scalars.get(_HELD_OUT_LOSS, ()),
+        batch_size=_batch_size(scalars),
         changes=_changes(folder / CHANGES_NAME, unread),
         unread=unread,
     )
@@ -168,8 +173,17 @@ def _changes(path: Path, unread: dict[str, str]) -> tuple[WorkersChanged, ...]:
         return ()
 
 
-def _losses(folder: Path) -> dict[str, tuple[Scalar, ...]]:
-    """Return the losses that a training wrote for TensorBoard."""
+def _batch_size(scalars: Mapping[str, tuple[Scalar, ...]]) -> int | None:
+    """Return the samples of a minibatch, which a training tells by its speed in both."""
+    if _SAMPLES not in scalars or _MINIBATCHES not in scalars:
+        return None
+    samples, minibatches = scalars[_SAMPLES][-1].value, scalars[_MINIBATCHES][-1].value
+    size = samples / minibatches if minibatches else math.nan
+    return round(size) if math.isfinite(size) else None
+
+
+def _scalars(folder: Path) -> dict[str, tuple[Scalar, ...]]:
+    """Return losses and speeds that a training wrote for TensorBoard."""
     if not any(folder.glob("events.out.tfevents.*")):
         return {}
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -178,7 +192,7 @@ def _losses(folder: Path) -> dict[str, tuple[Scalar, ...]]:
     events.Reload()
     found = {
         name: events.Scalars(name)
-        for name in (_TRAIN_LOSS, _HELD_OUT_LOSS)
+        for name in (_TRAIN_LOSS, _HELD_OUT_LOSS, _SAMPLES, _MINIBATCHES)
         if name in events.Tags()["scalars"]
     }
     begin = min((scalars[0].wall_time for scalars in found.values()), default=0.0)

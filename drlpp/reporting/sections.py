@@ -9,44 +9,21 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import islice
 from statistics import median
 from typing import Any
 
 import altair as alt
 
-from drlpp.capturing.graph import OpGraph
 from drlpp.comparison.contenders import PLAIN
 from drlpp.comparison.verdict import verdict_lines
-from drlpp.costs.profile import Profile
 from drlpp.errors import DRLPPError, RunFailure
 from drlpp.io.formatting import emulation_text, range_text, seconds_text
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement
-from drlpp.placement.placement import Placement
 from drlpp.reporting import loss_charts, pipeline_charts, speed_charts
+from drlpp.reporting.in_detail import alone, details_of
+from drlpp.reporting.placement_tables import Cell, Table, measured_table, stages_table
 from drlpp.reporting.run_files import RunFiles
 from drlpp.training_race.judging import replay
 from drlpp.training_race.judging import verdict_lines as race_lines
-
-_FASTEST = 3
-"""Contenders of the race that are drawn in detail: the winner and the next."""
-
-Cell = str | tuple[float, str]
-"""A text, or a number with the text that is shown for it."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a section; what is a number is sorted as one.
-
-    Attributes:
-        headings: of the columns.
-        rows: their cells.
-    """
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -148,17 +125,18 @@ def _race_to_loss(files: RunFiles) -> Iterator[Section]:
             if end is None
             else tuple(race_lines(files.race, end))
         )
+    batch = None if files.profile is None else files.profile.batch_size
     yield Section(
         title=f"The race to a loss, on {files.race.data}",
         lines=lines,
-        chart=_drawn(loss_charts.race_chart(files.race, end)),
-        below="Held-out loss, a line for every training; seconds are those of training, without "
-        "evaluations.",
+        chart=_drawn(loss_charts.race_chart(files.race, end, batch)),
+        below="Held-out loss, a line for every training, dashed for plain PyTorch; seconds are "
+        "those of training, without evaluations.",
     )
 
 
 def _training(files: RunFiles) -> Iterator[Section]:
-    chart = loss_charts.training_chart(files.train_losses, files.held_out_losses)
+    chart = loss_charts.training_chart(files.train_losses, files.held_out_losses, files.batch_size)
     if chart is None:
         return
     lines = []
@@ -182,63 +160,27 @@ def _search(files: RunFiles) -> Iterator[Section]:
 
 
 def _placements(files: RunFiles) -> Iterator[Section]:
-    if not files.measured:
-        return
-    rows: list[tuple[Cell, ...]] = []
-    found: tuple[Cell, ...]
-    for number, (candidate, outcome) in enumerate(files.measured, start=1):
-        stages = "; ".join(
-            f"{len(stage.operators)} operators on {', '.join(map(str, stage.accelerators))}"
-            for stage in candidate.placement.stages
+    if files.measured:
+        yield Section(
+            title="Every placement that was measured",
+            table=measured_table(files.measured, files.profile),
+            below="A click on a heading sorts. A row shows its stages under the mouse, or when its "
+            "configuration is tapped or has the focus.",
         )
-        if isinstance(outcome, Measurement):
-            seconds, deviation = outcome.seconds_per_minibatch, outcome.standard_deviation_seconds
-            found = ((seconds, seconds_text(seconds)), (deviation, seconds_text(deviation)))
-        else:
-            found = (f"failed: {outcome.reason}", "–")
-        method = str(candidate.method)
-        rows.append(((number, str(number)), candidate.configuration, stages, method, *found))
-    yield Section(
-        title="Every placement that was measured",
-        table=Table(
-            ("measured as", "configuration", "stages", "method", "a minibatch", "deviation"),
-            tuple(rows),
-        ),
-        below="A click on a heading sorts.",
-    )
-
-
-def _details(files: RunFiles) -> Iterator[tuple[str, Candidate]]:
-    """Yield who is drawn in detail: of a race the fastest, else the placement of the folder."""
-    if files.comparison is not None:
-        contenders = files.comparison.contenders
-        ran = [
-            (name, contender.seconds, contender.candidate)
-            for name, contender in zip(speed_charts.names_of(contenders), contenders, strict=True)
-            if contender.seconds and contender.candidate is not None
-        ]
-        rounds = max((len(seconds) for _, seconds, _ in ran), default=0)
-        ran.sort(key=lambda one: (len(one[1]) < rounds, median(one[1])))
-        known: set[Candidate] = set()
-        for name, _, candidate in ran:
-            if candidate not in known and len(known) < _FASTEST:
-                known.add(candidate)
-                yield name, candidate
-    elif files.placement is not None and files.profile is not None:
-        placement = files.placement.resolve(files.profile.graph)
-        yield files.placement.configuration, Candidate(placement, files.placement.method)
 
 
 def _usage(files: RunFiles) -> Iterator[Section]:
-    contenders = () if files.comparison is None else files.comparison.contenders
-    drawn = {name for name, _ in _details(files)}
-    named = zip(speed_charts.names_of(contenders), contenders, strict=True)
-    usage = speed_charts.usage_chart((name, c) for name, c in named if name in drawn)
+    usage = speed_charts.usage_chart(
+        (detail.name, detail.contender)
+        for detail in details_of(files)
+        if detail.contender is not None
+    )
     if usage is not None:
         yield Section(
             title="Where the time goes",
             chart=_drawn(usage),
-            below="Measured, in the last round of each; a worker that waits has nothing to do yet.",
+            below="Measured, in the last round of the best of each kind; a worker that waits has "
+            "nothing to do yet.",
         )
 
 
@@ -246,15 +188,15 @@ def _model(files: RunFiles) -> Iterator[Section]:
     if files.profile is None:
         return
     graph = files.profile.graph
-    for name, candidate in islice(_details(files), 1):
-        placement = candidate.placement
+    for detail in details_of(files)[:1]:
+        placement = detail.candidate.placement
         yield Section(
             title="The model, by stage",
-            lines=(f"{name}: {len(graph)} operators in {len(placement.stages)} stages",),
+            lines=(f"{detail.name}: {len(graph)} operators in {len(placement.stages)} stages",),
             chart=_drawn(pipeline_charts.graph_chart(graph, placement, files.profile)),
-            table=_stages(graph, placement, files.profile),
-            below="Scroll to zoom, drag to move. Many operators are drawn as the module they are "
-            "in.",
+            table=stages_table(placement, files.profile),
+            below="With a mouse, scroll to zoom and drag to move. Many operators are drawn as the "
+            "module they are in.",
         )
 
 
@@ -263,8 +205,8 @@ def _staleness(files: RunFiles) -> Iterator[Section]:
         return
     graph = files.profile.graph
     late = pipeline_charts.staleness_chart(
-        (name, candidate, candidate.placement.pipeline(graph))
-        for name, candidate in _details(files)
+        (detail.name, detail.candidate, detail.candidate.placement.pipeline(graph))
+        for detail in details_of(files)
     )
     if late is not None:
         yield Section(
@@ -278,37 +220,20 @@ def _staleness(files: RunFiles) -> Iterator[Section]:
 def _timelines(files: RunFiles) -> Iterator[Section]:
     if files.profile is None or files.cluster is None:
         return
+    shown = details_of(files)
+    if shown and not any(d.contender is not None and d.contender.is_rival for d in shown):
+        shown = (*shown, alone(files.profile.graph, files.cluster))
     timelines, minibatches = pipeline_charts.timeline_chart(
-        _details(files), files.profile, files.cluster
+        [(detail.name, detail.candidate) for detail in shown], files.profile, files.cluster
     )
     if timelines is not None:
-        shown = "a minibatch" if minibatches == 1 else f"{minibatches} minibatches"
+        count = "a minibatch" if minibatches == 1 else f"{minibatches} minibatches"
         yield Section(
             title="Who does what when",
             chart=_drawn(timelines),
-            below=f"Simulated with the profile of this run: {shown} in steady state. Scroll to "
-            "zoom all of them.",
+            below=f"The best of each kind, simulated with the profile of this run: {count} in "
+            "steady state, so who is done sooner is faster. With a mouse, scroll to zoom all.",
         )
-
-
-def _stages(graph: OpGraph, placement: Placement, profile: Profile) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for number, stage in enumerate(placement.stages):
-        size = sum(graph.operators[op].parameter_bytes for op in stage.operators)
-        seconds = sum(profile.seconds[op] for op in stage.operators)
-        first, last = (graph.operators[op].name for op in (stage.operators[0], stage.operators[-1]))
-        rows.append(
-            (
-                (number, str(number)),
-                ", ".join(map(str, stage.accelerators)),
-                (len(stage.operators), str(len(stage.operators))),
-                f"{first} to {last}",
-                (size, f"{size / 1e6:,.2f} MB"),
-                (seconds, seconds_text(seconds)),
-            )
-        )
-    headings = ("stage", "accelerators", "operators", "from, to", "parameters", "profiled")
-    return Table(headings, tuple(rows))
 
 
 def _agreement(files: RunFiles) -> Iterator[Section]:

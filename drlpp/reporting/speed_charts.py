@@ -12,12 +12,13 @@ from drlpp.comparison.contenders import Contender
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.reporting.placement_tables import stages_text
 from drlpp.reporting.run_files import RunFiles
 from drlpp.simulator import simulate
 
 _WIDTH = 680
-_COMPUTING, _WAITING = "#0072B2", "#D9D9D9"
-"""Colours that colour-blind people tell apart (Okabe and Ito)."""
+_COMPUTING, _WAITING = "#2B87BF", "#A9AEB4"
+"""Colours that colour-blind people tell apart, on light and on dark paper."""
 
 Measured = Sequence[tuple[Candidate, Outcome]]
 
@@ -54,15 +55,17 @@ def race_chart(comparison: Comparison) -> alt.TopLevelMixin | None:
     order = alt.EncodingSortField("median", order="ascending")
     y = alt.Y("contender:N", sort=order, title=None, axis=alt.Axis(labelLimit=260))
     base = alt.Chart(alt.Data(values=rows)).encode(y=y)
-    rounds = base.mark_circle(size=60, opacity=0.6).encode(
+    rounds = base.mark_circle(size=60, opacity=0.75).encode(
         x=alt.X("ms:Q", title="milliseconds per minibatch", scale=alt.Scale(zero=False)),
         tooltip=["contender:N", "round:Q", alt.Tooltip("ms:Q", format=".3f")],
     )
     middle = base.mark_tick(thickness=3, size=22).encode(
         x="median:Q", tooltip=["contender:N", alt.Tooltip("median:Q", format=".3f")]
     )
+    medians = sorted((float(str(row["median"])), str(row["contender"])) for row in rows)
+    told = "; ".join(f"{name} {middle:.2f} ms" for middle, name in dict.fromkeys(medians))
     return alt.layer(
-        rounds, middle, width=_WIDTH, description="Every round of the race, and medians"
+        rounds, middle, width=_WIDTH, description=f"Every round of the race, and medians: {told}"
     )
 
 
@@ -79,6 +82,7 @@ def search_chart(measured: Measured) -> alt.TopLevelMixin | None:
                     "ms": 1e3 * outcome.seconds_per_minibatch,
                     "best": 1e3 * best,
                     "placement": candidate.configuration,
+                    "stages": stages_text(candidate.placement),
                     "method": str(candidate.method),
                 }
             )
@@ -92,13 +96,24 @@ def search_chart(measured: Measured) -> alt.TopLevelMixin | None:
             scale=alt.Scale(zero=False, padding=12),
         )
     )
-    points = base.mark_circle(size=50, opacity=0.6).encode(
+    points = base.mark_circle(size=50, opacity=0.75).encode(
         y=alt.Y("ms:Q", title="milliseconds per minibatch", scale=alt.Scale(zero=False)),
-        tooltip=["measurement:Q", "placement:N", "method:N", alt.Tooltip("ms:Q", format=".3f")],
+        tooltip=[
+            "measurement:Q",
+            "placement:N",
+            "stages:N",
+            "method:N",
+            alt.Tooltip("ms:Q", format=".3f"),
+        ],
     )
     line = base.mark_line(interpolate="step-after", strokeWidth=2).encode(y="best:Q")
     return alt.layer(
-        points, line, width=_WIDTH, height=240, description="Every measurement, and the best so far"
+        points,
+        line,
+        width=_WIDTH,
+        height=240,
+        description=f"Every measurement, and the best so far: {len(rows)} measurements, from "
+        f"{rows[0]['ms']:.2f} to {1e3 * best:.2f} ms",
     ).interactive()
 
 
@@ -128,22 +143,33 @@ def usage_chart(contenders: Iterable[tuple[str, Contender]]) -> alt.TopLevelMixi
     if not rows:
         return None
     colour = alt.Scale(domain=["computing", "waiting"], range=[_COMPUTING, _WAITING])
+    names = list(dict.fromkeys(str(row["contender"]) for row in rows))
+    told = "; ".join(
+        f"{name}: "
+        + ", ".join(
+            f"{row['worker']} {row['share']:.0%}"
+            for row in rows
+            if (row["contender"], row["what"]) == (name, "computing")
+        )
+        for name in names
+    )
     return (
-        alt.Chart(alt.Data(values=rows), width=_WIDTH - 160)
+        alt.Chart(alt.Data(values=rows), width=_WIDTH - 60)
         .mark_bar()
         .encode(
             x=alt.X("share:Q", title="part of the time", axis=alt.Axis(format="%"), stack=True),
             y=alt.Y("worker:N", title=None),
             color=alt.Color("what:N", title=None, scale=colour),
-            row=alt.Row(
-                "contender:N",
-                title=None,
-                sort=list(dict.fromkeys(str(row["contender"]) for row in rows)),
-                header=alt.Header(labelAngle=0, labelAlign="left"),
-            ),
+            opacity=alt.condition(alt.datum.what == "waiting", alt.value(0.4), alt.value(1)),
             tooltip=["worker:N", "what:N", alt.Tooltip("share:Q", format=".1%"), "memory:N"],
         )
-        .properties(description="What part of its time every worker computed")
+        .facet(
+            facet=alt.Facet(
+                "contender:N", title=None, sort=names, header=alt.Header(labelAnchor="start")
+            ),
+            columns=1,
+        )
+        .properties(description=f"What part of its time every worker computed: {told}")
         .resolve_scale(y="independent")
     )
 
@@ -191,5 +217,9 @@ def agreement_chart(rows: Sequence[dict[str, object]]) -> alt.TopLevelMixin | No
     )
     line = alt.Chart(alt.Data(values=ends)).mark_line(strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
     return alt.layer(
-        line, points, width=380, height=340, description="Simulated against measured times"
+        line,
+        points,
+        width=380,
+        height=340,
+        description=f"Simulated against measured times of {len(rows)} placements",
     )

@@ -1,29 +1,21 @@
-"""The report of a run: what stands in it, and that a browser draws it."""
+"""The report of a run: what stands in it."""
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 import vl_convert
-from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks.fuzzing.documents import every_document
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
-from drlpp.envs.measuring.measurements_file import Entry, Header, append
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_document
 from drlpp.io.run_folder import CHANGES_NAME, RunRecord
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement import Placement
 from drlpp.reporting.page import write_report
 from drlpp.reporting.pipeline_charts import folded
@@ -32,100 +24,24 @@ from drlpp.schedule.method import Method
 from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
 from tests.support.measured import measurement
-from tests.support.strategies.graphs import chain_of, cluster_of
-
-EVIL = "a model</script><script>alert(1)</script>"
-GRAPH, PROFILE = chain_of(
-    seconds=[0.003, 0.002, 0.004, 0.001], parameter_bytes=[4] * 4, output_bytes=[8] * 4
+from tests.support.reports import (
+    GRAPH,
+    ONE,
+    PROFILE,
+    TWO,
+    Page,
+    charts_of,
+    learned_run,
+    raced_and_trained,
+    values_of,
 )
-TWO = Placement.from_assignment([0, 0, 1, 1], [0, 1])
-ONE = Placement.from_assignment([0] * 4, [0])
+from tests.support.strategies.graphs import chain_of, cluster_of
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A folder of a run that learned, raced and trained."""
-    settings = {"model": {"name": EVIL}, "seed": 0}
-    record = RunRecord(command="drlpp learn", settings=settings, started_as="drlpp learn x")
-    write_document(tmp_path / "run.json", record)
-    write_document(tmp_path / "profile.json", PROFILE)
-    write_document(tmp_path / "cluster.yaml", cluster_of(2, bandwidth=1e9))
-    contenders = tuple(
-        Contender(
-            found_by=who,
-            placement=placement,
-            method=Method() if placement else Method(schedule="gpipe", policy="sync"),
-            threads=None if placement else 2,
-            measurements=tuple(measurement(s, workers) for s in seconds),
-        )
-        for who, placement, workers, seconds in (
-            ("guided", TWO, 2, (0.006, 0.007, 0.005)),
-            ("plain PyTorch", None, 0, (0.012, 0.011, 0.013)),
-            ("exact", ONE, 1, (0.010, 0.011, 0.010)),
-        )
-    )
-    comparison = Comparison(model=EVIL, minibatches=10, contenders=contenders)
-    write_document(tmp_path / "comparison.json", comparison)
-    path = tmp_path / "measurements.jsonl"
-    header = Header(
-        model=EVIL,
-        graph_fingerprint=GRAPH.fingerprint,
-        accelerators=2,
-        minibatches=10,
-        method=Method(),
-    )
-    append(path, header)
-    append(path, Entry(placement=ONE, outcome=measurement(0.010, 1)))
-    append(path, Entry(placement=TWO, outcome=measurement(0.006)))
-    failure = FailedMeasurement(failure="timeout", reason="nobody said a word")
-    append(path, Entry(placement=TWO, outcome=failure, method=Method(recompute=True)))
-    return tmp_path
-
-
-class Page(HTMLParser):
-    """What a test asks of a page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.headings: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.cells: list[str] = []
-        self.scripts: list[str] = []
-        self.text = ""
-        self._within = ""
-        self.feed(path.read_text("utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._within = tag
-        if tag in ("h2", "td", "script"):
-            {"h2": self.headings, "td": self.cells, "script": self.scripts}[tag].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._within = ""
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        lists = {"h2": self.headings, "td": self.cells, "script": self.scripts}
-        if self._within in lists:
-            lists[self._within][-1] += data
-
-    @property
-    def charts(self) -> list[dict[str, Any]]:
-        """The charts that its last script draws."""
-        found = re.search(r"const charts = (\[.*\]);", self.scripts[-1])
-        assert found is not None
-        charts: list[dict[str, Any]] = json.loads(found[1])
-        return charts
-
-
-def values_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
-    found = [*chart.get("data", {}).get("values", ())]
-    for part in (*chart.get("layer", ()), *chart.get("hconcat", ())):
-        found += values_of(part)
-    if "spec" in chart:
-        found += values_of(chart["spec"])
-    return found
+    """A folder of a run that learned and raced."""
+    return learned_run(tmp_path)
 
 
 def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
@@ -159,11 +75,6 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
     assert "2.00×" in page.cells
 
 
-def charts_of(page: Page) -> dict[str, list[dict[str, Any]]]:
-    """The values of every chart, by its description."""
-    return {chart["description"]: values_of(chart) for chart in page.charts}
-
-
 def race_of(run: Path, *contenders: Contender) -> None:
     comparison = Comparison(model="m", minibatches=10, contenders=contenders)
     write_document(run / "comparison.json", comparison)
@@ -189,17 +100,75 @@ def test_contenders_of_one_name_are_apart_in_every_chart(run: Path) -> None:
     race = charts["Every round of the race, and medians"]
     assert [row["contender"] for row in race] == names
     assert [name for name in page.cells if name in names] == names
-    usage = charts["What part of its time every worker computed"]
-    for name in names[:3]:
-        assert sum(row["share"] for row in usage if row["contender"] == name) == pytest.approx(2)
-    assert {row["contender"] for row in usage} == set(names[:3])
-    late = charts["How late gradients are, by stage"]
-    of_stages = [(row["candidate"], row["stage"], row["updates"]) for row in late]
-    assert of_stages == [
-        (name, f"stage {stage}", 1 - stage) for name in names[:3] for stage in (0, 1)
+
+
+def test_the_winner_stands_beside_the_best_of_every_other_kind(run: Path) -> None:
+    other = Placement.from_assignment([0, 0, 0, 1], [0, 1])
+    flushed = Method(schedule="gpipe", policy="sync", microbatches=2)
+    race_of(
+        run,
+        *(
+            Contender(found_by=who, placement=placement, method=method, measurements=(measured,))
+            for who, placement, method, measured in (
+                ("gpipe", TWO, flushed, measurement(0.009)),
+                ("guided", other, Method(), measurement(0.007)),
+                ("guided", TWO, Method(), measurement(0.005)),
+                ("exact", TWO, Method(), measurement(0.005)),
+                ("data-parallel", ONE, Method(), measurement(0.008, 1)),
+                ("pipedream", other, Method(), measurement(0.007)),
+                ("gpipe", ONE, flushed, measurement(0.010, 1)),
+            )
+        ),
+        Contender(found_by="plain PyTorch", method=flushed, measurements=(measurement(0.004, 0),)),
+    )
+    charts = charts_of(Page(write_report(run)))
+    names = [
+        "guided · 1-1 (2) (also exact)",
+        "pipedream · 1-1 (also guided)",
+        "data-parallel · 1",
+        "gpipe · 1-1, M = 2",
     ]
-    timelines = charts["Who does what when: simulated timelines"]
-    assert list(dict.fromkeys(row["candidate"] for row in timelines)) == names[:3]
+    timelines = charts["Who does what when, simulated timelines"]
+    assert list(dict.fromkeys(row["candidate"] for row in timelines)) == names
+    usage = charts["What part of its time every worker computed"]
+    assert list(dict.fromkeys(row["contender"] for row in usage)) == names
+    late = charts["How late gradients are, by stage"]
+    assert [(row["candidate"], row["updates"]) for row in late] == [
+        (names[0], 1),
+        (names[0], 0),
+        (names[1], 1),
+        (names[1], 0),
+        (names[2], 0),
+    ]
+
+
+def test_without_a_rival_the_fastest_accelerator_stands_alone_beside_it(run: Path) -> None:
+    write_document(run / "cluster.yaml", cluster_of(2, bandwidth=1e9).with_speeds([0.5, 1.0]))
+    guided = Contender(
+        found_by="guided", placement=TWO, method=Method(), measurements=(measurement(0.005),)
+    )
+    race_of(run, guided)
+    timelines = charts_of(Page(write_report(run)))["Who does what when, simulated timelines"]
+    workers = {(row["candidate"], row["worker"]) for row in timelines}
+    assert {name for name, _ in workers} == {"guided · 1-1", "accelerator 1 alone"}
+    assert len(workers) == 3
+
+
+def test_a_placement_tells_its_stages(run: Path) -> None:
+    page = Page(write_report(run))
+    named = {a["id"] for _, a in page.tags if a.get("role") == "tooltip"}
+    assert {a["aria-describedby"] for _, a in page.tags if a.get("class") == "look"} == named
+    assert len(named) == 3
+    names = [operator.name for operator in GRAPH.operators]
+    one, two = (
+        f"stage {stage} on accelerator {stage}: 2 operators, {names[first]} to {names[first + 1]}; "
+        f"0.00 MB of parameters; 5.00 ms profiled"
+        for stage, first in ((0, 0), (1, 2))
+    )
+    # Measured twice: once it failed.
+    assert page.text.count(one) == page.text.count(two) == 2
+    (run / "profile.json").unlink()
+    assert "stage 1 on accelerator 1: 2 operators" in Page(write_report(run)).text
 
 
 def test_a_timeline_has_every_worker_of_many(run: Path) -> None:
@@ -216,13 +185,11 @@ def test_a_timeline_has_every_worker_of_many(run: Path) -> None:
         ),
     )
     path = write_report(run)
-    rows = charts_of(Page(path))["Who does what when: simulated timelines"]
+    rows = charts_of(Page(path))["Who does what when, simulated timelines"]
     assert len({row["worker"] for row in rows}) == 8
     assert len(rows) <= 1500
     # Each of the eight shows all of its passes of as many minibatches as the text says.
-    assert (
-        "Simulated with the profile of this run: a minibatch in steady state." in path.read_text()
-    )
+    assert "simulated with the profile of this run: a minibatch in steady state" in path.read_text()
     for worker in {row["worker"] for row in rows}:
         forwards = [r for r in rows if r["worker"] == worker and r["kind"] == "forward"]
         assert len(forwards) >= 64
@@ -301,15 +268,8 @@ def test_nothing_of_a_run_becomes_part_of_the_page(run: Path) -> None:
 
 def test_a_race_to_a_loss_and_a_training(tmp_path: Path) -> None:
     write_document(tmp_path / "run.json", RunRecord(command="drlpp race", settings={}))
-    write_document(tmp_path / "race.json", every_document()["training race"])
-    with SummaryWriter(str(tmp_path)) as board:
-        # Of the third epoch, two minibatches of four.
-        for minibatch in range(10):
-            loss = 3.0 - minibatch / 8
-            board.add_scalar("train/loss", loss, minibatch, walltime=100 + minibatch)
-            if minibatch in (3, 7):
-                epoch = (minibatch + 1) // 4
-                board.add_scalar("eval/loss", 3.0 - epoch / 2, epoch, walltime=100.5 + minibatch)
+    write_document(tmp_path / "profile.json", PROFILE.model_copy(update={"batch_size": 32}))
+    raced_and_trained(tmp_path)
     change = WorkersChanged(
         epochs=0, minibatches=3, reason="host far is lost", workers=(0, 1), configuration="1-1"
     )
@@ -325,12 +285,23 @@ def test_a_race_to_a_loss_and_a_training(tmp_path: Path) -> None:
     names = {"plain PyTorch · 2 threads", "exact · 2-2"}
     assert lines == {(name, seed): 3 for name in names for seed in (0, 1, 2)}
     assert all(part["encoding"]["detail"] for part in race["hconcat"])
-    assert training["hconcat"][0]["encoding"]["x"]["title"] == (
-        "seconds since the beginning, pauses and evaluations included"
-    )
+    samples = [part["encoding"]["x"]["field"] for part in race["hconcat"]]
+    assert samples == ["seconds", "samples"]
+    assert {row["samples"] for row in seconds} == {32 * row["minibatches"] for row in seconds}
+    assert {row["candidate"] for row in seconds if row["plain"]} == {"plain PyTorch · 2 threads"}
+    assert training["hconcat"][0]["encoding"]["x"]["title"] == [
+        "seconds since the beginning,",
+        "pauses and evaluations included",
+    ]
     held_out = [row for row in values_of(training) if row["loss of"] == "held-out samples"]
     assert {(row["minibatches"], row["loss"]) for row in held_out} == {(4, 2.5), (8, 2.0)}
     assert {row["seconds"] for row in held_out} == {3.5, 7.5}
+    # The training says by its speed how large its minibatches are.
+    assert training["hconcat"][1]["encoding"]["x"]["field"] == "samples"
+    assert {row["samples"] for row in held_out} == {4 * 16, 8 * 16}
+    (tmp_path / "profile.json").unlink()
+    race = Page(write_report(tmp_path)).charts[0]
+    assert race["hconcat"][1]["encoding"]["x"]["field"] == "minibatches"
 
 
 def test_a_damaged_file_is_named_and_the_rest_is_shown(run: Path) -> None:
@@ -364,10 +335,7 @@ def test_a_large_graph_is_drawn_by_modules() -> None:
 
 def test_every_chart_draws(run: Path) -> None:
     """By the same Vega as in a browser, in this process."""
-    write_document(run / "race.json", every_document()["training race"])
-    with SummaryWriter(str(run)) as board:
-        for minibatch in range(4):
-            board.add_scalar("train/loss", 3.0 - minibatch, minibatch)
+    raced_and_trained(run)
     charts = Page(write_report(run)).charts
     assert len(charts) == 9
     for chart in charts:
@@ -375,20 +343,3 @@ def test_every_chart_draws(run: Path) -> None:
         marks = re.findall(r'class="mark-(?:rect|symbol|line|rule|text|area|arc)', svg)
         assert marks, chart["description"]
         assert "NaN" not in svg, chart["description"]
-
-
-@pytest.mark.browser
-def test_a_browser_draws_every_chart(run: Path) -> None:
-    browser = shutil.which("chromium")
-    assert browser, "this test needs the browser chromium, such as `apt-get install chromium`"
-    path = write_report(run)
-    options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000")
-    done = subprocess.run(
-        [browser, *options, "--dump-dom", path.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    drawn = re.findall(r'<div class="chart[^>]*id="chart\d+"[^>]*>.*?<svg', done.stdout, re.DOTALL)
-    assert len(drawn) == len(Page(path).charts)

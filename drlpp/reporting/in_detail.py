@@ -1,0 +1,77 @@
+"""Who is drawn in detail: the best of every kind in a race, the winner first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import Contender
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement, Stage
+from drlpp.reporting.run_files import RunFiles
+from drlpp.reporting.speed_charts import names_of
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Detail:
+    """A candidate that is drawn in detail.
+
+    Attributes:
+        name: as the race has it, and who else found the same.
+        candidate: a placement and its method.
+        contender: of the race; None without one.
+    """
+
+    name: str
+    candidate: Candidate
+    contender: Contender | None = None
+
+
+def details_of(files: RunFiles) -> tuple[Detail, ...]:
+    """Return who is drawn in detail: of a race the best of every kind, else the placement.
+
+    So a winner stands beside what it won over: the agent's best beside the best rivals.
+    """
+    if files.comparison is not None:
+        return tuple(_best_of_every_kind(files.comparison))
+    if files.placement is None or files.profile is None:
+        return ()
+    placement = files.placement.resolve(files.profile.graph)
+    candidate = Candidate(placement, files.placement.method)
+    return (Detail(files.placement.configuration, candidate),)
+
+
+def _best_of_every_kind(comparison: Comparison) -> Iterator[Detail]:
+    contenders = comparison.contenders
+    names = names_of(contenders)
+    ran = [alike for alike in comparison.alike if contenders[alike[0]].seconds]
+    rounds = max((len(contenders[alike[0]].seconds) for alike in ran), default=0)
+
+    def place(alike: tuple[int, ...]) -> tuple[bool, float]:
+        # Who was dropped early is behind those that ran on.
+        seconds = contenders[alike[0]].seconds
+        return len(seconds) < rounds, median(seconds)
+
+    known: set[str] = set()
+    for alike in sorted(ran, key=place):
+        new = [index for index in alike if contenders[index].found_by not in known]
+        first = contenders[alike[0]]
+        if first.candidate is None or not new:
+            continue
+        kinds = dict.fromkeys(contenders[index].found_by for index in alike)
+        known.update(kinds)
+        others = ", ".join(kind for kind in kinds if kind != contenders[new[0]].found_by)
+        also = f" (also {others})" if others else ""
+        yield Detail(f"{names[new[0]]}{also}", first.candidate, first)
+
+
+def alone(graph: OpGraph, cluster: Cluster) -> Detail:
+    """Return what stands beside a placement without rivals: the fastest accelerator by itself."""
+    fastest = max(range(cluster.accelerators), key=lambda number: cluster.speeds[number])
+    stage = Stage(operators=tuple(range(len(graph))), accelerators=(fastest,))
+    return Detail(f"accelerator {fastest} alone", Candidate(Placement(stages=(stage,)), Method()))
