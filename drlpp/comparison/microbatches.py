@@ -114,7 +114,8 @@ def choose_microbatches(
     seconds: dict[int, list[float]] = {number: [] for number in numbers}
     for _ in range(_ROUNDS):
         for number in numbers:
-            tell(f"trying {number} microbatches on {placement.configuration}")
+            parts = "whole minibatches" if number == 1 else f"{number} microbatches"
+            tell(f"trying {parts} on {placement.configuration}")
             outcome = session.measure(placement, _MINIBATCHES, _with(session.method, number))
             if isinstance(outcome, Measurement):
                 seconds[number].append(outcome.seconds_per_minibatch)

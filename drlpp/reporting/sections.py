@@ -80,6 +80,10 @@ def _race(files: RunFiles) -> Iterator[Section]:
     lines = () if verdict is None else tuple(verdict_lines(verdict, comparison.entrants))
     if comparison.speeds:
         lines = (*lines, emulation_text(comparison.speeds))
+    if files.placement is not None:
+        exported = files.placement
+        by, how = exported.found_by, exported.method
+        lines = (*lines, f"exported: {exported.configuration}, found by {by}; {how}")
     plain = next((c.seconds for c in comparison.contenders if c.found_by == PLAIN), ())
     rows: list[tuple[Cell, ...]] = []
     cells: tuple[Cell, ...]
@@ -273,11 +277,17 @@ def _machine(files: RunFiles, missing: Sequence[str]) -> Section:
             for host in files.cluster.hosts
         )
         lines.append(f"accelerators: {hosts}")
+    if files.microbatches is not None:
+        chosen = files.microbatches.best.microbatches
+        lines.append(f"microbatches were chosen by measuring, whatever the settings say: {chosen}")
     lines += [f"not read: {why}" for why in files.unread.values()]
     lines += missing
     commands = [files.record.started_as] if files.record.started_as else []
     if files.placement is not None and (files.folder / "placement.json").is_file():
-        commands.append(f"drlpp train {shlex.quote(str(files.folder / 'placement.json'))}")
+        speeds = None if files.comparison is None else files.comparison.speeds
+        emulating = f" --speeds {','.join(map(str, speeds))}" if speeds else ""
+        path = shlex.quote(str(files.folder / "placement.json"))
+        commands.append(f"drlpp train {path} --data DATA{emulating}")
     return Section(
         title="Machine, versions, settings",
         lines=tuple(lines),

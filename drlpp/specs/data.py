@@ -74,6 +74,15 @@ def digits(example_inputs: Batch) -> Data:
     )
 
 
+def fitting_data(example_inputs: Batch, example_targets: Batch | None) -> str:
+    """Return what to name as a model's data: ``digits`` if it classifies images, else one's own."""
+    images = tensors_in(example_inputs)
+    targets = () if example_targets is None else tensors_in(example_targets)
+    takes_images = len(images) == 1 and images[0].dim() == 4
+    classifies = len(targets) == 1 and targets[0].dim() == 1 and targets[0].dtype == torch.long
+    return "digits" if takes_images and classifies else "package.module:factory"
+
+
 class DataName(ImportedByName):
     """A factory of data, by its import path."""
 

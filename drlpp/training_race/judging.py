@@ -105,7 +105,9 @@ def _goal(race_: TrainingRace, rules: Rules, train: Train, on_step: Callable[[st
             f"plain PyTorch, which would set the loss to be reached, cannot train the model: "
             f"{failure}; give --target-loss or --seconds (target_loss, target_seconds)"
         )
-    on_step(f"the loss that plain PyTorch reaches in {race_.epochs} epochs")
+    on_step(
+        f"the loss that plain PyTorch reaches in {race_.epochs} epoch{'s' * (race_.epochs > 1)}"
+    )
     wanted = race_.epochs * race_.minibatches
     curve = train(Training(0, rate), lambda curve: curve.minibatches >= wanted)
     loss = curve.loss_after(wanted)

@@ -239,7 +239,7 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
         "1.10× (1.10–1.10, over 99.9% confidence) over the best rival, plain PyTorch (2 threads): "
         "tuned (1-1)" in text
     )
-    assert "tried as plain PyTorch: 2 threads: 1.10 s; 1 thread: 1.80 s" in text
+    assert "tried as plain PyTorch: 2 threads: 1.10 s (3×); 1 thread: 1.80 s (3×)" in text
     table = shown(comparison).split("tuned")[1].splitlines()[0]
     assert table.split()[-2:] == ["1.10×", "1.10×"], "over the best rival, over plain PyTorch"
 

@@ -13,14 +13,16 @@ from benchmarks.fuzzing.documents import every_document
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
 from drlpp.errors import InvalidFile
-from drlpp.io.documents import write_document
+from drlpp.io.documents import read_document, write_document
 from drlpp.io.run_folder import CHANGES_NAME, RunRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
 from drlpp.reporting.page import write_report
 from drlpp.reporting.pipeline_charts import folded
 from drlpp.runtime.training.changes_file import WorkersChanged, write_change
 from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
 from tests.support.measured import measurement
@@ -343,3 +345,21 @@ def test_every_chart_draws(run: Path) -> None:
         marks = re.findall(r'class="mark-(?:rect|symbol|line|rule|text|area|arc)', svg)
         assert marks, chart["description"]
         assert "NaN" not in svg, chart["description"]
+
+
+def test_what_was_exported_is_said_and_how_to_train_with_it(run: Path) -> None:
+    exported = PlacementFile.create(
+        ModelReference(name="alexnet"),
+        GRAPH,
+        TWO,
+        cluster_of(2, bandwidth=1e9),
+        method=Method(microbatches=4),
+        optimizer=OptimizerSpec(),
+        found_by="exact",
+    )
+    write_document(run / "placement.json", exported)
+    comparison = read_document(run / "comparison.json", Comparison)
+    write_document(run / "comparison.json", comparison.model_copy(update={"speeds": (0.5, 0.25)}))
+    text = Page(write_report(run)).text
+    assert f"exported: 1-1, found by exact; {exported.method}" in text
+    assert f"drlpp train {run / 'placement.json'} --data DATA --speeds 0.5,0.25" in text

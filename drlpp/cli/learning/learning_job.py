@@ -256,6 +256,7 @@ def _export_best(
     """Write the simplest of the placements that are as good as the best one."""
     from drlpp.comparison.placement_export import export
     from drlpp.errors import RunFailure
+    from drlpp.specs.data import fitting_data
 
     verdict = comparison.verdict
     if verdict is None or verdict.placement is None:
@@ -263,12 +264,17 @@ def _export_best(
     chosen = comparison.contender(verdict.placement)
     path = export(session, chosen, cluster, job.out)
     # Plain PyTorch may be better, but it has no placement.
-    best = "" if verdict.placement in verdict.equals else "the best placement, "
+    if verdict.placement not in verdict.equals:
+        best = "the best that has a placement, "
+    else:
+        simplest = verdict.placement == verdict.equals[0]
+        best = "" if simplest else "the simplest of the equals that has a placement, "
     console.print(f"exported to {path}: {best}{chosen.configuration}, found by {chosen.found_by}")
-    if session.captured.task.loss is not None:
-        speeds = session.speeds
+    task = session.captured.task
+    if task.loss is not None:
+        speeds, data = session.speeds, fitting_data(task.inputs, task.targets)
         emulating = f" --speeds {','.join(map(str, speeds))}" if min(speeds) < 1 else ""
-        console.print(f"train with it: drlpp train {path} --data digits{emulating}")
+        console.print(f"train with it: drlpp train {path} --data {data}{emulating}")
 
 
 def _export_best_so_far(

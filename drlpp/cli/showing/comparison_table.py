@@ -110,11 +110,12 @@ def describe_comparison(comparison: Comparison) -> RenderableType:
 def _heat_text(heat: Heat) -> str:
     """Return who ran for a kind's place in the race.
 
-    Those that came furthest are first, the fastest of them at the top.
+    Those that came furthest are first, the fastest of them at the top; medians are of so many runs.
     """
     ranked = sorted(heat.candidates, key=lambda c: (-len(c.seconds), median(c.seconds or [0.0])))
     tried = "; ".join(
-        f"{c.configuration}: {seconds_text(median(c.seconds)) if c.seconds else 'failed'}"
+        f"{c.configuration}: "
+        + (f"{seconds_text(median(c.seconds))} ({len(c.seconds)}×)" if c.seconds else "failed")
         for c in ranked
     )
     return f"tried as {heat.kind}: {tried}"

@@ -1,0 +1,35 @@
+"""Which data a model can be trained on by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from drlpp import ModelReference
+from drlpp.specs.data import fitting_data, load_data
+
+OWN = "package.module:factory"
+IMAGES, CLASSES = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
+
+
+def test_what_is_said_to_fit_a_model_of_the_zoo_does() -> None:
+    task = ModelReference.named("alexnet").build()
+    name = fitting_data(task.inputs, task.targets)
+    assert name == "digits"
+    load_data(name, task.inputs, task.targets)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets"),
+    [
+        ((torch.zeros(4, 10),), CLASSES),
+        ((IMAGES, IMAGES), CLASSES),
+        ((IMAGES,), torch.zeros(4, 10)),
+        ((IMAGES,), None),
+    ],
+)
+def test_models_of_other_kinds_need_data_of_their_own(
+    inputs: tuple[Tensor, ...], targets: Tensor | None
+) -> None:
+    assert fitting_data(inputs, targets) == OWN
