@@ -59,16 +59,16 @@ def check_no_sum(captured: CapturedModel, loss: Loss) -> None:
         )
 
 
-def _losses(task: Task, loss: Loss, at: int) -> tuple[Tensor, Tensor, Tensor]:
+def _losses(task: Task, loss: Loss, at: int) -> list[Tensor]:
     """Return the losses of the minibatch, of its first ``at`` samples, and of the others."""
-    whole, *parts = slice(None), slice(at), slice(at, None)
+    parts = slice(None), slice(at), slice(at, None)
     outputs = call_purely(task.module, task.inputs)
     if all(_is_of_samples(leaf, task.batch_size) for leaf in pytree.tree_leaves(outputs)):
 
         def of(samples: slice) -> Tensor:
             return loss(chosen(outputs, samples), chosen(task.targets, samples))
 
-        return of(whole), *map(of, parts)
+        return [of(part) for part in parts]
 
     def computed(samples: slice) -> Tensor:
         given = call_purely(task.module, chosen(task.inputs, samples))
@@ -77,7 +77,7 @@ def _losses(task: Task, loss: Loss, at: int) -> tuple[Tensor, Tensor, Tensor]:
     # Such as a loss of the module's own. In training a sample's part of it may depend on the
     # others, by dropout and statistics of the batch.
     with evaluating(task.module):
-        return computed(whole), *map(computed, parts)
+        return [computed(part) for part in parts]
 
 
 def _is_of_samples(value: Any, batch_size: int) -> bool:
