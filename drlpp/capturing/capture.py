@@ -23,6 +23,7 @@ from drlpp.capturing.loss_capture import (
     loss_of_outputs,
     returns_loss,
 )
+from drlpp.capturing.loss_check import check_no_sum
 from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
 from drlpp.capturing.ties import tie_notes
 from drlpp.capturing.tracing.evaluation_mode import evaluation_graph
@@ -131,9 +132,11 @@ def capture(
         seed: of the initial weights.
         check: run the module and the graph on the example inputs, or on two samples of them where
             that is quicker though it takes another export, and compare the loss and all gradients.
+            Also compare the loss with those of two parts of the minibatch.
 
     Raises:
-        InvalidModel: if the model, the loss or the score cannot be captured, with the reason.
+        InvalidModel: if the model, the loss or the score cannot be captured, with the reason; also
+            if the loss is a sum over the samples, no mean.
     """
     begin = time.perf_counter()
     captured, notes = _capture(ModelReference.of(model), task, seed)
@@ -254,7 +257,7 @@ def _shapes(inputs: Batch) -> list[tuple[int, ...]]:
 
 
 def _check(captured: CapturedModel, capture_seconds: float) -> None:
-    """Compare gradients, on two samples where the whole minibatch takes long."""
+    """Compare gradients and parts of the loss, on two samples where the minibatch takes long."""
     task, few = captured.task, _samples(captured.task, 2)
     loss = task.loss or loss_of_outputs
     begin = time.perf_counter()
@@ -269,6 +272,8 @@ def _check(captured: CapturedModel, capture_seconds: float) -> None:
         if _two_samples_are_quicker(task.batch_size, seconds, capture_seconds):
             captured, _ = _capture(captured.reference, few)
     check_gradients(captured, loss)
+    if task.loss:
+        check_no_sum(captured, loss)
 
 
 def _two_samples_are_quicker(

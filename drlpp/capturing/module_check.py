@@ -191,13 +191,14 @@ def _differences(
     differing = {}
     for name, value in expected.items():
         difference = _distance(value, found[name])
-        allowed = _tolerance(value) * norms[name] + _OF_LARGEST * largest
+        allowed = tolerance(value) * norms[name] + _OF_LARGEST * largest
         if difference > allowed:
             differing[name] = difference / norms[name] if norms[name] else math.inf
     return differing
 
 
-def _tolerance(value: Tensor | None) -> float:
+def tolerance(value: Tensor | None) -> float:
+    """Return the part of a value that rounding may change."""
     if value is None or not (value.is_floating_point() or value.is_complex()):
         return _RELATIVE
     return max(_RELATIVE, 8 * torch.finfo(value.dtype).eps)
