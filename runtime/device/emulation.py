@@ -63,9 +63,10 @@ def fitting_speeds(relative: Sequence[float], cores: Sequence[int]) -> tuple[flo
     """
     largest, machines = max(relative), [("here", cores)] * len(relative)
     for part in range(round(MOST_LOAD * 100), 0, -1):
-        speeds = [part / 100 * speed / largest for speed in relative]
+        # Rounded first: rounded up they may no longer fit.
+        speeds = tuple(float(f"{part / 100 * speed / largest:.3g}") for speed in relative)
         if None not in cores_for(speeds, machines):
-            return tuple(float(f"{speed:.3g}") for speed in speeds)
+            return speeds
     raise InvalidInput(
         f"{len(cores)} cores cannot emulate {len(relative)} accelerators of the relative speeds "
         f"{', '.join(f'{speed:g}' for speed in relative)}; give fewer"

@@ -44,7 +44,7 @@ def written(name: str, captured: CapturedModel, folder: Path) -> tuple[str, Plac
         case "deepspeed":
             layout = laid_out(module, graph, units_of(module, graph, deepspeed.CONTAINERS))
             found: dict[str, object] = {}
-            code = deepspeed.deepspeed_text(layout, "decoder", ()).replace(
+            code = deepspeed.deepspeed_text(layout, 8, "decoder", ()).replace(
                 "PipelineModule)", "object)"
             )
             exec(code.replace("from deepspeed.pipe import PipelineModule", ""), found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drlpp.errors import InvalidInput
@@ -25,6 +25,7 @@ def test_the_largest_speeds_that_the_cores_can_do(
     assert fitting_speeds(relative, range(cores)) == pytest.approx(fitting)
 
 
+@example([1.0, 1.0, 0.814453125], 1)
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8), st.integers(1, 8))
 def test_every_worker_has_a_core_and_its_share(relative: list[float], cores: int) -> None:
     speeds = fitting_speeds(relative, range(cores))
