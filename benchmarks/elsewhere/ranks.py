@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,22 +12,12 @@ from threading import Timer
 from types import TracebackType
 from typing import IO, Any, Self
 
+from benchmarks.elsewhere.without_drlpp import environment_in
 from drlpp.errors import RunFailure
 from drlpp.exporting.torch_bundle import PACKAGE, TorchExport
 
 _TIMEOUT_SECONDS = 900.0
 _GRACE_SECONDS = 20.0
-
-_REFUSING = """
-import sys
-
-class _Refusing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "drlpp":
-            raise ImportError("drlpp is not installed here")
-
-sys.meta_path.insert(0, _Refusing())
-"""
 
 
 class Ranks:
@@ -48,17 +37,9 @@ class Ranks:
         self._processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
-        refusing = self.folder / "without_drlpp"
-        refusing.mkdir(parents=True)
-        (refusing / "sitecustomize.py").write_text(_REFUSING if self._without_drlpp else "")
+        shared = environment_in(self.folder, without_drlpp=self._without_drlpp)
+        shared["WORLD_SIZE"] = str(self.ranks)
         shutil.copy(Path(__file__).parent / "driver.py", self.folder)
-        known = os.environ.get("PYTHONPATH", "")
-        shared = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(refusing), str(self.folder), known]),
-            "OMP_NUM_THREADS": "1",
-            "WORLD_SIZE": str(self.ranks),
-        }
         for rank in range(self.ranks):
             with self._errors(rank).open("w") as errors:
                 self._processes.append(

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-_BLOCK = """
-import sys
-
-class _Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "drlpp":
-            raise ImportError("drlpp is not installed here")
-
-sys.meta_path.insert(0, _Blocker())
-"""
+from benchmarks.elsewhere.without_drlpp import environment_in
 
 
 def torchrun(
@@ -26,18 +16,13 @@ def torchrun(
 
     With ``drlpp`` it may be imported after all.
     """
-    block = folder / "without_drlpp"
-    block.mkdir(exist_ok=True)
-    (block / "sitecustomize.py").write_text("" if drlpp else _BLOCK)
-    path = os.pathsep.join([str(block), str(folder), os.environ.get("PYTHONPATH", "")])
-    environment = dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1")
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", str(processes), *command),
         ],
         cwd=folder,
-        env=environment,
+        env=environment_in(folder, without_drlpp=not drlpp),
         capture_output=True,
         text=True,
         timeout=240,
