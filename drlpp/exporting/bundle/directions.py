@@ -6,6 +6,7 @@ is a number of updates, negative to look back; learning rates are those of the l
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
-class Direction:
+class Direction(ABC):
     """Along what the optimizer does, as far as it tells: W_t − lr·s·ΔW_t (pipeoptim eq. 6).
 
     Args:
@@ -50,9 +51,9 @@ class Direction:
         ahead = lead * self.group["lr"]
         return {name: -ahead * direction for name, direction in self.directions().items()}
 
+    @abstractmethod
     def directions(self) -> dict[str, Tensor]:
         """Return ΔW_t of weights."""
-        raise NotImplementedError
 
 
 class LastStep(Direction):
