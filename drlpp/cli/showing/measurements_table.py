@@ -11,6 +11,7 @@ from drlpp.envs.measuring.measurements_file import read_measurements
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurement import FailedMeasurement, Measurement, median_measurement
 from drlpp.placement.placement import Placement
+from drlpp.reporting.placement_tables import stages_text
 from drlpp.schedule.method import Method
 
 _SHOWN = 10
@@ -47,11 +48,7 @@ def describe_measurements(path: Path) -> RenderableType:
     if several:
         table.add_column("method")
     for seconds, (placement, method) in measured[:_SHOWN]:
-        stages = "; ".join(
-            f"{len(stage.operators)} on {', '.join(map(str, stage.accelerators))}"
-            for stage in placement.stages
-        )
-        row = [seconds_text(seconds), placement.configuration, stages]
+        row = [seconds_text(seconds), placement.configuration, stages_text(placement)]
         table.add_row(*row, *([str(method)] if several else []))
     reasons = [f"{outcome.failure}: {outcome.reason}" for outcome in failed]
     return Group(table, f"{len(measured) + len(failed)} placements, {len(failed)} failed", *reasons)
