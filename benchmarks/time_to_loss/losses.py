@@ -75,11 +75,11 @@ def train(
         for depth in depths:
             with ClusterSession(captured, depth, optimizer=spec, device="cpu") as session:
                 for kind, parts in ((WHOLE, 1), (DIVIDED, depth)):
+                    plan = session.plan(_candidate(captured, spec, depth, parts))
                     for seed in range(seeds):
-                        candidate = _candidate(captured, spec, depth, parts)
                         pipeline = PipelineLearner(
                             session,
-                            session.plan(candidate),
+                            plan,
                             data.ordered(seed),
                             folder / f"{depth}-{parts}-{seed}",
                             spec,
