@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -54,7 +54,7 @@ def digits(example_inputs: Batch) -> Data:
             "data 'digits' needs scikit-learn; install it with: pip install 'drlpp[data]'"
         ) from None
     examples = tensors_in(example_inputs)
-    if len(examples) != 1 or examples[0].dim() != 4:
+    if not _are_images(examples):
         shapes = [tuple(value.shape) for value in examples]
         raise InvalidInput(
             "data 'digits' fits models with one input of images (batch, channels, height, width); "
@@ -76,11 +76,14 @@ def digits(example_inputs: Batch) -> Data:
 
 def fitting_data(example_inputs: Batch, example_targets: Batch | None) -> str:
     """Return what to name as a model's data: ``digits`` if it classifies images, else one's own."""
-    images = tensors_in(example_inputs)
     targets = () if example_targets is None else tensors_in(example_targets)
-    takes_images = len(images) == 1 and images[0].dim() == 4
     classifies = len(targets) == 1 and targets[0].dim() == 1 and targets[0].dtype == torch.long
-    return "digits" if takes_images and classifies else "package.module:factory"
+    fits = classifies and _are_images(tensors_in(example_inputs))
+    return "digits" if fits else "package.module:factory"
+
+
+def _are_images(examples: Sequence[Tensor]) -> bool:
+    return len(examples) == 1 and examples[0].dim() == 4
 
 
 class DataName(ImportedByName):
