@@ -39,6 +39,11 @@ def emulation_text(speeds: Sequence[float]) -> str:
     return f"emulated: {len(speeds)} accelerators of speeds {listed} (a core is 1)"
 
 
+def speeds_option(speeds: Sequence[float]) -> str:
+    """Return what a command needs to emulate accelerators of these speeds, if there are any."""
+    return f" --speeds {','.join(map(str, speeds))}" if speeds else ""
+
+
 def confidence_text(probability: float) -> str:
     """Return a probability in percent, never rounded up to certainty."""
     if probability > 0.999:

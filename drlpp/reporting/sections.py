@@ -17,7 +17,7 @@ import altair as alt
 from drlpp.comparison.contenders import PLAIN
 from drlpp.comparison.verdict import verdict_lines
 from drlpp.errors import DRLPPError, RunFailure
-from drlpp.io.formatting import emulation_text, range_text, seconds_text
+from drlpp.io.formatting import emulation_text, range_text, seconds_text, speeds_option
 from drlpp.reporting import loss_charts, pipeline_charts, speed_charts
 from drlpp.reporting.in_detail import alone, details_of
 from drlpp.reporting.placement_tables import Cell, Table, measured_table, stages_table
@@ -284,10 +284,9 @@ def _machine(files: RunFiles, missing: Sequence[str]) -> Section:
     lines += missing
     commands = [files.record.started_as] if files.record.started_as else []
     if files.placement is not None and (files.folder / "placement.json").is_file():
-        speeds = None if files.comparison is None else files.comparison.speeds
-        emulating = f" --speeds {','.join(map(str, speeds))}" if speeds else ""
+        speeds = () if files.comparison is None else files.comparison.speeds
         path = shlex.quote(str(files.folder / "placement.json"))
-        commands.append(f"drlpp train {path} --data DATA{emulating}")
+        commands.append(f"drlpp train {path} --data DATA{speeds_option(speeds)}")
     return Section(
         title="Machine, versions, settings",
         lines=tuple(lines),

@@ -256,6 +256,7 @@ def _export_best(
     """Write the simplest of the placements that are as good as the best one."""
     from drlpp.comparison.placement_export import export
     from drlpp.errors import RunFailure
+    from drlpp.io.formatting import speeds_option
     from drlpp.specs.data import fitting_data
 
     verdict = comparison.verdict
@@ -272,9 +273,9 @@ def _export_best(
     console.print(f"exported to {path}: {best}{chosen.configuration}, found by {chosen.found_by}")
     task = session.captured.task
     if task.loss is not None:
-        speeds, data = session.speeds, fitting_data(task.inputs, task.targets)
-        emulating = f" --speeds {','.join(map(str, speeds))}" if min(speeds) < 1 else ""
-        console.print(f"train with it: drlpp train {path} --data {data}{emulating}")
+        emulated = session.speeds if min(session.speeds) < 1 else ()
+        data = fitting_data(task.inputs, task.targets)
+        console.print(f"train with it: drlpp train {path} --data {data}{speeds_option(emulated)}")
 
 
 def _export_best_so_far(
