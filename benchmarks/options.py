@@ -10,3 +10,7 @@ DocumentOption = Annotated[
     typer.Option("--document", help="Write the tables into this page, between its marks."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(help="Address of a Ray cluster that has the workers, or `auto`; else this host."),
+]

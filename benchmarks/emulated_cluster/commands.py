@@ -46,13 +46,23 @@ def run(
             "links are this machine's.",
         ),
     ] = False,
+    quotas: Annotated[
+        bool,
+        typer.Option(
+            help="Slow accelerators down by control groups; else the command emulates the speeds, "
+            "on emulated hosts and links."
+        ),
+    ] = True,
 ) -> None:
     """Build a cluster with Ray on each of its hosts, and run a command on the first.
 
     What it prints is shown. In the end, after a failure and after Ctrl-C too, nothing is left.
     """
     description = read_document(cluster, Cluster)
-    with ended_by_signals(), EmulatedCluster(description, dilated=dilate) as emulated:
+    with (
+        ended_by_signals(),
+        EmulatedCluster(description, dilated=dilate, quotas=quotas) as emulated,
+    ):
         print(emulated.description, file=sys.stderr, flush=True)
         emulated.run(command, timeout, _show)
 

@@ -66,6 +66,9 @@ class EmulatedCluster:
         dilated: do without root, namespaces and control groups. All hosts share this machine's
             loopback device, nothing is slowed down, and the command has to emulate the speeds by
             itself, as ``ClusterSession(speeds=cluster.speeds)`` does.
+        quotas: whether control groups slow accelerators down. Without them the command has to, by
+            dilation as well, but hosts and links are emulated. A quota hides the bubbles of a
+            schedule that flushes; dilation does not.
 
     Attributes:
         cluster: as given.
@@ -76,7 +79,7 @@ class EmulatedCluster:
         RunFailure: the kernel refuses (:func:`available` says so beforehand).
     """
 
-    def __init__(self, cluster: Cluster, *, dilated: bool = False) -> None:
+    def __init__(self, cluster: Cluster, *, dilated: bool = False, quotas: bool = True) -> None:
         _check_order(cluster)
         check_quotas(cluster.speeds)
         self.cluster = cluster
@@ -84,6 +87,7 @@ class EmulatedCluster:
             f"{_LOOPBACK}.{_FIRST_LOOPBACK + host}" for host in range(len(cluster.host_names))
         )
         self._dilated = dilated
+        self._quotas = quotas and not dilated
         self._name = new_name()
         self._network: Network | None = None
         self._groups: ControlGroups | None = None
@@ -105,6 +109,7 @@ class EmulatedCluster:
                 self._network = Network(self.cluster, self._name)
                 building.callback(self._network.remove)
                 self.addresses = self._network.addresses
+            if self._quotas:
                 self._groups = ControlGroups(self.cluster.speeds, self._name)
                 building.callback(self._groups.remove)
             building.callback(end_processes, self._name)
@@ -225,7 +230,7 @@ class EmulatedCluster:
     def process_ids(self, host: str) -> list[int]:
         """Return the processes on a host's accelerators that run now: workers, or ranks."""
         if self._groups is None:
-            raise InvalidInput("a dilated cluster does not know which host a process is of")
+            raise InvalidInput("without quotas it is not known which host a process is of")
         number = self._number(host)
         return [
             int(process)
@@ -245,15 +250,20 @@ class EmulatedCluster:
     @property
     def description(self) -> str:
         """What is emulated, and by what means, in a few lines."""
-        if self._network is None or self._groups is None:
+        accelerators = (
+            "time dilation, by the command itself "
+            f"(speeds {', '.join(f'{speed:g}' for speed in self.cluster.speeds)})"
+            if self._groups is None
+            else self._groups.description
+        )
+        if self._network is None:
             return (
-                "accelerators: time dilation, by the command itself "
-                f"(speeds {', '.join(f'{speed:g}' for speed in self.cluster.speeds)})\n"
+                f"accelerators: {accelerators}\n"
                 "hosts: none, all are at this machine's loopback device\n"
                 "links: not emulated"
             )
         lines = [
-            f"accelerators: {self._groups.description}",
+            f"accelerators: {accelerators}",
             "hosts: network namespaces "
             + ", ".join(map(" ".join, zip(self.cluster.host_names, self.addresses, strict=True))),
             f"within a host: {self._link(self.cluster.within_host, 0)}, shared by its accelerators",

@@ -20,6 +20,7 @@ from typing import Annotated
 import torch
 import typer
 
+from benchmarks.options import ClusterOption
 from benchmarks.paper_tables import drl_pp as drl_pp_table
 from benchmarks.paper_tables import pipedream as pipedream_table
 from benchmarks.paper_tables import pipemare as pipemare_table
@@ -63,8 +64,10 @@ def pipedream(
     links: Annotated[str, typer.Option(help="Their name in the table.")] = "one host",
     workers: Annotated[int, typer.Option(min=2, help="Emulated accelerators.")] = 4,
     speed: Annotated[
-        float, typer.Option(help="Of each, in cores; 1 in a cluster that is emulated already.")
+        float,
+        typer.Option(help="Of each, in cores; 1 where control groups slow them down already."),
     ] = 0.4,
+    cluster: ClusterOption = None,
     short: ShortOption = False,
     folder: FolderOption = RESULTS,
 ) -> None:
@@ -77,6 +80,7 @@ def pipedream(
             _keeping(results.timings_path),
             workers=workers,
             speed=speed,
+            cluster=cluster,
             short=short,
         )
     if part is not Part.TIMES:

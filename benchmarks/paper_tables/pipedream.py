@@ -157,6 +157,7 @@ def time_models(
     *,
     workers: int,
     speed: float,
+    cluster: str | None,
     short: bool,
 ) -> None:
     """Profile, plan, and measure both ways in turns, for every model that is not ``known``.
@@ -175,10 +176,11 @@ def time_models(
             optimizer=model.optimizer,
             speeds=[speed] * workers if speed < 1 else None,
             device="cpu",
+            cluster=cluster,
         ) as session:
-            profile, cluster = session.profile(2 if short else 5)
+            profile, measured = session.profile(2 if short else 5)
             method = Method(policy="stash")
-            problem = PlanningProblem.profiled(profile, cluster, method, session.optimizer)
+            problem = PlanningProblem.profiled(profile, measured, method, session.optimizer)
             placement = pipedream(problem, flat=True).placement
             ways = {
                 DATA_PARALLEL: everywhere(len(session.graph), workers),
@@ -196,7 +198,7 @@ def time_models(
                 Timing(
                     model=name,
                     links=links,
-                    bandwidth=cluster.link(0, workers - 1).bandwidth_bytes_per_second,
+                    bandwidth=measured.link(0, workers - 1).bandwidth_bytes_per_second,
                     placement=placement,
                     minibatches=RaceData(captured, model.data).first.minibatches,
                     seconds={way: tuple(found) for way, found in seconds.items()},

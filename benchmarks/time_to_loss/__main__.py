@@ -17,7 +17,7 @@ import typer
 
 from benchmarks.learning.race_tasks import TASKS, RaceTask, race_name
 from benchmarks.learning.samples_needed import SamplesNeeded
-from benchmarks.options import DocumentOption
+from benchmarks.options import ClusterOption, DocumentOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.results_file import read_results_of
 from benchmarks.time_to_loss import losses as live
@@ -46,7 +46,7 @@ SpeedOption = Annotated[
     typer.Option(
         "--speed",
         help="Of each, as a part of a core; else 0.9 of the two cores is divided among them. "
-        "1 in a cluster that is emulated already.",
+        "1 where control groups slow them down already.",
     ),
 ]
 Speeds = Annotated[Path, typer.Option(help="File of seconds, one contender in a line.")]
@@ -68,6 +68,7 @@ def race(
         bool, typer.Option(help="End who falls behind; else all train to the target.")
     ] = False,
     optimizer: Annotated[str, typer.Option(help="Its name.")] = "adamw",
+    cluster: ClusterOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder; else races/TASK-WORKERS.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the race in --out.")] = False,
 ) -> None:
@@ -78,7 +79,7 @@ def race(
     settings = {"task": task, "workers": workers, "speed": speed, "optimizer": spec.settings}
     with (
         open_run_folder(folder, "time to loss", settings, resume=resume),
-        _session(of, workers, speed, spec) as session,
+        _session(of, workers, speed, spec, cluster) as session,
     ):
         data = RaceData(session.captured, of.data)
         options = RaceOptions(epochs=epochs, finals=finals, halving=halving)
@@ -93,26 +94,27 @@ def seconds(
     links: Annotated[str, typer.Option(help="What lies between the workers, in words.")] = "fast",
     rounds: Annotated[int, typer.Option(min=1, help="In which all take turns.")] = 3,
     minibatches: Annotated[int, typer.Option(min=4, help="Of a measurement.")] = 30,
+    cluster: ClusterOption = None,
     results: Speeds = DEFAULT_SPEEDS,
 ) -> None:
     """Measure seconds per minibatch of everybody who would take part in the race."""
     of, console = _task(task), build_console()
     spec = OptimizerSpec.parse("adamw", lr=of.rate)
-    with _session(of, workers, speed, spec) as session:
-        profile, cluster = session.profile()
+    with _session(of, workers, speed, spec, cluster) as session:
+        profile, measured = session.profile()
         # The exact planner's may have replicas, for which there is no replay.
         contenders = [
-            one for one in usual_candidates(session, profile, cluster) if one.found_by != "exact"
+            one for one in usual_candidates(session, profile, measured) if one.found_by != "exact"
         ]
         found = measure(session, contenders, rounds, minibatches, console.print)
     where = {"task": task, "workers": workers, "links": links}
     for contender, taken in zip(contenders, found, strict=True):
         if taken:
-            measured = Speed.of(contender, taken, **where)
-            append(results, measured)
+            one = Speed.of(contender, taken, **where)
+            append(results, one)
             console.print(
-                f"{measured.kind} on {measured.accelerators}, M = {measured.microbatches}: "
-                f"{1e3 * measured.median:.1f} ms",
+                f"{one.kind} on {one.accelerators}, M = {one.microbatches}: "
+                f"{1e3 * one.median:.1f} ms",
                 highlight=False,
             )
 
@@ -171,7 +173,11 @@ def _task(name: str) -> RaceTask:
 
 @contextmanager
 def _session(
-    task: RaceTask, workers: int, speed: float | None, optimizer: OptimizerSpec
+    task: RaceTask,
+    workers: int,
+    speed: float | None,
+    optimizer: OptimizerSpec,
+    cluster: str | None,
 ) -> Iterator[ClusterSession]:
     speed = min(0.9, 1.8 / workers) if speed is None else speed
     with ClusterSession(
@@ -181,6 +187,7 @@ def _session(
         optimizer=optimizer,
         speeds=[speed] * workers if speed < 1 else None,
         device="cpu",
+        cluster=cluster,
     ) as session:
         yield session
 

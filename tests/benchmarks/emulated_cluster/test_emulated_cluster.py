@@ -129,6 +129,34 @@ def test_a_dilated_cluster_has_no_links_to_cut() -> None:
 
 @needs_kernel
 @pytest.mark.slow
+def test_without_quotas_there_are_hosts_and_links_alone() -> None:
+    """Every rank says whether it is in a control group of the cluster, and in which network."""
+    script = (
+        "import os, pathlib, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "found = [None] * dist.get_world_size()\n"
+        "held = 'accelerator-' in pathlib.Path('/proc/self/cgroup').read_text()\n"
+        "dist.all_gather_object(found, (held, os.stat('/proc/self/ns/net').st_ino))\n"
+        "print(len(found), any(held for held, _ in found), len({net for _, net in found}))\n"
+        "dist.destroy_process_group()\n"
+    )
+    printed = {}
+    for quotas in (True, False):
+        with EmulatedCluster(two_hosts(), quotas=quotas) as emulated:
+            assert ("time dilation" in emulated.description) is not quotas
+            assert "between hosts: 10000 Mbit/s" in emulated.description
+            printed[quotas] = emulated.run_ranks([sys.executable, "-c", script], timeout=90)
+            if not quotas:
+                with pytest.raises(InvalidInput, match="without quotas"):
+                    emulated.process_ids("host-0")
+    assert [printed[quotas].splitlines()[-1] for quotas in (True, False)] == [
+        "4 True 2",
+        "4 False 2",
+    ]
+
+
+@needs_kernel
+@pytest.mark.slow
 def test_quotas_hold() -> None:
     quotas = [0.2, 0.1]
     processes = [busy(20), busy(20)]
