@@ -30,6 +30,23 @@ class OperatorProfile(Record):
     kept_bytes: Count = 0
 
 
+class RunFactors(Record):
+    """How much longer things took in short runs than the operators' costs say.
+
+    Attributes:
+        passes: what workers compute, updates included.
+        seconds: the whole: what is left where the busiest worker waits, too.
+        spread: standard deviation of the logarithm, over workers and runs.
+    """
+
+    passes: float = Field(default=1.0, ge=1, le=1e3)
+    seconds: float = Field(default=1.0, ge=1, le=1e3)
+    spread: float = Field(default=0.0, ge=0, le=1e3)
+
+
+NO_FACTORS = RunFactors()
+
+
 class Profile(Document):
     """The operators of a model and their costs.
 
@@ -55,6 +72,8 @@ class Profile(Document):
         sharing_seconds_per_byte: what collecting gradients to be summed over replicas takes for a
             byte of parameters, in addition to a minibatch's backward; the sum itself is the links'
             time.
+        in_pipeline, replicated: of stages of a pipeline, and of replicas; None where no short run
+            told (:mod:`drlpp.costs.short_runs`).
     """
 
     kind: ClassVar[str] = "profile"
@@ -74,6 +93,8 @@ class Profile(Document):
     update_seconds_per_byte: SecondsPerByte = 0.0
     prediction_seconds_per_byte: SecondsPerByte = 0.0
     sharing_seconds_per_byte: SecondsPerByte = 0.0
+    in_pipeline: RunFactors | None = None
+    replicated: RunFactors | None = None
 
     @model_validator(mode="after")
     def _covers_the_graph(self) -> Profile:

@@ -15,7 +15,7 @@ import networkx
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.costs.profile import Profile
+from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
 from drlpp.costs.stage_work import Array, Indices, StageWork
 from drlpp.costs.tensors import TiedWeights, Transfer, ties_of, transfers_of
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -46,8 +46,10 @@ class Workload:
         sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
             microbatches.
         moves_weights: whether weights are predicted at all.
-        fixed_share: the part of an operator's seconds that every microbatch takes, as in a
-            :class:`~drlpp.costs.profile.Profile`.
+        in_pipeline, replicated: what short runs took longer, as in a
+            :class:`~drlpp.costs.profile.Profile`. The simulator has it, formulas do not: they are
+            bounds.
+        fixed_share: the part of an operator's seconds that every microbatch takes, as there.
         microbatches: passes that a minibatch takes through a stage.
         accumulate: minibatches whose gradients make one update.
         flushes: whether all stages make their updates together.
@@ -72,6 +74,8 @@ class Workload:
     update_overhead_seconds: float = 0.0
     prediction_seconds_per_byte: float = 0.0
     sharing_seconds_per_byte: float = 0.0
+    in_pipeline: RunFactors = NO_FACTORS
+    replicated: RunFactors = NO_FACTORS
     moves_weights: bool = True
     fixed_share: float = 0.0
     microbatches: int = 1
@@ -110,6 +114,8 @@ class Workload:
             update_overhead_seconds=profile.update_overhead_seconds,
             prediction_seconds_per_byte=profile.prediction_seconds_per_byte,
             sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
+            in_pipeline=profile.in_pipeline or NO_FACTORS,
+            replicated=profile.replicated or NO_FACTORS,
             fixed_share=profile.fixed_share,
         )
         return whole.with_method(method)
@@ -298,6 +304,21 @@ class Workload:
             accumulate=self.accumulate,
             flushes=self.flushes,
         )
+
+    def run_factors(self, replicas: Sequence[int]) -> list[RunFactors]:
+        """Return what each stage of a placement takes longer in a run, by its number of replicas.
+
+        Replicas of a stage of a pipeline have the larger of the two.
+        """
+        found = []
+        for number in replicas:
+            of_stage = [NO_FACTORS]
+            if len(replicas) > 1:
+                of_stage.append(self.in_pipeline)
+            if number > 1:
+                of_stage.append(self.replicated)
+            found.append(max(of_stage, key=lambda factors: factors.seconds))
+        return found
 
     def _readers_of(self, tie: TiedWeights) -> Array:
         """Return 1 for every operator that reads some weights, and 0 for the others."""

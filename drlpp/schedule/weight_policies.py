@@ -173,6 +173,16 @@ PIPEOPTIM = PolicyFacts(
     writes_in_place=True,
 )
 
+STASH = PolicyFacts(
+    name="stash",
+    title="PipeDream",
+    source="pipedream §3.3",
+    forward="W_t",
+    backward="W_t",
+    held="s + 1",
+    stashes=True,
+)
+
 _TWO_VERSIONS = PolicyFacts(
     name="2bw",
     title="PipeDream-2BW",
@@ -204,15 +214,7 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             held="1",
             writes_in_place=True,
         ),
-        PolicyFacts(
-            name="stash",
-            title="PipeDream",
-            source="pipedream §3.3",
-            forward="W_t",
-            backward="W_t",
-            held="s + 1",
-            stashes=True,
-        ),
+        STASH,
         PolicyFacts(
             name="stash-vertical",
             title="vertical sync",

@@ -324,6 +324,10 @@ def simulate(
     pipeline = pipeline_of(workload, placement)
     work = PlacedWork.of(workload, placement)
     overhead = PassOverhead.of(workload, placement, work, pipeline, method)
+    longer = workload.run_factors([len(stage.accelerators) for stage in placement.stages])
+    factors = numpy.array([one.seconds for one in longer])
+    if (factors > 1).any():
+        work, overhead = work.times(factors), overhead.times(factors)
     pricing = _Pricing(workload, cluster, placement, method, work, overhead)
     endless = endless_for(pipeline, method)
     return Simulation(

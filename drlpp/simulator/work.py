@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy
@@ -104,6 +104,12 @@ class PassOverhead:
             backward_weight=half + collecting * collects,
             forward_prediction=forward_prediction,
             backward_prediction=backward_prediction,
+        )
+
+    def times(self, factors: Array) -> PassOverhead:
+        """Return what passes take besides their operators, each stage's times a factor."""
+        return PassOverhead(
+            **{of.name: getattr(self, of.name) * factors for of in fields(PassOverhead)}
         )
 
 
@@ -215,6 +221,23 @@ class PlacedWork:
             message_bytes=message_bytes,
             ties=ties,
         )
+
+    def times(self, factors: Array) -> PlacedWork:
+        """Return the work where all that stages compute takes so many times as long.
+
+        Updates of copies of weights do not.
+        """
+        seconds = {
+            name: getattr(self, name) * factors
+            for name in (
+                "forward_seconds",
+                "backward_seconds",
+                "backward_weight_seconds",
+                "update_seconds",
+                "own_update_seconds",
+            )
+        }
+        return replace(self, **seconds)
 
 
 def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:

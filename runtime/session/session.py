@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from drlpp.capturing.blocks import shorten
 from drlpp.costs.profile import Profile
+from drlpp.costs.short_runs import (
+    SHORT_MINIBATCHES,
+    ShortRun,
+    short_placements,
+    with_short_runs,
+)
+from drlpp.costs.workload import Workload
 from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -26,6 +35,7 @@ from drlpp.runtime.session.windows import measurement_of
 from drlpp.runtime.session.worker_session import WorkerSession
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.weight_policies import STASH
 from drlpp.specs.cluster import Cluster
 from drlpp.timeline.timeline import TimedAction
 
@@ -180,4 +190,21 @@ class ClusterSession(WorkerSession):
         profile = profile_of(short.captured, times)
         if short.captured is not self.captured:
             profile = profile.of_repeated_blocks(self.graph, short.alike)
-        return profile, cluster
+        return self._with_short_runs(profile, cluster, measuring), cluster
+
+    def _with_short_runs(
+        self, profile: Profile, cluster: Cluster, accelerators: Sequence[int]
+    ) -> Profile:
+        """Run a few pipelines of the whole, and add what they took longer than the profile says."""
+        precision = self.method.precision
+        method = Method()
+        if precision != method.precision:
+            # Autocast's copies of weights make all policies recompute that move them.
+            method = Method(policy=STASH.name, precision=precision)
+        runs = []
+        for placement in short_placements(profile, accelerators):
+            found = self.measure(placement, SHORT_MINIBATCHES, method)
+            if isinstance(found, Measurement):
+                runs.append(ShortRun(placement, found))
+        self.timeline = ()
+        return with_short_runs(profile, Workload.of(profile, method), cluster, runs, self._note)

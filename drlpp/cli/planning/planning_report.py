@@ -116,7 +116,11 @@ def _simulated(plan: Plan, proposal: Proposal | None) -> Iterator[str]:
         return
     seconds, bound = proposal.seconds_per_minibatch, plan.prediction.seconds_per_minibatch
     above = f", {max(seconds / bound - 1, 0):.1%} above the rule's bound" if bound else ""
-    yield f"simulated: {seconds_text(seconds)} per minibatch in steady state{above}"
+    workload = plan.problem.workload
+    longer = workload.run_factors([len(s.accelerators) for s in plan.placement.stages])
+    spread = max(factors.spread for factors in longer)
+    error = f" ± {spread:.0%}" if spread else ""
+    yield f"simulated: {seconds_text(seconds)}{error} per minibatch in steady state{above}"
     if proposal.depth.steadiness < 1:
         yield (
             "(no period was found: over a long window, in which the fastest worker took "

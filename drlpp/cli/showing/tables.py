@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import singledispatch
 
 from rich.console import Group, RenderableType
@@ -138,9 +138,23 @@ def _(profile: Profile) -> RenderableType:
         "in addition",
         f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
         f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
+        *_short_runs_text(profile),
         *shared_weights(graph),
         f"graph {graph.fingerprint}",
     )
+
+
+def _short_runs_text(profile: Profile) -> Iterator[str]:
+    """Tell what short runs took longer than operators alone."""
+    for where, factors in (
+        ("in a pipeline", profile.in_pipeline),
+        ("on replicas", profile.replicated),
+    ):
+        if factors is not None:
+            yield (
+                f"{where} passes take {factors.passes:.2f} times as long, and the whole "
+                f"{factors.seconds:.2f} (± {factors.spread:.0%}), as short runs show"
+            )
 
 
 def _spread_text(seconds: float, spread: float) -> str:

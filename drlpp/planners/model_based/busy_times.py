@@ -1,7 +1,8 @@
 """How long workers were busy, as they were measured, with what was declared of their work.
 
 CPU workers that share cores are busy for longer than their work takes. Their busy times are
-divided by what the simulator says of that, with the costs as they were declared.
+divided by what the simulator says of that, with the costs as they were declared. So they are by
+what short runs took longer than operators alone, which the simulator multiplies with again.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def busy_times(
     overhead = workload.microbatches * (
         workload.forward_overhead_seconds + workload.backward_overhead_seconds
     )
+    longer = workload.run_factors([len(s.accelerators) for s in candidate.placement.stages])
     for usage in measurement.workers:
         if usage.busy_seconds <= 0:
             continue
@@ -80,7 +82,7 @@ def busy_times(
             passes=workload.microbatches,
             parameter_seconds=max(float(extra), 0.0),
             accelerator=usage.worker,
-            seconds=seconds / stretch.get(usage.worker, 1.0),
+            seconds=seconds / stretch.get(usage.worker, 1.0) / longer[usage.stage].passes,
             noise=math.hypot(noise, uneven),
         )
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from drlpp.costs.profile import Profile
+from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
@@ -200,6 +200,25 @@ def test_sharing_cores_is_not_taken_for_work() -> None:
                 found = fitted.workload.seconds[chosen].sum() / fitted.cluster.speeds[accelerator]
                 wanted = calibration.workload.seconds[chosen].sum()
                 assert found == pytest.approx(wanted, rel=0.08)
+
+
+def test_what_short_runs_took_longer_is_not_taken_for_operators() -> None:
+    profile = generate("chain", 12, 4).model_copy(
+        update={
+            "in_pipeline": RunFactors(passes=1.3, seconds=1.3),
+            "replicated": RunFactors(passes=1.1, seconds=1.1),
+        }
+    )
+    cluster = local_cluster(4, LINK)
+    truth = SimulatedCluster(profile, cluster)
+    calibration = Calibration(Workload.of(profile), cluster)
+    for placement in random_placements(calibration.workload, cluster, 12):
+        calibration.observe(Candidate(placement, Method()), measure(truth, placement))
+
+    fitted = calibration.fit()
+    seconds = fitted.workload.seconds / calibration.workload.seconds
+    assert seconds == pytest.approx(numpy.ones(12), rel=0.05)
+    assert fitted.cluster.speeds == pytest.approx(cluster.speeds, rel=0.05)
 
 
 def test_memory_limits_become_those_of_the_formula() -> None:

@@ -1,0 +1,148 @@
+"""What short runs of a pipeline say that its operators alone do not.
+
+A profile times passes with nothing around them. In a pipeline they take longer: activations of
+several minibatches are in memory, other workers and the sums of replicas use the same caches and
+threads, messages are packed and unpacked; and since no two passes take the same time, even the
+busiest worker waits now and then. No part of the profile has this, so a few short runs of the whole
+tell it, as factors of what is predicted: one for stages of a pipeline, and one for replicas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from statistics import fmean, stdev
+
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.profile import Profile, RunFactors
+from drlpp.costs.workload import Workload
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement, Stage
+from drlpp.specs.cluster import Cluster
+
+SHORT_MINIBATCHES = 8
+"""Of a short run, after its warm-up."""
+
+MOST = 2.0
+"""A factor beyond it is no pipeline's: something else computes on this machine."""
+
+
+def short_placements(profile: Profile, accelerators: Sequence[int]) -> Iterator[Placement]:
+    """Yield what to run: a straight pipeline on all accelerators, one on two, and replicas on all.
+
+    Pipelines are cut where each stage has about the same seconds. There is nothing to run on a
+    single accelerator.
+    """
+    operators = len(profile.graph)
+    for stages in dict.fromkeys((len(accelerators), 2)):
+        if 1 < stages <= min(operators, len(accelerators)):
+            yield _straight(profile.seconds, accelerators[:stages])
+    if len(accelerators) > 1:
+        whole = Stage(operators=tuple(range(operators)), accelerators=tuple(accelerators))
+        yield Placement(stages=(whole,))
+
+
+def _straight(seconds: Sequence[float], accelerators: Sequence[int]) -> Placement:
+    """Cut operators into consecutive runs of about the same seconds, one or more in each."""
+    stages, sums = len(accelerators), list(accumulate(seconds))
+    ends = [0]
+    for number in range(1, stages):
+        share = sums[-1] * number / stages
+        nearest = min(range(len(sums)), key=lambda op: abs(sums[op] - share)) + 1
+        ends.append(min(max(nearest, ends[-1] + 1), len(sums) - stages + number))
+    ends.append(len(sums))
+    return Placement(
+        stages=tuple(
+            Stage(operators=tuple(range(begin, end)), accelerators=(accelerator,))
+            for accelerator, (begin, end) in zip(accelerators, pairwise(ends), strict=True)
+        )
+    )
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """A placement that ran, and what was measured."""
+
+    placement: Placement
+    measurement: Measurement
+
+
+def with_short_runs(
+    profile: Profile,
+    workload: Workload,
+    cluster: Cluster,
+    runs: Iterable[ShortRun],
+    note: Callable[[str], None],
+) -> Profile:
+    """Return the profile with the factors that some runs show.
+
+    Args:
+        profile: of operators.
+        workload: of it, under the method of the runs.
+        cluster: that they ran on.
+        runs: of :func:`short_placements`; those that failed are left out, and what no run tells
+            stays unknown.
+        note: called with a line if a factor cannot be believed, which is left out.
+    """
+    found: dict[str, list[_Seen]] = {"in_pipeline": [], "replicated": []}
+    for run in runs:
+        kind = "in_pipeline" if len(run.placement.stages) > 1 else "replicated"
+        found[kind].append(_Seen.of(workload, cluster, run))
+    factors = {kind: _factors(seen) for kind, seen in found.items() if seen}
+    usable = {kind: one for kind, one in factors.items() if one.seconds <= MOST}
+    if len(usable) < len(factors):
+        largest = max(one.seconds for one in factors.values())
+        note(
+            f"short pipelines took {largest:.1f} times as long as their operators alone, so "
+            "something else seems to compute here; predictions leave that out"
+        )
+    return profile.model_copy(update=usable)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Of one run, relative to what was predicted: what every worker computed, and the whole."""
+
+    passes: tuple[float, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, workload: Workload, cluster: Cluster, run: ShortRun) -> _Seen:
+        predicted, measured = predict(workload, cluster, run.placement), run.measurement
+        passes = []
+        for usage in measured.workers:
+            stage = predicted.stages[usage.stage]
+            # The slowest accelerator of a stage rules what is predicted for it.
+            slowest = min(cluster.speeds[accelerator] for accelerator in stage.accelerators)
+            expected = stage.compute_seconds * slowest / cluster.speeds[usage.worker]
+            busy = usage.busy_seconds / measured.minibatches
+            if expected > 0 and busy > 0:
+                passes.append(busy / expected)
+        # Where messages rule, the whole says nothing of passes.
+        by_stages = max(s.compute_seconds + s.all_reduce_left_seconds for s in predicted.stages)
+        whole = fmean(passes) if passes else 1.0
+        if 0 < predicted.seconds_per_minibatch <= by_stages:
+            whole = measured.seconds_per_minibatch / predicted.seconds_per_minibatch
+        return cls(tuple(passes), whole)
+
+
+def _factors(seen: Sequence[_Seen]) -> RunFactors:
+    """Return means of logarithms, at least 1; the spread is that of workers and runs together."""
+
+    def middle(values: Sequence[float]) -> float:
+        return math.exp(fmean(map(math.log, values))) if values else 1.0
+
+    passes = [value for run in seen for value in run.passes]
+    wholes = [run.seconds for run in seen]
+    around = [math.log(value / middle(run.passes)) for run in seen for value in run.passes]
+    between = [math.log(value) for value in wholes]
+    spread = math.hypot(
+        stdev(around) if len(around) > 1 else 0.0, stdev(between) if len(between) > 1 else 0.0
+    )
+    return RunFactors(
+        passes=max(middle(passes), 1.0),
+        seconds=max(middle(wholes), middle(passes), 1.0),
+        spread=spread,
+    )

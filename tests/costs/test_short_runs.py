@@ -1,0 +1,117 @@
+"""Factors from short runs, against simulated clusters whose factors are known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drlpp.costs.profile import Profile, RunFactors
+from drlpp.costs.short_runs import MOST, ShortRun, short_placements, with_short_runs
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Measurement
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.method import Method
+from drlpp.simulator import SimulatedCluster, simulate
+from drlpp.specs.cluster import Link, local_cluster
+
+LINK = Link(bandwidth_bytes_per_second=1e11)
+
+
+def run_on(true: Profile, accelerators: int, link: Link = LINK) -> tuple[Profile, list[str]]:
+    """What short runs on a cluster with these true costs say of the operators' costs alone."""
+    declared = true.model_copy(update={"in_pipeline": None, "replicated": None})
+    cluster = local_cluster(accelerators, link)
+    runs, notes = [], list[str]()
+    for placement in short_placements(declared, range(accelerators)):
+        found = SimulatedCluster(true, cluster).measure(placement, 8)
+        assert isinstance(found, Measurement)
+        runs.append(ShortRun(placement, found))
+    return with_short_runs(declared, Workload.of(declared), cluster, runs, notes.append), notes
+
+
+@given(
+    family=st.sampled_from(list(FAMILIES)),
+    operators=st.integers(1, 30),
+    accelerators=st.integers(1, 6),
+)
+def test_short_runs_use_all_accelerators_in_each_way(
+    family: str, operators: int, accelerators: int
+) -> None:
+    profile = generate(family, operators, seed=1)
+    placements = list(short_placements(profile, range(accelerators)))
+    shapes = [[len(stage.accelerators) for stage in one.stages] for one in placements]
+    count = len(profile.graph)
+    expected = [
+        [1] * stages
+        for stages in dict.fromkeys((accelerators, 2))
+        if 1 < stages <= min(accelerators, count)
+    ]
+    assert shapes == expected + [[accelerators]] * (accelerators > 1)
+    for placement in placements:
+        ExecutionPlan.of(Candidate(placement, Method()), profile.graph, accelerators)
+
+
+def test_factors_are_found_again() -> None:
+    true = generate("chain", 24, seed=3).model_copy(
+        update={
+            "in_pipeline": RunFactors(passes=1.3, seconds=1.3),
+            "replicated": RunFactors(passes=1.1, seconds=1.1),
+        }
+    )
+    found, notes = run_on(true, 4)
+    assert found.in_pipeline is not None
+    assert found.replicated is not None
+    assert found.in_pipeline.passes == pytest.approx(1.3, rel=0.02)
+    assert found.in_pipeline.seconds == pytest.approx(1.3, rel=0.02)
+    assert found.replicated.seconds == pytest.approx(1.1, rel=0.02)
+    assert not notes
+
+
+def test_what_a_slow_link_takes_is_not_taken_for_passes() -> None:
+    true = generate("chain", 24, seed=3)
+    found, _ = run_on(true, 4, Link(bandwidth_bytes_per_second=1e6))
+    assert found.in_pipeline is not None
+    assert found.in_pipeline.seconds == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_factor_beyond_what_a_pipeline_can_do_is_left_out_and_said() -> None:
+    busy = RunFactors(passes=3 * MOST, seconds=3 * MOST)
+    found, notes = run_on(generate("chain", 24, seed=3).model_copy(update={"in_pipeline": busy}), 4)
+    assert found.in_pipeline is None
+    assert found.replicated is not None
+    assert len(notes) == 1
+    assert "6.0 times as long" in notes[0]
+
+
+def test_nothing_is_known_of_a_single_accelerator() -> None:
+    found, notes = run_on(generate("chain", 8, seed=0), 1)
+    assert found.in_pipeline is None
+    assert found.replicated is None
+    assert not notes
+
+
+@given(seed=st.integers(0, 50), passes=st.floats(1, 1.5), replicas=st.floats(1, 1.5))
+def test_the_simulator_takes_that_much_longer_and_the_rule_stays_a_bound(
+    seed: int, passes: float, replicas: float
+) -> None:
+    plain = generate("layered", 12, seed=seed)
+    longer = plain.model_copy(
+        update={
+            "in_pipeline": RunFactors(seconds=passes),
+            "replicated": RunFactors(seconds=replicas),
+        }
+    )
+    cluster = local_cluster(4, LINK)
+    for placement in short_placements(plain, range(4)):
+        before, after = (
+            simulate(Workload.of(profile), cluster, placement).seconds_per_minibatch
+            for profile in (plain, longer)
+        )
+        factor = passes if len(placement.stages) > 1 else replicas
+        assert before * (1 - 1e-9) <= after <= before * factor * (1 + 1e-9)
+        rule = PlanningProblem(Workload.of(longer), cluster).predict(placement)
+        assert after >= rule.seconds_per_minibatch * (1 - 1e-9)
