@@ -18,19 +18,30 @@ END = "<!-- end of accuracy -->"
 
 @dataclass(frozen=True)
 class Prediction:
-    """A placement: seconds per minibatch as measured, simulated, and by the planners' rule."""
+    """A placement: seconds per minibatch as measured, simulated, and by the planners' rule.
+
+    ``alone`` is simulated without what short runs said; ``spread`` is the error bar that is printed
+    with ``simulated``, relative.
+    """
 
     model: str
     configuration: str
     branching: bool
     measured: float
     simulated: float
+    alone: float
     by_rule: float
+    spread: float
 
     @property
     def error(self) -> float:
         """Of the simulator, relative to what was measured; negative if it is too fast."""
         return self.simulated / self.measured - 1
+
+    @property
+    def alone_error(self) -> float:
+        """Without short runs, relative to what was measured; negative if it is too fast."""
+        return self.alone / self.measured - 1
 
     @property
     def rule_error(self) -> float:
@@ -48,6 +59,8 @@ def each(predictions: Sequence[Prediction]) -> DataFrame:
             "measured": seconds_text(p.measured),
             "simulated": seconds_text(p.simulated),
             "error": f"{p.error:+.1%}",
+            "error bar": f"± {p.spread:.1%}",
+            "error of operators alone": f"{p.alone_error:+.1%}",
             "rule": seconds_text(p.by_rule),
             "error of it": f"{p.rule_error:+.1%}",
         }
@@ -59,7 +72,9 @@ def summary(predictions: Sequence[Prediction]) -> DataFrame:
     """Return errors and correlations of every model, and of all."""
     found = DataFrame(predictions)
     found["error"] = found.simulated / found.measured - 1
+    found["alone_error"] = found.alone / found.measured - 1
     found["rule_error"] = found.by_rule / found.measured - 1
+    found["within"] = found.error.abs() <= 2 * found.spread
     groups = dict(iter(found.groupby("model", sort=False)))
     if len(groups) > 1:
         groups["all"] = found
@@ -70,6 +85,8 @@ def summary(predictions: Sequence[Prediction]) -> DataFrame:
             "replicated": str(sum(set(c.split("-")) != {"1"} for c in group.configuration)),
             "branching": str(group.branching.sum()),
             "median error": f"{group.error.abs().median():.1%}",
+            "operators alone": f"{group.alone_error.abs().median():.1%}",
+            "within two error bars": f"{group.within.mean():.0%}",
             "worst": f"{max(group.error, key=abs):+.1%}",
             "correlation": f"{group.measured.corr(group.simulated):.3f}",
             "rank correlation": f"{group.measured.corr(group.simulated, 'spearman'):.3f}",
