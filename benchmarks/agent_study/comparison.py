@@ -17,31 +17,29 @@ Every run is appended to the results at once; what is there already is not run a
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import time
 import zlib
-from dataclasses import asdict
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
-from rich.progress import track
+from rich.progress import Progress
 
 from benchmarks import PROFILES
 from benchmarks.agent_study.instance import Instance, with_errors
 from benchmarks.agent_study.methods import METHODS, history_of, variant
 from benchmarks.agent_study.tables import BEGIN, END, Result, Task, report
-from benchmarks.options import DocumentOption
+from benchmarks.cells import Where, all_of, run_cells
+from benchmarks.options import ClusterOption, DocumentOption, ProcessesOption
 from benchmarks.report import write_between
+from benchmarks.results_file import read_results_of
 from drlpp.cli.command_line import build_console
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.io.documents import read_document
-from drlpp.io.json_lines import cut_off, read_lines
 from drlpp.specs.cluster import Link
 
 MODELS = (
@@ -56,6 +54,8 @@ MODELS = (
 )
 BRANCHING = tuple(family for family in FAMILIES if family != "chain")
 GENERATED = tuple(f"{family}-40-{seed}" for family in BRANCHING for seed in range(4))
+
+_CORES = os.cpu_count() or 1
 
 BUDGETS = (50, 100, 200, 400)
 FAST, SLOW = 1.25e9, 1.25e8
@@ -92,31 +92,41 @@ def main(
     large_for_all: Annotated[
         bool, typer.Option(help="Also run the slow learners on models of more than 100 operators.")
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    processes: ProcessesOption = _CORES,
+    cluster: ClusterOption = None,
     document: DocumentOption = None,
 ) -> None:
     """Run what is missing in the results, and report all of them."""
     console = build_console()
     chosen = [setting for setting in SETTINGS if _name(*setting) in settings.split(",")]
     tasks = [
-        Task(question, model, *setting, method, seed)
+        Task(
+            question=question,
+            model=model,
+            accelerators=accelerators,
+            bandwidth=bandwidth,
+            method=method,
+            seed=seed,
+        )
         for seed in range(seeds)
         for question in questions.split(",")
         for model in models.split(",")
-        for setting in chosen
+        for accelerators, bandwidth in chosen
         for method in (ABLATIONS if question == "ablation" else methods.split(","))
         if large_for_all or not (method in SLOW_METHODS and model in LARGE)
     ]
-    known = {result.task for result in read_results(results)}
-    missing = [task for task in tasks if task not in known]
-    results.parent.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("forkserver")
-    with context.Pool(workers, maxtasksperchild=20) as pool, results.open("a") as file:
-        done = pool.imap_unordered(run_task, missing)
-        for result in track(done, "running", total=len(missing), console=console):
-            file.write(json.dumps(asdict(result)) + "\n")
-            file.flush()
-    tables = report(read_results(results), BUDGETS)
+    wanted = all_of(tasks, attrgetter("task"))
+    with Progress(console=console) as progress:
+        bar = progress.add_task("running", total=len(wanted(read_results(results))))
+        found = run_cells(
+            run_task,
+            wanted,
+            results,
+            read_results,
+            Where(processes, cluster),
+            lambda _: progress.advance(bar),
+        )
+    tables = report(found, BUDGETS)
     console.print(tables, markup=False)
     if document is not None:
         write_between(document, BEGIN, END, tables)
@@ -127,22 +137,19 @@ def _name(accelerators: int, bandwidth: float) -> str:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return what was run so far, and remove a last line that was cut off while it was written."""
-    lines, rest = read_lines(path)
-    cut_off(path, rest)
-    return [Result(**json.loads(line)) for line in lines if line]
+    """Return what was run so far, as :func:`benchmarks.results_file.read_results_of` does."""
+    return read_results_of("benchmarks.agent_study", Result, path)
 
 
 def run_task(task: Task) -> Result:
     """Let a method spend the largest budget."""
-    torch.set_num_threads(1)
     instance = instance_of(task)
     begin = time.perf_counter()
     method = METHODS.get(task.method) or variant(task.method)
     history = history_of(method, instance, max(BUDGETS), task.seed)
     best = tuple(history[:budget][-1] for budget in BUDGETS)
     return Result(
-        **asdict(task),
+        **task.model_dump(),
         distinct=len(history),
         wall_seconds=time.perf_counter() - begin,
         best_seconds=best,

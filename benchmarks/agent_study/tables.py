@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
 
 from pandas import DataFrame, Series
 from scipy.stats import wilcoxon
 
 from benchmarks.report import markdown
+from drlpp.io.documents import Record
 
 BEGIN = "<!-- study: written by benchmarks.agent_study -->"
 END = "<!-- end of study -->"
@@ -18,8 +18,7 @@ _LOOK_AT = 200
 """Measurements after which ours is to be within 1%."""
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Record):
     """One run: a method on a model, with accelerators and a link."""
 
     question: str
@@ -30,7 +29,6 @@ class Task:
     seed: int
 
 
-@dataclass(frozen=True)
 class Result(Task):
     """The fastest after each budget; the optimum is the exact planner's with all costs known.
 
@@ -39,14 +37,14 @@ class Result(Task):
 
     distinct: int
     wall_seconds: float
-    best_seconds: Sequence[float]
+    best_seconds: tuple[float, ...]
     optimum_seconds: float
     planner_seconds: float
 
     @property
     def task(self) -> Task:
         """What was run."""
-        return Task(**{field.name: getattr(self, field.name) for field in fields(Task)})
+        return Task(**{name: getattr(self, name) for name in Task.model_fields})
 
 
 _INSTANCE = ["model", "accelerators", "bandwidth"]
@@ -55,7 +53,7 @@ _RUN = [*_INSTANCE, "seed"]
 
 def report(results: Sequence[Result], budgets: Sequence[int]) -> str:
     """Return all tables as Markdown."""
-    frame = DataFrame([asdict(result) | {"budget": list(budgets)} for result in results])
+    frame = DataFrame([result.model_dump() | {"budget": list(budgets)} for result in results])
     frame = frame.drop_duplicates(["question", "method", *_RUN], keep="last")
     # A line for every run and budget.
     frame = frame.explode(["best_seconds", "budget"]).astype({"best_seconds": float})

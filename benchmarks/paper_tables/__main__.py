@@ -20,7 +20,7 @@ from typing import Annotated
 import torch
 import typer
 
-from benchmarks.options import ClusterOption
+from benchmarks.options import WorkersClusterOption
 from benchmarks.paper_tables import drl_pp as drl_pp_table
 from benchmarks.paper_tables import pipedream as pipedream_table
 from benchmarks.paper_tables import pipemare as pipemare_table
@@ -67,7 +67,7 @@ def pipedream(
         float,
         typer.Option(help="Of each, in cores; 1 where control groups slow them down already."),
     ] = 0.4,
-    cluster: ClusterOption = None,
+    cluster: WorkersClusterOption = None,
     short: ShortOption = False,
     folder: FolderOption = RESULTS,
 ) -> None:

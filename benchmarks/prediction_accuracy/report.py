@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from benchmarks.report import markdown, write_between
+from drlpp.io.documents import Record
 from drlpp.io.formatting import seconds_text
 
 BEGIN = "<!-- accuracy: written by benchmarks.prediction_accuracy -->"
 END = "<!-- end of accuracy -->"
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Record):
     """A placement: seconds per minibatch as measured, simulated, and by the planners' rule.
 
     ``alone`` is simulated without what short runs said; ``spread`` is the error bar that is printed
@@ -70,7 +69,7 @@ def each(predictions: Sequence[Prediction]) -> DataFrame:
 
 def summary(predictions: Sequence[Prediction]) -> DataFrame:
     """Return errors and correlations of every model, and of all."""
-    found = DataFrame(predictions)
+    found = DataFrame([prediction.model_dump() for prediction in predictions])
     found["error"] = found.simulated / found.measured - 1
     found["alone_error"] = found.alone / found.measured - 1
     found["rule_error"] = found.by_rule / found.measured - 1

@@ -16,10 +16,12 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.cells import Where, run_cells
+from benchmarks.options import ClusterOption, ProcessesOption
 from benchmarks.report import write_between
 from benchmarks.samples_to_loss.methods import METHODS
 from benchmarks.samples_to_loss.report import BEGIN, END, samples_needed, section, studies
-from benchmarks.samples_to_loss.runs import Job, Result, read_results, run_all
+from benchmarks.samples_to_loss.runs import Job, Result, read_results, run_job
 from benchmarks.samples_to_loss.search import Progress
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.cli.command_line import build_console, run_program
@@ -54,7 +56,8 @@ def run(
     depth: Depths = None,
     method: Methods = None,
     minibatches: Count = None,
-    processes: Annotated[int, typer.Option(help="Runs at the same time.", min=1)] = 2,
+    processes: ProcessesOption = 2,
+    cluster: ClusterOption = None,
 ) -> None:
     """Make all runs that the file of results does not have yet."""
     console = build_console()
@@ -74,7 +77,7 @@ def run(
     def next_jobs(found: Sequence[Result]) -> list[Job]:
         return [job for study in chosen for job in Progress(study, found).next_jobs()]
 
-    run_all(next_jobs, results, processes, tell)
+    run_cells(run_job, next_jobs, results, read_results, Where(processes, cluster), tell)
     console.print(f"all is in {results}, after {time.monotonic() - started:.0f} s")
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import lru_cache
 from pathlib import Path
-
-import torch
 
 from benchmarks.deep_models import even_stages
 from benchmarks.learning.curves import minibatches_to, shuffled
@@ -20,7 +15,6 @@ from benchmarks.samples_to_loss.methods import METHODS
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.documents import Record
-from drlpp.io.json_lines import append
 from drlpp.runtime import Minibatches
 from drlpp.specs.data import Data
 
@@ -130,43 +124,6 @@ def _data(task: str) -> Data:
 @lru_cache(maxsize=2)
 def _captured(task: str, seed: int) -> CapturedModel:
     return capture(TASKS[task].model, seed=seed)
-
-
-def run_all(
-    next_jobs: Callable[[Sequence[Result]], Sequence[Job]],
-    path: Path,
-    processes: int,
-    tell: Callable[[Result], None],
-) -> None:
-    """Run jobs until none is left, and append every result to ``path`` as it comes.
-
-    Args:
-        next_jobs: gives the jobs that are wanted, from all results so far.
-        path: results, one in a line; made if there is none.
-        processes: that run jobs at the same time, one thread each.
-        tell: called with every new result.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    results = read_results(path)
-    running: dict[Future[Result], Job] = {}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
-        try:
-            while True:
-                for job in next_jobs(results):
-                    if job not in running.values():
-                        running[pool.submit(run_job, job)] = job
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    result = future.result()
-                    append(path, result)
-                    tell(result)
-                    results.append(result)
-                    del running[future]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def read_results(path: Path) -> list[Result]:

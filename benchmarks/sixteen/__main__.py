@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise, product
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
 import numpy
 import typer
 from pandas import DataFrame
-from rich.progress import track
+from rich.progress import Progress
 
-from benchmarks.options import DocumentOption, JsonOption
+from benchmarks.cells import Where, all_of, run_cells
+from benchmarks.options import ClusterOption, DocumentOption, JsonOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.results_file import read_results_of
 from benchmarks.sixteen.graphs import NAMES
 from benchmarks.sixteen.runs import Cell, Run, run
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.io.json_lines import append
 
 BEGIN = "<!-- sixteen: written by benchmarks.sixteen -->"
 END = "<!-- end of sixteen -->"
@@ -55,14 +57,13 @@ def main(
     budget: Annotated[int, typer.Option(min=1, help="Of measurements.")] = 48,
     starts: Annotated[int, typer.Option(min=0, help="Of the search for the best known.")] = 20,
     evaluations: Annotated[int, typer.Option(min=1, help="Of it from each.")] = 1000,
+    processes: ProcessesOption = 1,
+    cluster: ClusterOption = None,
     document: DocumentOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure one after the other in the simulator, and compare with the best known."""
     console = build_console()
-    results.parent.mkdir(parents=True, exist_ok=True)
-    done = read_results_of("benchmarks.sixteen", Run, results)
-    known = {one.cell for one in done}
     cells = [
         Cell(
             graph=graph,
@@ -78,11 +79,17 @@ def main(
             *(text.split(",") for text in (graphs, accelerators, bandwidths, declared, speeds))
         )
     ]
-    left = [cell for cell in cells if cell not in known]
-    for cell in track(left, "measuring", transient=True, console=console):
-        found = run(cell, budget, starts, evaluations)
-        append(results, found)
-        done.append(found)
+    wanted = all_of(cells, attrgetter("cell"))
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("measuring", total=len(wanted(read_runs(results))))
+        done = run_cells(
+            partial(run, budget=budget, starts=starts, evaluations=evaluations),
+            wanted,
+            results,
+            read_runs,
+            Where(processes, cluster),
+            lambda _: progress.advance(bar),
+        )
     if as_json:
         print(json.dumps([one.model_dump() for one in done], indent=1))
         return
@@ -96,6 +103,11 @@ def main(
     if document is not None:
         text = "\n\n".join([summary(done), *map(markdown, tables.values())])
         write_between(document, BEGIN, END, text)
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Return all runs in ``path``, as :func:`benchmarks.results_file.read_results_of` does."""
+    return read_results_of("benchmarks.sixteen", Run, path)
 
 
 def gaps(runs: list[Run]) -> DataFrame:

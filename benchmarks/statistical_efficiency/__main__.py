@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from benchmarks.cells import Where, all_of, run_cells
+from benchmarks.options import ClusterOption, ProcessesOption
 from benchmarks.report import write_between
 from benchmarks.statistical_efficiency.methods import METHODS
 from benchmarks.statistical_efficiency.report import BEGIN, END, summary
@@ -27,7 +30,7 @@ from benchmarks.statistical_efficiency.runs import (
     Result,
     best_rate,
     read_results,
-    run_jobs,
+    run_job,
     search_jobs,
     study_jobs,
 )
@@ -47,15 +50,18 @@ RATES: dict[tuple[str, str], float] = {
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 Results = Annotated[Path, typer.Option(help="File of results, one in a line.")]
-Processes = Annotated[int, typer.Option(help="Runs at the same time.", min=1)]
 DEFAULT_RESULTS = Path("runs/statistical-efficiency.jsonl")
 
 
 @app.command()
-def search(results: Results = DEFAULT_RESULTS, processes: Processes = 2) -> None:
+def search(
+    results: Results = DEFAULT_RESULTS,
+    processes: ProcessesOption = 2,
+    cluster: ClusterOption = None,
+) -> None:
     """Train GPipe with every learning rate and tell the best."""
     jobs = search_jobs()
-    _run(jobs, results, processes)
+    _run(jobs, results, Where(processes, cluster))
     found = [result for result in read_results(results) if result.job in jobs]
     console = build_console()
     for task, optimizer in RATES:
@@ -66,7 +72,8 @@ def search(results: Results = DEFAULT_RESULTS, processes: Processes = 2) -> None
 @app.command()
 def run(
     results: Results = DEFAULT_RESULTS,
-    processes: Processes = 2,
+    processes: ProcessesOption = 2,
+    cluster: ClusterOption = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Only this method; may be repeated.")
     ] = None,
@@ -78,7 +85,8 @@ def run(
     for name in method or ():
         if name not in METHODS:
             raise InvalidInput(f"method {name!r} is unknown; there are {', '.join(METHODS)}")
-    _run(study_jobs(RATES, method or METHODS, seeds=SEEDS[:seeds]), results, processes)
+    jobs = study_jobs(RATES, method or METHODS, seeds=SEEDS[:seeds])
+    _run(jobs, results, Where(processes, cluster))
 
 
 @app.command()
@@ -94,7 +102,7 @@ def report(
     write_between(document, BEGIN, END, report_text(found))
 
 
-def _run(jobs: Sequence[Job], results: Path, processes: int) -> None:
+def _run(jobs: Sequence[Job], results: Path, where: Where) -> None:
     console = build_console()
     started = time.monotonic()
 
@@ -106,7 +114,10 @@ def _run(jobs: Sequence[Job], results: Path, processes: int) -> None:
             f"in {result.seconds:.0f} s"
         )
 
-    run_jobs(jobs, results, processes, tell)
+    # Those that share a captured model follow each other.
+    ordered = sorted(jobs, key=lambda job: (job.seed, job.task, job.method))
+    wanted = all_of(ordered, attrgetter("job"))
+    run_cells(run_job, wanted, results, read_results, where, tell)
     console.print(f"{len(jobs)} runs are in {results}, after {time.monotonic() - started:.0f} s")
 
 

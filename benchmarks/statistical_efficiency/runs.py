@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from benchmarks.statistical_efficiency.methods import METHODS
 from benchmarks.statistical_efficiency.tasks import BATCH_SIZE, TASKS
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.documents import Record
-from drlpp.io.json_lines import append
 from drlpp.runtime import Minibatches, run_reference
 from drlpp.specs.data import Data
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -204,37 +201,6 @@ def _evaluate(
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def run_jobs(
-    jobs: Sequence[Job], path: Path, processes: int, tell: Callable[[Result], None]
-) -> None:
-    """Run what ``path`` does not have yet, and append every result as it comes.
-
-    Args:
-        jobs: runs that are wanted.
-        path: results, one in a line; made if there is none.
-        processes: that run jobs at the same time, one thread each.
-        tell: called with every new result.
-    """
-    done = {result.job for result in read_results(path)}
-    # Jobs that share a captured model follow each other.
-    waiting = sorted(
-        (job for job in jobs if job not in done), key=lambda job: (job.seed, job.task, job.method)
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pool = ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)
-    )
-    with pool:
-        try:
-            for future in as_completed([pool.submit(run_job, job) for job in waiting]):
-                result = future.result()
-                append(path, result)
-                tell(result)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def read_results(path: Path) -> list[Result]:

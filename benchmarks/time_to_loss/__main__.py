@@ -17,7 +17,7 @@ import typer
 
 from benchmarks.learning.race_tasks import TASKS, RaceTask, race_name
 from benchmarks.learning.samples_needed import SamplesNeeded
-from benchmarks.options import ClusterOption, DocumentOption
+from benchmarks.options import DocumentOption, WorkersClusterOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.results_file import read_results_of
 from benchmarks.time_to_loss import losses as live
@@ -68,7 +68,7 @@ def race(
         bool, typer.Option(help="End who falls behind; else all train to the target.")
     ] = False,
     optimizer: Annotated[str, typer.Option(help="Its name.")] = "adamw",
-    cluster: ClusterOption = None,
+    cluster: WorkersClusterOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder; else races/TASK-WORKERS.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the race in --out.")] = False,
 ) -> None:
@@ -94,7 +94,7 @@ def seconds(
     links: Annotated[str, typer.Option(help="What lies between the workers, in words.")] = "fast",
     rounds: Annotated[int, typer.Option(min=1, help="In which all take turns.")] = 3,
     minibatches: Annotated[int, typer.Option(min=4, help="Of a measurement.")] = 30,
-    cluster: ClusterOption = None,
+    cluster: WorkersClusterOption = None,
     results: Speeds = DEFAULT_SPEEDS,
 ) -> None:
     """Measure seconds per minibatch of everybody who would take part in the race."""

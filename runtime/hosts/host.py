@@ -90,6 +90,15 @@ class WorkerHost(ABC):
         """
         return False
 
+    def rejoin(self) -> None:
+        """Be asked for everything again, after workers that were given up have returned.
+
+        None of the host's workers run then, and it has no files.
+
+        Raises:
+            HostLost: the machine does not answer after all.
+        """
+
     @abstractmethod
     def send(self, worker: int, command: Command) -> None:
         """Give a worker a command; if it is dead, an event says so."""

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from drlpp.errors import DRLPPError, HostLost, InvalidCluster, InvalidInput
-from drlpp.runtime.hosts.host_keeper import HostFacts, machine_identity
+from drlpp.runtime.hosts.host_keeper import machine_identity
 from drlpp.runtime.hosts.ray_actor import GROUPS, host_actor
-from drlpp.runtime.hosts.ray_host import RayHost, reason_of
+from drlpp.runtime.hosts.ray_host import Contact, RayHost
+from drlpp.runtime.hosts.ray_line import reason_of
 from drlpp.runtime.hosts.ray_nodes import (
     HostPlan,
     RayNode,
+    found_again,
     in_order,
     in_turn,
     kind_of_accelerators,
@@ -108,6 +112,16 @@ def accelerators_of_cluster(address: str, *, gpus: bool = True) -> int:
     return sum(node.resources[kind] for node in nodes)
 
 
+@dataclass
+class _Place:
+    """Where a host of a session is: its plan, the bundle of a group that is its, and its actor."""
+
+    plan: HostPlan
+    group: PlacementGroup
+    bundle: int
+    actor: Any
+
+
 class RayHosts:
     """The hosts of one session, which have their accelerators to themselves until :meth:`close`.
 
@@ -121,7 +135,7 @@ class RayHosts:
 
     Attributes:
         hosts: in the order of their workers.
-        facts: what each has said of itself.
+        facts: what each said of itself when the session began.
 
     Raises:
         InvalidInput: the cluster has not what is wanted, or other versions.
@@ -140,22 +154,36 @@ class RayHosts:
     ) -> None:
         connect(address)
         self._limits = limits
+        self._folder = folder
         self._closed = threading.Event()
         self._head_is_lost = False
         client = address.startswith(_CLIENT)
         self._head = address.removeprefix(_CLIENT) if client else _gcs_address()
-        self._group: PlacementGroup | None = None
+        self._groups: list[PlacementGroup] = []
         self._actors: list[Any] = []
+        self._refused: set[str] = set()
         self.hosts: list[RayHost] = []
-        self.facts: list[HostFacts] = []
         try:
             plans = self._planned(workers, description, gpus)
-            self._actors = self._started(plans)
-            self._check_versions(plans)
-            self._open(plans, folder)
+            self._places = self._started(plans)
+            contacts = self._opened(self._places)
         except BaseException:
             self.close()
             raise
+        self.facts = [contact.facts for contact in contacts]
+        self.hosts = [
+            RayHost(
+                contact,
+                plan.workers,
+                plan.name,
+                folder,
+                machine_identity(),
+                limits,
+                self._blame,
+                partial(self._sought, number),
+            )
+            for number, (plan, contact) in enumerate(zip(plans, contacts, strict=True))
+        ]
         threading.Thread(target=self._watch_head, daemon=True).start()
 
     def close(self) -> None:
@@ -173,9 +201,9 @@ class RayHosts:
         for actor in self._actors:
             with suppress(Exception):
                 ray.kill(actor)
-        if self._group is not None:
+        for group in self._groups:
             with suppress(Exception):
-                remove_placement_group(self._group)
+                remove_placement_group(group)
 
     def _planned(
         self, workers: int | None, description: Cluster | None, gpus: bool
@@ -193,86 +221,120 @@ class RayHosts:
                     raise
             time.sleep(_POLL_SECONDS)
 
-    def _started(self, plans: Sequence[HostPlan]) -> list[Any]:
+    def _started(self, plans: Sequence[HostPlan]) -> list[_Place]:
         """Reserve the accelerators, all or none, and start an actor on every host."""
-        self._group = placement_group(
+        group = placement_group(
             [{plan.kind: len(plan.workers)} for plan in plans],
             bundle_label_selector=[{"ray.io/node-id": plan.node.identity} for plan in plans],
         )
-        if not self._group.wait(self._limits.gathering_seconds):
+        self._groups.append(group)
+        if not group.wait(self._limits.gathering_seconds):
+            remove_placement_group(group)
             raise InvalidCluster(
                 "another program or session has accelerators of the Ray cluster that are wanted: "
                 + ", ".join(f"{len(p.workers)} {p.kind}s of {p.node.address}" for p in plans)
                 + "; end it, or ask for fewer workers"
             )
+        return [
+            _Place(plan, group, bundle, self._actor(plan, group, bundle))
+            for bundle, plan in enumerate(plans)
+        ]
+
+    def _actor(self, plan: HostPlan, group: PlacementGroup, bundle: int) -> Any:
         # Its types know nothing of groups.
         remote: Any = ray.remote
-        actor = remote(concurrency_groups=GROUPS)(host_actor())
-        return [
-            actor.options(
-                max_restarts=0,
-                max_task_retries=0,
-                num_cpus=len(plan.workers) if plan.kind == "CPU" else 0,
-                num_gpus=len(plan.workers) if plan.kind == "GPU" else 0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, number),
-            ).remote()
-            for number, plan in enumerate(plans)
-        ]
+        actor = remote(concurrency_groups=GROUPS)(host_actor()).options(
+            max_restarts=0,
+            max_task_retries=0,
+            num_cpus=len(plan.workers) if plan.kind == "CPU" else 0,
+            num_gpus=len(plan.workers) if plan.kind == "GPU" else 0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle),
+        )
+        self._actors.append(actor.remote())
+        return self._actors[-1]
 
-    def _check_versions(self, plans: Sequence[HostPlan]) -> None:
+    def _opened(self, places: Sequence[_Place]) -> list[Contact]:
+        """Let the actors begin, after their versions have been compared with those here."""
         ours = host_actor()().versions()
-        asked = [actor.versions.remote() for actor in self._actors]
-        for plan, theirs in zip(plans, self._answers(plans, asked), strict=True):
+        asked = [place.actor.versions.remote() for place in places]
+        for place, theirs in zip(places, self._answers(places, asked), strict=True):
             if theirs != ours:
                 raise InvalidInput(
-                    f"host {plan.name} has {theirs}, and this one {ours}; install the same "
+                    f"host {place.plan.name} has {theirs}, and this one {ours}; install the same "
                     "versions on all hosts"
                 )
-
-    def _open(self, plans: Sequence[HostPlan], folder: Path) -> None:
         here = ray.get_runtime_context().get_node_id()
         asked = [
-            actor.open.remote(
-                plan.workers,
-                plan.name,
-                plan.node.address,
+            place.actor.open.remote(
+                place.plan.workers,
+                place.plan.name,
+                place.plan.node.address,
                 # Only where the controller's own files are those of the host.
-                str(folder) if plan.node.identity == here and folder.exists() else None,
+                str(self._folder)
+                if place.plan.node.identity == here and self._folder.exists()
+                else None,
                 self._limits,
             )
-            for plan, actor in zip(plans, self._actors, strict=True)
+            for place in places
         ]
-        self.facts = self._answers(plans, asked)
-        machine = machine_identity()
-        for plan, actor, facts in zip(plans, self._actors, self.facts, strict=True):
-            self.hosts.append(
-                RayHost(
-                    actor,
-                    facts,
-                    plan.workers,
-                    plan.name,
-                    plan.node.address,
-                    folder,
-                    machine,
-                    self._limits,
-                    self._blame,
-                )
-            )
+        return [
+            Contact(place.actor, facts, place.plan.node.address)
+            for place, facts in zip(places, self._answers(places, asked), strict=True)
+        ]
 
-    def _answers(self, plans: Sequence[HostPlan], asked: Sequence[Any]) -> list[Any]:
+    def _answers(self, places: Sequence[_Place], asked: Sequence[Any]) -> list[Any]:
         found = []
-        for plan, reference in zip(plans, asked, strict=True):
-            limit = self._limits.host_start_seconds
+        for place, reference in zip(places, asked, strict=True):
+            name, limit = place.plan.name, self._limits.host_start_seconds
             try:
                 answer = ray.get(reference, timeout=limit)
             except GetTimeoutError:
-                raise HostLost(f"host {plan.name} has not begun within {limit:.0f} s") from None
+                raise HostLost(f"host {name} has not begun within {limit:.0f} s") from None
             except RayError as error:
-                raise HostLost(f"host {plan.name} cannot begin: {reason_of(error)}") from None
+                raise HostLost(f"host {name} cannot begin: {reason_of(error)}") from None
             if isinstance(answer, DRLPPError):
-                raise type(answer)(f"host {plan.name}: {answer}")
+                raise type(answer)(f"host {name}: {answer}")
             found.append(answer)
         return found
+
+    def _sought(self, number: int) -> Contact | None:
+        """Look once for where a lost host can be again, and start an actor there.
+
+        Its own node, where that is alive, else one that is no other host's: the machine that was
+        started again, or one that has joined.
+        """
+        lost = self._places[number]
+        with suppress(Exception):
+            # It may only have been cut off, and keep what it had.
+            ray.kill(lost.actor)
+        taken = {place.plan.node.identity for place in self._places if place is not lost}
+        nodes = [n for n in nodes_of_cluster() if n.identity not in taken | self._refused]
+        plan = found_again(lost.plan, nodes)
+        if plan is None:
+            return None
+        if plan.node.identity == lost.plan.node.identity:
+            place = replace(lost, plan=plan, actor=self._actor(plan, lost.group, lost.bundle))
+        else:
+            try:
+                (place,) = self._started([plan])
+            except InvalidCluster:
+                return None
+        try:
+            (contact,) = self._opened([place])
+        except InvalidInput:
+            self._refused.add(plan.node.identity)
+        except HostLost:
+            # Gone again; it is looked for once more.
+            pass
+        else:
+            self._places[number] = place
+            if self._closed.is_set():
+                self._give_back()
+            return contact
+        ray.kill(place.actor)
+        if place.group is not lost.group:
+            remove_placement_group(place.group)
+        return None
 
     def _watch_head(self) -> None:
         """Notice that the head has ended, before Ray ends this program for it without a word."""

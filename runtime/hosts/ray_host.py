@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from multiprocessing import Pipe
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
+from ray.exceptions import RayError
 
-from drlpp.errors import DRLPPError, HostLost, StorageFailure
+from drlpp.errors import HostLost, StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
-from drlpp.runtime.hosts.host_keeper import HostFacts, Report
+from drlpp.runtime.hosts.host_keeper import HostFacts
+from drlpp.runtime.hosts.ray_line import ActorLine
 from drlpp.runtime.ipc.commands import Command, RunResult
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, chunks_of, write_chunk
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
@@ -28,70 +25,75 @@ from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 
 _CLOCK_READINGS = 5
 _CHUNKS_ON_THEIR_WAY = 4
-_LOOK_SECONDS = 0.5
 _SHORT_SECONDS = 2.0
 """For the last order to a host that is lost already."""
+_SEEK_SECONDS = 0.5
+"""Between two looks for where a lost host could be again."""
 
 
-Call = Callable[[], Any]
-"""What makes Ray do something, and returns its reference to the answer."""
+@dataclass(frozen=True)
+class Contact:
+    """The actor of a host, open.
+
+    Attributes:
+        actor: :mod:`drlpp.runtime.hosts.ray_actor`.
+        facts: what it said when it was opened.
+        address: where other hosts reach its workers.
+    """
+
+    actor: Any
+    facts: HostFacts
+    address: str
 
 
 class RayHost(WorkerHost):
     """The workers of one host's actor.
 
-    A thread asks for its events all the time. So each side knows that the other lives: a host that
-    says nothing for ``host_silence_seconds`` is lost. Another thread calls Ray for all else, since
-    Ray may wait for ever where its own processes have ended. Times in results are turned into those
-    of this machine's clock.
+    Times in results are turned into those of this machine's clock. After it was lost, and somebody
+    has asked whether it has returned, a thread looks for another actor to keep the workers; they
+    and their host keep their numbers and name, wherever that is.
 
     Args:
-        actor: of the host (:mod:`drlpp.runtime.hosts.ray_actor`), open.
-        facts: what it said then.
+        contact: to its actor.
         workers: their numbers.
         name: of the host.
-        address: where other hosts reach it.
         folder: of the session on this machine; what is fetched is put there.
         machine: this one's identity.
         limits: how long to wait for it.
         blame: returns what a host is lost by, if that is known better, given what it seems to be.
+        seek: looks once for another actor, and returns None if there is none; may take long.
     """
 
     def __init__(
         self,
-        actor: Any,
-        facts: HostFacts,
+        contact: Contact,
         workers: Sequence[int],
         name: str,
-        address: str,
         folder: Path,
         machine: str,
         limits: TimeLimits = DEFAULT_TIME_LIMITS,
         blame: Callable[[str], str] = str,
+        seek: Callable[[], Contact | None] = lambda: None,
     ) -> None:
         self.workers = tuple(workers)
         self.name = name
-        self.address = address
-        self._actor = actor
         self._folder = folder
+        self._machine = machine
         self._limits = limits
         self._blame = blame
-        self._shares_folder = facts.folder == str(folder)
-        self._shares_clock = facts.machine == machine
-        self._orders = 0
+        self._seek = seek
         self._generation = 0
         self._process_ids: list[int] = []
         self._starting: Future[Any] = Future()
-        self._calls: queue.SimpleQueue[tuple[Call, Future[Any]]] = queue.SimpleQueue()
-        self._arrived: deque[Report] = deque()
-        self._lost: HostLost | None = None
+        self._again: Future[Contact] | None = None
         self._closed = False
-        # Something to read where there are events: what waits for workers of this machine waits
-        # for files, not for objects of Ray.
-        self._news, self._tell = Pipe(duplex=False)
-        self._listening = threading.Thread(target=self._listen, daemon=True)
-        for thread in (self._listening, threading.Thread(target=self._call_ray, daemon=True)):
-            thread.start()
+        self._connect(contact)
+
+    def _connect(self, contact: Contact) -> None:
+        self.address = contact.address
+        self._shares_folder = contact.facts.folder == str(self._folder)
+        self._shares_clock = contact.facts.machine == self._machine
+        self._line = ActorLine(contact.actor, self.name, self._limits, self._blame)
 
     @property
     def process_ids(self) -> list[int]:
@@ -100,50 +102,74 @@ class RayHost(WorkerHost):
 
     def open_store(self) -> StoreAddress:
         """Open a store for the workers of all hosts there."""
-        store: StoreAddress = self._ask("open_store")
+        store: StoreAddress = self._line.ask("open_store")
         return store
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         """Begin to start the workers anew."""
         self._generation += 1
-        self._starting = self._order("start", self._generation, tuple(posts))
+        self._starting = self._line.order("start", self._generation, tuple(posts))
 
     def finish_start(self) -> None:
         """Wait until they have been started."""
-        self._process_ids = self._reply(self._starting, self._limits.host_start_seconds)
+        self._process_ids = self._line.reply(self._starting, self._limits.host_start_seconds)
 
     def is_whole(self) -> bool:
         """Return whether the workers run, as far as the host has reported."""
         self._note_ends()
         return bool(self._process_ids)
 
+    def has_returned(self, worker: int) -> bool:
+        """Return whether an actor to keep the workers has been found, after the first was lost."""
+        if self._line.lost is None:
+            return False
+        if self._again is None:
+            self._again = Future()
+            threading.Thread(target=self._look, args=(self._again,), daemon=True).start()
+        return self._again.done()
+
+    def _look(self, again: Future[Contact]) -> None:
+        while not self._closed:
+            with suppress(RayError):
+                found = self._seek()
+                if found is not None:
+                    return again.set_result(found)
+            time.sleep(_SEEK_SECONDS)
+        return None
+
+    def rejoin(self) -> None:
+        """Let the actor that has been found keep the workers."""
+        assert self._again is not None
+        found, self._again = self._again.result(), None
+        self._line.close()
+        self._forget()
+        self._connect(found)
+
     def send(self, worker: int, command: Command) -> None:
         """Give the worker a command."""
-        self._order("send", self._generation, worker, command)
+        self._line.order("send", self._generation, worker, command)
 
     def waitables(self) -> list[Any]:
         """Return what can be read when there are events."""
-        if self._lost:
-            raise self._lost
-        return [self._news]
+        self._line.check()
+        return [self._line.news]
 
     def events(self, ready: Container[object]) -> list[Event]:
         """Return the events that the host has reported."""
-        if self._news in ready:
-            self._news.recv_bytes()
-        if self._lost:
-            raise self._lost
+        if self._line.news in ready:
+            self._line.news.recv_bytes()
+        self._line.check()
         self._note_ends()
         found = []
-        while self._arrived:
-            generation, event = self._arrived.popleft()
+        while self._line.arrived:
+            generation, event = self._line.arrived.popleft()
             # Workers that were replaced may have said something before they ended.
             if generation == self._generation:
                 found.append(self._on_our_clock(event))
         return found
 
     def _note_ends(self) -> None:
-        for generation, event in tuple(self._arrived):
+        for generation, event in tuple(self._line.arrived):
             if generation == self._generation and isinstance(event, Ended):
                 self._process_ids = []
 
@@ -165,8 +191,8 @@ class RayHost(WorkerHost):
         return min(readings)[1]
 
     def _clock(self) -> float:
-        seconds: float = self._reply(
-            self._call(self._actor.seconds.remote), self._limits.host_silence_seconds
+        seconds: float = self._line.reply(
+            self._line.call(self._line.actor.seconds.remote), self._limits.host_silence_seconds
         )
         return seconds
 
@@ -180,23 +206,23 @@ class RayHost(WorkerHost):
             return
         sent: deque[Any] = deque()
         for offset, chunk, last in chunks_of(path):
-            sent.append(self._order("write", path.name, offset, chunk, last))
+            sent.append(self._line.order("write", path.name, offset, chunk, last))
             if len(sent) >= _CHUNKS_ON_THEIR_WAY:
-                self._reply(sent.popleft())
+                self._line.reply(sent.popleft())
         while sent:
-            self._reply(sent.popleft())
+            self._line.reply(sent.popleft())
 
     def remove(self, file: str) -> None:
         """Let the host remove its copy; do not wait for that."""
         if not self._shares_folder:
-            self._order("remove", file)
+            self._line.order("remove", file)
 
     def fetch(self, file: str) -> Path:
         """Return a copy of the host's file in the session's folder."""
         path = self._folder / file
         offset, last = 0, self._shares_folder
         while not last:
-            chunk = self._ask("read", file, offset)
+            chunk = self._line.ask("read", file, offset)
             last = len(chunk) < CHUNK_BYTES
             try:
                 write_chunk(path, offset, chunk, last=last)
@@ -207,117 +233,27 @@ class RayHost(WorkerHost):
 
     def kill(self) -> None:
         """End the workers at once; what they have reported before is forgotten."""
-        self._ask("kill")
+        self._line.ask("kill")
         self._forget()
 
     def close(self) -> None:
         """End the workers and the actor."""
         try:
-            seconds = _SHORT_SECONDS if self._lost else self._limits.host_start_seconds
+            seconds = _SHORT_SECONDS if self._line.lost else self._limits.host_start_seconds
             # Also where it seemed to be lost: it may only have been slow. Without an answer it
             # notices by itself that it is left alone.
             with suppress(RayError, TimeoutError):
-                self._call(self._actor.close.remote).result(seconds)
+                self._line.call(self._line.actor.close.remote).result(seconds)
         finally:
             self._closed = True
+            self._line.close()
             self._forget()
 
     def lose(self, reason: str) -> HostLost:
         """Note that the host is lost, which whoever deals with it from now on is told."""
-        if self._lost is None:
-            self._lost = HostLost(f"host {self.name} cannot be reached: {self._blame(reason)}")
-            self._tell.send_bytes(b"lost")
-        return self._lost
+        return self._line.lose(reason)
 
     def _forget(self) -> None:
         # A generation that nobody speaks of any more.
         self._generation += 1
         self._process_ids = []
-
-    def _ask(self, order: str, *given: Any) -> Any:
-        return self._reply(self._order(order, *given))
-
-    def _order(self, order: str, *given: Any) -> Future[Any]:
-        if self._lost:
-            raise self._lost
-        self._orders += 1
-        return self._call(partial(self._actor.order.remote, self._orders, order, *given))
-
-    def _call(self, call: Call) -> Future[Any]:
-        """Have Ray called, in the order of the calls, and return what the answer will be."""
-        reply: Future[Any] = Future()
-        self._calls.put((call, reply))
-        return reply
-
-    def _call_ray(self) -> None:
-        while not self._closed:
-            call, reply = self._calls.get()
-            try:
-                call().future().add_done_callback(partial(_pass_on, reply))
-            except Exception as error:
-                reply.set_exception(error)
-
-    def _reply(self, reply: Future[Any], seconds: float | None = None) -> Any:
-        """Wait for what an order gives.
-
-        Raises:
-            HostLost: the host does not answer.
-            DRLPPError: what the order has raised.
-        """
-        limit = seconds or self._limits.host_start_seconds
-        give_up = time.monotonic() + limit
-        while True:
-            if self._lost:
-                raise self._lost
-            try:
-                answer = reply.result(_LOOK_SECONDS)
-                break
-            except TimeoutError:
-                if time.monotonic() > give_up:
-                    raise self.lose(f"no answer within {limit:.0f} s") from None
-            except RayError as error:
-                raise self.lose(reason_of(error)) from None
-        if isinstance(answer, DRLPPError):
-            raise type(answer)(f"host {self.name}: {answer}")
-        return answer
-
-    def _listen(self) -> None:
-        """Collect what the host reports, until it is lost or closed."""
-        silence = self._limits.host_silence_seconds
-        while not self._closed and self._lost is None:
-            batch = asked = None
-            while batch is None:
-                begin = time.monotonic()
-                try:
-                    asked = asked or self._actor.next_events.remote()
-                    batch = ray.get(asked, timeout=silence)
-                except GetTimeoutError:
-                    # Longer than that: this process was stopped, and the answer is here.
-                    if time.monotonic() - begin < silence + self._limits.stopped_seconds:
-                        return self._give_up(f"no sign of life for {silence:.0f} s")
-                except Exception as error:
-                    # Of Ray, whatever it is: a connection that is closed, an actor that is dead.
-                    return self._give_up(reason_of(error))
-            if batch:
-                self._arrived.extend(batch)
-                self._tell.send_bytes(b"events")
-        return None
-
-    def _give_up(self, reason: str) -> None:
-        if not self._closed:
-            self.lose(reason)
-
-
-def _pass_on(reply: Future[Any], done: Future[Any]) -> None:
-    error = done.exception()
-    if error is None:
-        reply.set_result(done.result())
-    else:
-        reply.set_exception(error)
-
-
-def reason_of(error: Exception) -> str:
-    """Return what an error of Ray's means for a host, in words of ours."""
-    if isinstance(error, ActorDiedError | ActorUnavailableError):
-        return "the process that keeps its workers has ended, or Ray's on that host has"
-    return f"Ray says {' '.join(str(error).split())[:200] or type(error).__name__}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drlpp.errors import InvalidCluster
@@ -172,6 +172,26 @@ def matched(cluster: Cluster, nodes: Sequence[RayNode], *, gpus: bool) -> list[H
         )
         for host, name in enumerate(cluster.host_names)
     ]
+
+
+def found_again(lost: HostPlan, nodes: Sequence[RayNode]) -> HostPlan | None:
+    """Find where a lost host can be again: its node, or another that is large enough.
+
+    Args:
+        lost: the host as it was.
+        nodes: that are alive and no other host's, in their order.
+
+    Returns:
+        The host with the same name and workers, on the node that is called like it or has its
+        address, else on the smallest; None if no node has enough accelerators.
+    """
+
+    def rank(node: RayNode) -> tuple[bool, bool, int]:
+        is_same = lost.name in node.called or node.address == lost.node.address
+        return node.identity != lost.node.identity, not is_same, node.resources[lost.kind]
+
+    fitting = [node for node in nodes if node.resources[lost.kind] >= len(lost.workers)]
+    return replace(lost, node=min(fitting, key=rank)) if fitting else None
 
 
 def _listed(nodes: Sequence[RayNode]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection as mp_connection
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import InvalidInput, TrialTimeout, WorkerLost
+from drlpp.errors import HostLost, InvalidInput, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event
@@ -195,19 +196,20 @@ class WorkerGroup:
     def take_back(self) -> tuple[int, ...]:
         """Count on the workers again that were given up and can be started; return their numbers.
 
-        Raises:
-            HostLost: their host does not answer; they are not counted on.
+        Those of a host that was there only for a moment are not among them.
         """
-        returned = self.present.returned()
-        if not returned:
-            return ()
+        there, returned = [], self.present.returned()
         for host in dict.fromkeys(self.hosts.of_worker[worker] for worker in returned):
-            # What the others were given when they began.
-            for file in (_MODEL_FILE, _SAMPLES_FILE):
-                self.files.publish_to(host, file)
-        self._kill()
-        self.present.take_back(returned)
-        return returned
+            with suppress(HostLost):
+                host.rejoin()
+                # What the others were given when they began.
+                for file in (_MODEL_FILE, _SAMPLES_FILE):
+                    self.files.publish_to(host, file)
+                there += [worker for worker in returned if worker in host.workers]
+        if there:
+            self._kill()
+            self.present.take_back(there)
+        return tuple(sorted(there))
 
     # Commands
 

@@ -170,9 +170,6 @@ class WorkerSession:
         """Count on the workers again that were given up and have returned; return their numbers.
 
         All workers are replaced then, so that a placement has to be deployed again.
-
-        Raises:
-            HostLost: the host of one does not answer after all.
         """
         return self._workers.take_back()
 

@@ -129,13 +129,7 @@ class ElasticTraining:
 
     def _grown(self) -> ExecutionPlan | None:
         """Return a plan for more workers, if any have returned."""
-        try:
-            returned = self._session.take_back()
-        except HostLost as error:
-            if error.workers & set(self._session.present):
-                raise
-            # It was there for a moment; the next checkpoint asks again.
-            returned = ()
+        returned = self._session.take_back()
         if not returned:
             return None
         self._plan = self._planner.plan(self._session.present, self._most)

@@ -122,9 +122,17 @@ def test_bad_arguments_are_told(tmp_path: Path, arguments: list[str], message: s
 
 
 def test_instances_of_the_study() -> None:
-    right = instance_of(Task("right", "blocks-40-1", 4, 1e9, "random", 0))
+    task = Task(
+        question="right",
+        model="blocks-40-1",
+        accelerators=4,
+        bandwidth=1e9,
+        method="random",
+        seed=0,
+    )
+    right = instance_of(task)
     assert right.declared.problem.cluster == right.cluster
-    wrong = instance_of(Task("wrong", "blocks-40-1", 4, 1e9, "random", 0))
+    wrong = instance_of(task.model_copy(update={"question": "wrong"}))
     link = wrong.declared.problem.cluster.within_host
     assert (
         link.bandwidth_bytes_per_second == 2 * wrong.cluster.within_host.bandwidth_bytes_per_second
@@ -135,7 +143,19 @@ def test_instances_of_the_study() -> None:
 
 
 def result(method: str, seed: int, best: list[float], model: str = "a") -> Result:
-    return Result("right", model, 4, 1e9, method, seed, 400, 1.0, best, 1.0, 1.1)
+    return Result(
+        question="right",
+        model=model,
+        accelerators=4,
+        bandwidth=1e9,
+        method=method,
+        seed=seed,
+        distinct=400,
+        wall_seconds=1.0,
+        best_seconds=tuple(best),
+        optimum_seconds=1.0,
+        planner_seconds=1.1,
+    )
 
 
 def test_tables_compare_instance_by_instance(tmp_path: Path) -> None:
@@ -152,5 +172,5 @@ def test_tables_compare_instance_by_instance(tmp_path: Path) -> None:
     assert "| guided | 12.5% / 12% | 0.0% / 0% | 0.0% / 0% | 0.0% / 0% | 100% | 18 |" in text
 
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(results[0].__dict__) + "\n" + '{"question": "ri')
+    path.write_text(results[0].model_dump_json() + "\n" + '{"question": "ri')
     assert len(read_results(path)) == 1

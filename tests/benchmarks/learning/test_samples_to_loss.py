@@ -1,19 +1,21 @@
 """The study of samples to a loss: its replay against the reference, its search, its files."""
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import cells
+from benchmarks.cells import Where, run_cells
 from benchmarks.deep_models import even_stages
 from benchmarks.learning.curves import next_powers
 from benchmarks.learning.replay import Replay
-from benchmarks.samples_to_loss import runs as study_runs
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
 from benchmarks.samples_to_loss.report import cell, samples_needed, section
-from benchmarks.samples_to_loss.runs import Job, Result, rates_of, read_results, run_all, run_job
+from benchmarks.samples_to_loss.runs import Job, Result, rates_of, read_results, run_job
 from benchmarks.samples_to_loss.search import Progress, Study
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.capturing.capture import CapturedModel, capture
@@ -295,18 +297,24 @@ def test_a_run_is_plain_training_where_nothing_is_late() -> None:
 def test_results_are_kept_and_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_runs, "ProcessPoolExecutor", lambda *given: ThreadPoolExecutor(2))
-    monkeypatch.setattr(study_runs, "run_job", made_up)
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda *given: ThreadPoolExecutor(2))
     chosen, path = study(["PipeOptim"]), tmp_path / "results.jsonl"
     wanted = complete(chosen)
     # It was interrupted while it wrote a line.
     lines = [result.model_dump_json() for result in wanted[:5]]
     path.write_text("\n".join(lines) + "\n" + lines[0][:40])
     told: list[Result] = []
-    run_all(lambda found: Progress(chosen, found).next_jobs(), path, 2, told.append)
+
+    def run_all() -> None:
+        def wanted(found: Sequence[Result]) -> list[Job]:
+            return Progress(chosen, found).next_jobs()
+
+        run_cells(made_up, wanted, path, read_results, Where(2), told.append)
+
+    run_all()
     assert {result.job for result in told} == {result.job for result in wanted[5:]}
     assert len(read_results(path)) == len(wanted)
-    run_all(lambda found: Progress(chosen, found).next_jobs(), path, 2, told.append)
+    run_all()
     assert len(read_results(path)) == len(wanted)
 
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cells import Where, all_of, run_cells
 from benchmarks.deep_models import VOCABULARY, encode, even_stages, topics_text
 from benchmarks.learning.comparisons import Verdict, compare
 from benchmarks.report import write_between
@@ -34,7 +35,6 @@ from benchmarks.statistical_efficiency.runs import (
     minibatch_order,
     read_results,
     run_job,
-    run_jobs,
     search_jobs,
     study_jobs,
 )
@@ -193,7 +193,8 @@ def test_results_are_kept_and_not_made_again(tmp_path: Path) -> None:
     path.write_text(complete.model_dump_json() + "\n" + half)
     assert read_results(path) == [complete]
     told: list[Result] = []
-    run_jobs(jobs[:1], path, 1, told.append)
+    wanted = all_of(jobs[:1], lambda result: result.job)
+    run_cells(run_job, wanted, path, read_results, Where(), told.append)
     assert not told
     assert path.read_text() == complete.model_dump_json() + "\n"
 

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import EpochReport, PipelineTrainer, TrainerCallbacks
+from drlpp.runtime.hosts.ray_host import RayHost
 from drlpp.runtime.training.changes_file import read_changes
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -33,15 +34,38 @@ def cluster() -> Iterator[RayCluster]:
 
 
 @pytest.mark.system
-def test_a_host_that_is_lost_costs_no_sample(
-    captured: CapturedModel, cluster: RayCluster, tmp_path: Path
+def test_hosts_that_are_lost_and_found_again_cost_no_sample(
+    captured: CapturedModel,
+    cluster: RayCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Its node is started again; only its actor ended; another node takes its place."""
     one = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
     document = file_of(captured, in_a_row(captured.graph, 0, 1, 2), Method(policy="stash"), one)
+    look = RayHost.has_returned
 
-    def lose(report: EpochReport) -> None:
-        if report.epoch == 2:
-            os.kill(cluster.actor(1), signal.SIGKILL)
+    def look_until_it_has(host: RayHost, worker: int) -> bool:
+        if not look(host, worker) and host._again is not None:
+            host._again.result(120)
+        return look(host, worker)
+
+    monkeypatch.setattr(RayHost, "has_returned", look_until_it_has)
+    strikes: dict[int, Callable[[], None]] = {
+        2: lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL),
+        4: lambda: os.kill(cluster.actor(1), signal.SIGKILL),
+        6: lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL),
+        # It would fail if the last node had no actor.
+        8: lambda: print(cluster.actor(2)),
+    }
+    helps = iter([lambda: cluster.restart(1), lambda: None, lambda: cluster.join(4)])
+
+    def strike(report: EpochReport) -> None:
+        strikes.get(report.epoch, lambda: None)()
+
+    def help_(note: str) -> None:
+        if "cannot be reached" in note:
+            next(helps)()
 
     trainer = PipelineTrainer(
         document,
@@ -50,10 +74,13 @@ def test_a_host_that_is_lost_costs_no_sample(
         cluster=cluster.address,
         time_limits=PATIENT,
         out=tmp_path,
-        observer=TrainerCallbacks(on_epoch=lose, on_note=lambda note: None),
+        observer=TrainerCallbacks(on_epoch=strike, on_note=help_),
     )
-    result = trainer.fit(every_sample(), epochs=6)
-    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 6.0) for layer in range(4)}
-    (lost,) = read_changes(tmp_path / CHANGES_NAME)
-    assert (lost.given_up, lost.workers, lost.configuration) == ((2,), (0, 1), "1-1")
-    assert "cannot be reached" in lost.reason
+    result = trainer.fit(every_sample(), epochs=9)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 9.0) for layer in range(4)}
+    changes = read_changes(tmp_path / CHANGES_NAME)
+    assert [(one.given_up, one.returned, one.configuration) for one in changes] == [
+        ((2,), (), "1-1"),
+        ((), (2,), "1-1-1"),
+    ] * 3
+    assert [one.epochs for one in changes] == [2, 3, 4, 5, 6, 7]

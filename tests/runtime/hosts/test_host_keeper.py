@@ -14,10 +14,10 @@ import pytest
 from ray.exceptions import ActorDiedError, GetTimeoutError
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
-from drlpp.runtime.hosts import host_keeper, ray_host
+from drlpp.runtime.hosts import host_keeper, ray_line
 from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.host_keeper import HostFacts, HostKeeper
-from drlpp.runtime.hosts.ray_host import RayHost
+from drlpp.runtime.hosts.ray_host import Contact, RayHost
 from drlpp.runtime.ipc.commands import Collect, Failed, RunResult
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, place_of
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -72,14 +72,15 @@ HOSTS: list[RayHost] = []
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(ray_host.ray, "get", Reference.get)
+    monkeypatch.setattr(ray_line.ray, "get", Reference.get)
     yield
     while HOSTS:
         host = HOSTS.pop()
         host._closed = True
+        host._line.close()
         # Or it would ask Ray itself, which would then start a cluster.
-        host._listening.join(30)
-        assert not host._listening.is_alive()
+        host._line._listening.join(30)
+        assert not host._line._listening.is_alive()
 
 
 @pytest.fixture
@@ -91,10 +92,15 @@ def keeper() -> Iterator[HostKeeper]:
 
 
 def host_of(
-    actor: Any, folder: Path, machine: str = "this one", limits: TimeLimits | None = None
+    actor: Any,
+    folder: Path,
+    machine: str = "this one",
+    limits: TimeLimits | None = None,
+    seek: Callable[[], Contact | None] = lambda: None,
 ) -> RayHost:
     limits = limits or TimeLimits()
-    HOSTS.append(RayHost(actor, FACTS, [1], "far", "127.0.0.1", folder, machine, limits))
+    contact = Contact(actor, FACTS, "127.0.0.1")
+    HOSTS.append(RayHost(contact, [1], "far", folder, machine, limits, seek=seek))
     return HOSTS[-1]
 
 
@@ -244,6 +250,43 @@ def test_a_dead_actor_wakes_who_waits(keeper: HostKeeper, tmp_path: Path) -> Non
     assert news.poll(30)
     with pytest.raises(HostLost, match="the process that keeps its workers has ended"):
         host.events([news])
+
+
+def test_a_lost_host_goes_on_where_it_is_found(keeper: HostKeeper, tmp_path: Path) -> None:
+    actor = ActorHere(keeper)
+    dies: Future[Any] = Future()
+    actor.next_events.remote = lambda *_: Reference(dies)  # type: ignore[method-assign]
+    found: list[Contact] = []
+    host = host_of(actor, tmp_path, seek=lambda: found.pop() if found else None)
+    found.append(Contact(ActorHere(keeper), FACTS, "127.0.0.2"))
+    # Nobody looks for another place while it is there.
+    assert not host.has_returned(1)
+    (news,) = host.waitables()
+    dies.set_exception(ActorDiedError())
+    assert news.poll(30)
+    elsewhere, found[:] = found[:], []
+    assert not host.has_returned(1)
+    time.sleep(0.1)
+    assert not host.has_returned(1)
+    found += elsewhere
+    give_up = time.monotonic() + 30
+    while not host.has_returned(1):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    with pytest.raises(HostLost):
+        host.check()
+    host.rejoin()
+    assert (host.address, host.is_whole(), host.has_returned(1)) == ("127.0.0.2", False, False)
+    (tmp_path / "file").write_bytes(b"content")
+    host.publish(tmp_path / "file")
+    assert (Path(keeper.facts.folder) / "file").read_bytes() == b"content"
+    host.start([spec(host)])
+    host.finish_start()
+    (process,) = host.process_ids
+    os.kill(process, signal.SIGKILL)
+    (ended,) = events_of(host)
+    assert isinstance(ended, Ended)
+    host.close()
 
 
 def test_a_host_that_is_left_alone_gives_up_unless_ray_knows_it(

@@ -125,7 +125,7 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     assert same(*found)
     # It may remove the last ones a moment later.
     session.worker_group.hosts.hosts[1].check()
-    _other(session)._reply(_other(session)._order("remove", "nothing"))
+    _other(session)._line.ask("remove", "nothing")
     assert not [name for name in _files_of(session) if "stream" in name]
 
 
@@ -192,12 +192,12 @@ def test_orders_and_chunks_keep_their_order(session: ClusterSession, tmp_path: P
     content = os.urandom(2 * CHUNK_BYTES + 12_345)
     (tmp_path / "large").write_bytes(content)
     for number in range(10_000):
-        host._order("remove", f"nothing-{number}")
+        host._line.order("remove", f"nothing-{number}")
         if number % 1000 == 500:
             host.publish(tmp_path / "large")
             assert host.fetch("large").read_bytes() == content
-    host._reply(host._order("remove", "large"))
-    assert host._orders >= 10_000
+    host._line.ask("remove", "large")
+    assert host._line.orders >= 10_000
     (session.folder / "large").unlink()
 
 

@@ -1,6 +1,7 @@
 """Which nodes of a Ray cluster become which hosts of a session; no Ray is needed for that."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from drlpp.errors import InvalidCluster
 from drlpp.runtime.hosts.ray_nodes import (
     HOST_LABEL,
+    HostPlan,
     RayNode,
+    found_again,
     in_order,
     in_turn,
     kind_of_accelerators,
@@ -127,3 +130,21 @@ def test_fewer_or_smaller_hosts_than_asked_for_are_one_line() -> None:
     )
     with pytest.raises(InvalidCluster, match=r"2 CPUs for host 10.0.0.2 were .* 10.0.0.2 \(1 CPU"):
         matched(hosts(Host(name="10.0.0.2", accelerators=2)), nodes, gpus=False)
+
+
+def test_a_lost_host_is_found_on_its_node_then_by_what_it_is_called_then_by_size() -> None:
+    lost = HostPlan("slow", node("10.0.0.3", cpus=2), (4, 5), "CPU")
+    small, large = node("10.0.0.1", cpus=1), node("10.0.0.8", cpus=8)
+    fitting = node("10.0.0.9", cpus=2)
+    called = node("10.0.0.7", cpus=4, labels={HOST_LABEL: "slow"})
+    restarted = replace(node("10.0.0.3", cpus=4), identity="another")
+    assert found_again(lost, [small]) is None
+    for nodes in (
+        [small, large],
+        [small, large, fitting],
+        [small, large, fitting, called],
+        [small, large, fitting, restarted],
+        [small, large, fitting, called, lost.node],
+    ):
+        found = found_again(lost, nodes)
+        assert found == replace(lost, node=nodes[-1])

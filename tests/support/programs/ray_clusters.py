@@ -56,11 +56,15 @@ class RayCluster:
         }
         self._options = options or {}
         # Other clusters of this machine have others.
-        network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
-        self.addresses = [f"{network}.{number + 1}" for number in range(len(cpus))]
-        self._cpus = cpus
+        self._network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
+        self._cpus = list(cpus)
         self._port = free_port()
         self.nodes: list[RayNodeProcess] = []
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of all nodes."""
+        return [f"{self._network}.{number + 1}" for number in range(len(self._cpus))]
 
     @property
     def address(self) -> str:
@@ -71,6 +75,11 @@ class RayCluster:
         """Start all nodes."""
         for number in range(len(self.addresses)):
             self.nodes.append(self._started(number))
+
+    def join(self, cpus: int) -> None:
+        """Start another node."""
+        self._cpus.append(cpus)
+        self.nodes.append(self._started(len(self.nodes)))
 
     def restart(self, number: int) -> None:
         """Replace a node that has ended."""
