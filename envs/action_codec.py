@@ -33,7 +33,8 @@ class ActionCodec:
         method: of every candidate.
 
     Raises:
-        InvalidInput: accelerators are to hold two stages each, for which an action has no place.
+        InvalidInput: accelerators are to hold two stages each with ``method``, which no policy
+            draws.
     """
 
     operators: int
@@ -43,8 +44,9 @@ class ActionCodec:
     def __post_init__(self) -> None:
         if self.method.schedule_kind.stages_held > 1:
             raise InvalidInput(
-                f"an agent gives every accelerator one stage, and schedule {self.method.schedule} "
-                "needs two; plan such a placement with `drlpp plan`"
+                f"an agent's policy gives every accelerator one stage, and schedule "
+                f"{self.method.schedule} needs two; plan such a placement with `drlpp plan`, or "
+                "let the guided agent choose it: another schedule that flushes, --vary schedule"
             )
 
     @property
@@ -86,4 +88,4 @@ class ActionCodec:
     @staticmethod
     def accelerators_of(space: spaces.MultiDiscrete, operators: int) -> int:
         """Return A, the number of accelerators, of a space that places ``operators``."""
-        return int(space.nvec[0]) if operators else len(space.nvec)
+        return int(space.nvec[operators])

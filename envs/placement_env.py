@@ -27,7 +27,9 @@ class PlacementEnv(MeasuringEnv):
     ## Action Space
     `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts. An
     accelerator that holds a stage without operators is idle. Where `declared` has a space of M
-    methods, a last entry is the method's number in it.
+    methods, a last entry is the method's number in it. If accelerators hold two stages each with
+    one of these methods, operators have 2 A stages to choose from, and with such a method the
+    accelerator of stage k holds the stage as far from the end as well.
 
     | Index     | Meaning                                | Range    |
     |-----------|----------------------------------------|----------|

@@ -250,7 +250,10 @@ class GuidedDRLPP(DRLPP):
         return float(self.env.get_attr("invalid_reward")[0])
 
     def _choose_elites(self) -> list[Rewarded]:
-        """Return the best that was measured, each as a new walk that makes it."""
+        """Return the best that was measured, each as a new walk that makes it.
+
+        No walk gives an accelerator two stages.
+        """
         assert self._recalibration is not None
         search = self._recalibration
         draw = random.Random(int(torch.randint(2**31, ()).item()))
@@ -258,9 +261,11 @@ class GuidedDRLPP(DRLPP):
         def objective(placement: Placement) -> float:
             return search.surrogate(Candidate(placement, search.space.method))
 
+        best = search.best(len(search.measured))
+        walked = [found for found in best if not found[0].placement.is_folded]
         return [
-            Rewarded(self._retraced(best.placement, objective, draw), -math.log(seconds), None)
-            for best, seconds in self._recalibration.best(self.elites)
+            Rewarded(self._retraced(one.placement, objective, draw), -math.log(seconds), None)
+            for one, seconds in walked[: self.elites]
         ]
 
     def _retraced(

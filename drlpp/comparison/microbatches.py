@@ -93,7 +93,7 @@ def choose_microbatches(
     """Try numbers of microbatches on an even split over all workers; a folder's choice stays.
 
     Args:
-        session: its method is tried with 1, … microbatches, up to as many as stages.
+        session: its method is tried with 1, … microbatches, up to twice as many as stages.
         profile, cluster: that the pipeline is split by.
         folder: for ``microbatches.json``.
         tell: called with what is tried.
@@ -132,14 +132,34 @@ def choose_microbatches(
 
 
 def numbers_to_try(stages: int, batch_size: int) -> list[int]:
-    """Return numbers of microbatches, ascending: the last leaves no gradient later than one update.
+    """Return numbers of microbatches, ascending, up to twice as many as stages.
 
-    They divide the minibatch evenly. If none from ``stages`` to twice that does, the last is the
-    largest below.
+    They divide the minibatch evenly. More would make gradients hardly less late than by the half
+    of an update that is left, in the mean.
     """
-    divisors = [n for n in range(1, 2 * stages + 1) if batch_size % n == 0]
-    enough = next((number for number in divisors if number >= stages), divisors[-1])
-    return [number for number in divisors if number <= enough]
+    most = twice_as_many(stages, batch_size) or as_many_as(stages, batch_size)
+    return [number for number in range(1, most + 1) if batch_size % number == 0]
+
+
+def as_many_as(stages: int, batch_size: int) -> int:
+    """Return the fewest microbatches that leave no gradient later than one update.
+
+    They divide the minibatch evenly. If none from ``stages`` to twice that does, it is the most
+    below.
+    """
+    below = (number for number in range(stages, 0, -1) if batch_size % number == 0)
+    return _least_division(stages, batch_size) or next(below)
+
+
+def twice_as_many(stages: int, batch_size: int) -> int | None:
+    """Return the fewest that leave gradients at most half an update late in the mean, if any do."""
+    return _least_division(2 * stages, batch_size)
+
+
+def _least_division(least: int, batch_size: int) -> int | None:
+    """Return the least number up to twice ``least`` that divides a minibatch evenly."""
+    numbers = range(least, 2 * least + 1)
+    return next((number for number in numbers if batch_size % number == 0), None)
 
 
 def _with(method: Method, microbatches: int) -> Method:

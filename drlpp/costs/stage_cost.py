@@ -43,7 +43,7 @@ This part is no stage's: it looks at all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy
@@ -148,6 +148,16 @@ class StageSeconds:
             updates * left / m + tied,
             bytes_ / (m * group.link.bandwidth_bytes_per_second),
         )
+
+    def of_both(self, costs: CostModel = "overlapped") -> StageSeconds:
+        """Return for every stage of a folded pipeline what its accelerator takes for both it holds.
+
+        Where costs overlap, messages are of accelerators already.
+        """
+        both = replace(self, compute=self.compute + self.compute[::-1])
+        if costs == "serial":
+            return replace(both, messages=self.messages + self.messages[::-1])
+        return both
 
     @staticmethod
     def busy(work: StageWork, replicas: int | Indices) -> Array:

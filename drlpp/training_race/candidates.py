@@ -2,8 +2,9 @@
 
 Plain PyTorch with the threads that suit it best; data parallelism as torch's, which divides each
 minibatch among the workers; and pipelines of two stages and of as many as there are workers, split
-evenly by the profile, and the exact planner's, each with three methods: PipeOptim over microbatches
-without a flush, the paper's over whole minibatches, and schedules that flush.
+evenly by the profile, each with PipeOptim over microbatches without a flush, as many as stages and
+twice as many, with the paper's over whole minibatches, and with schedules that flush; and the exact
+planner's placement over microbatches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from drlpp.comparison.contenders import PLAIN, Contender
-from drlpp.comparison.microbatches import numbers_to_try
+from drlpp.comparison.microbatches import as_many_as, twice_as_many
 from drlpp.comparison.plain import PlainPyTorch
 from drlpp.comparison.race import heat
 from drlpp.comparison.rivals import plain_threads
@@ -93,7 +94,7 @@ def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> I
             if method.flushes:
                 method = _best_flushed(session, profile, cluster, placement, method.schedule)
             yield Contender.of(Candidate(placement, method), "even split")
-    method = _microbatched(session, cluster.accelerators)
+    method, *_ = _microbatched(session, cluster.accelerators)
     with suppress(InvalidInput):
         placement = PLANNERS["exact"](_problem(session, profile, cluster, method)).placement
         yield Contender.of(Candidate(placement, method), "exact")
@@ -101,7 +102,7 @@ def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> I
 
 def _methods(session: ClusterSession, stages: int) -> Iterable[Method]:
     """Return asynchronous 1F1B over microbatches and over minibatches, and what flushes."""
-    yield _microbatched(session, stages)
+    yield from _microbatched(session, stages)
     yield _asynchronous(session, 1)
     for kind in SCHEDULE_KINDS.values():
         # GPipe waits as long as flushed 1F1B and holds more.
@@ -114,11 +115,13 @@ def _asynchronous(session: ClusterSession, microbatches: int) -> Method:
     return choose_method(policy, {"microbatches": microbatches}, session.method)
 
 
-def _microbatched(session: ClusterSession, stages: int) -> Method:
-    """Return the user's microbatches, or as many as leave no gradient later than one update."""
-    given = session.method.microbatches
-    batch_size = session.captured.task.batch_size
-    return _asynchronous(session, given if given > 1 else numbers_to_try(stages, batch_size)[-1])
+def _microbatched(session: ClusterSession, stages: int) -> list[Method]:
+    """Return the user's microbatches, or as many as stages, and twice as many."""
+    given, batch_size = session.method.microbatches, session.captured.task.batch_size
+    if given > 1:
+        return [_asynchronous(session, given)]
+    numbers = as_many_as(stages, batch_size), twice_as_many(stages, batch_size)
+    return [_asynchronous(session, number) for number in numbers if number is not None]
 
 
 def _best_flushed(

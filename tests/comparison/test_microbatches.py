@@ -9,8 +9,10 @@ from drlpp.capturing.capture import capture
 from drlpp.comparison.microbatches import (
     MicrobatchChoice,
     MicrobatchTrial,
+    as_many_as,
     choose_microbatches,
     numbers_to_try,
+    twice_as_many,
 )
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
@@ -37,8 +39,8 @@ def measured(seconds: float) -> Measurement:
 
 
 def test_samples_by_staleness() -> None:
-    assert [samples_needed(s) for s in (0, 1, 3, 7)] == [1.0, 1.18, 1.48, 2.17]
-    assert samples_needed(2) == pytest.approx((1.18 + 1.48) / 2)
+    assert [samples_needed(s) for s in (0, 0.875, 3, 7)] == [1.0, 1.09, 1.48, 2.17]
+    assert samples_needed(5) == pytest.approx((1.48 + 2.17) / 2)
     found = [samples_needed(s / 2) for s in range(60)]
     assert found == sorted(found)
     assert samples_needed(11) == pytest.approx(2.17 + 0.69)
@@ -47,9 +49,11 @@ def test_samples_by_staleness() -> None:
 @pytest.mark.parametrize(
     ("seconds", "best"),
     [
-        # s is 2 and 1 in the mean, the samples 1.33 and 1.18.
+        # s is 2, 1 and 1/4 in the mean, the samples 1.30, 1.11 and 1.02.
         ({1: 1.0, 2: 1.1}, 2),
         ({1: 1.0, 2: 1.2}, 1),
+        ({1: 1.0, 2: 1.1, 8: 1.18}, 8),
+        ({1: 1.0, 2: 1.1, 8: 1.22}, 2),
         ({1: 1.0}, 1),
     ],
 )
@@ -78,21 +82,48 @@ def test_the_product_decides(
     assert choose_microbatches(session, profile, cluster, tmp_path) == choice
 
 
-def test_numbers_go_up_to_that_of_the_stages(session: ClusterSession, tmp_path: Path) -> None:
-    """On the workers themselves: of three stages as many, of a batch of eight four."""
+def test_numbers_go_up_to_twice_that_of_the_stages(session: ClusterSession, tmp_path: Path) -> None:
+    """On the workers themselves: of three stages twice as many, of a batch of eight all eight."""
     profile, cluster = session.profile(repeats=2)
     choice = choose_microbatches(session, profile, cluster, tmp_path)
     assert choice is not None
-    assert [(t.microbatches, t.staleness) for t in choice.trials] == [(1, 2.0), (2, 1.0), (4, 0.5)]
+    found = [(trial.microbatches, trial.staleness) for trial in choice.trials]
+    assert found == [(1, 2.0), (2, 1.0), (4, 0.5), (8, 0.25)]
     assert all(trial.seconds > 0 for trial in choice.trials)
 
 
 @pytest.mark.parametrize(
     ("stages", "batch_size", "numbers"),
-    [(4, 16, [1, 2, 4]), (3, 16, [1, 2, 4]), (2, 31, [1]), (4, 37, [1]), (8, 50, [1, 2, 5, 10])],
+    [
+        (4, 16, [1, 2, 4, 8]),
+        (3, 16, [1, 2, 4, 8]),
+        (2, 2, [1, 2]),
+        (2, 31, [1]),
+        (4, 37, [1]),
+        (8, 50, [1, 2, 5, 10, 25]),
+        (4, 9, [1, 3, 9]),
+    ],
 )
 def test_numbers_divide_the_minibatch(stages: int, batch_size: int, numbers: list[int]) -> None:
     assert numbers_to_try(stages, batch_size) == numbers
+
+
+@pytest.mark.parametrize(
+    ("stages", "batch_size", "many", "twice"),
+    [
+        (4, 16, 4, 8),
+        (3, 16, 4, 8),
+        (2, 2, 2, None),
+        (4, 9, 3, 9),
+        (8, 50, 10, 25),
+        (4, 37, 1, None),
+    ],
+)
+def test_as_many_as_stages_and_twice_as_many(
+    stages: int, batch_size: int, many: int, twice: int | None
+) -> None:
+    assert as_many_as(stages, batch_size) == many
+    assert twice_as_many(stages, batch_size) == twice
 
 
 def test_a_schedule_that_flushes_has_nothing_to_choose(

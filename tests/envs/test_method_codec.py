@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.method_codec import MethodCodec
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.planners import Space
+from drlpp.planners import PlanningProblem, Space, Vary
+from drlpp.planners.search.folding import random_folded
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
@@ -30,6 +37,69 @@ def test_what_is_encoded_is_decoded() -> None:
         candidate = CODEC.decode(np.array([*PLACED, number]))
         assert candidate.method == method
         assert CODEC.encode(candidate).tolist() == [*PLACED, number]
+
+
+FLUSHING = Space(
+    Method(schedule="gpipe", policy="sync", microbatches=2), frozenset({Vary.SCHEDULE})
+).methods
+FOLDING = MethodCodec(6, 3, FLUSHING[0], FLUSHING)
+ZB_V = next(number for number, m in enumerate(FLUSHING) if m.schedule_kind.stages_held > 1)
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "holders"),
+    [
+        ([0, 1, 2], [(0,), (1,), (2,), (2,), (1,), (0,)]),
+        ([2, 0, 1], [(1,), (2,), (0,), (0,), (2,), (1,)]),
+    ],
+)
+def test_an_action_gives_an_accelerator_two_stages(
+    accelerators: list[int], holders: list[tuple[int, ...]]
+) -> None:
+    assert FOLDING.space == spaces.MultiDiscrete([6] * 6 + [3] * 3 + [4])
+    assert ActionCodec.accelerators_of(FOLDING.space, 6) == 3
+    action = np.array([*range(6), *accelerators, ZB_V])
+    candidate = FOLDING.decode(action)
+    assert [stage.accelerators for stage in candidate.placement.stages] == holders
+    assert candidate.placement.is_folded
+    assert FOLDING.encode(candidate).tolist() == action.tolist()
+    # The same stages with another method are one for each accelerator, of which some have none.
+    assert not FOLDING.decode([*action[:-1], 0]).placement.is_folded
+
+
+@given(data=st.data(), seed=st.integers(0, 99))
+def test_every_folded_candidate_is_encoded_and_decoded_as_itself(
+    data: st.DataObject, seed: int
+) -> None:
+    operators, accelerators = data.draw(st.integers(4, 9)), data.draw(st.integers(2, 5))
+    profile = generate("layered", operators, seed)
+    cluster = local_cluster(accelerators, Link(bandwidth_bytes_per_second=1e8))
+    problem = PlanningProblem(Workload.of(profile, FLUSHING[ZB_V]), cluster)
+    placement = random_folded(problem, random.Random(seed))
+    assert placement is not None
+    codec = MethodCodec(operators, accelerators, FLUSHING[0], FLUSHING)
+    candidate = Candidate(placement, FLUSHING[ZB_V])
+    action = codec.encode(candidate)
+    assert codec.space.contains(action)
+    assert codec.decode(action) == candidate
+    assert ExecutionPlan.of(codec.decode(action), profile.graph, accelerators).pipeline.is_folded
+
+
+def test_any_action_is_a_candidate_that_can_be_run_or_is_refused() -> None:
+    profile = generate("chain", 6, 0)
+    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e8, latency_seconds=5e-5))
+    space = Space(FLUSHING[0], frozenset({Vary.SCHEDULE}))
+    declared = CostPrior.of(profile, cluster, FLUSHING[0], space=space)
+    measurer = SimulatedCluster(profile, cluster, method=FLUSHING[0])
+    env = PlacementEnv(MeasurementMemory(measurer), declared=declared)
+    env.action_space.seed(0)
+    for _ in range(200):
+        _, _, _, _, info = env.step(env.action_space.sample())
+        assert info.get("error_type", "invalid placement") == "invalid placement"
+    folded = np.array([*range(6), 0, 1, 2, ZB_V])
+    _, _, _, _, info = env.step(folded)
+    expected = measurer.measure(env.codec.decode(folded))
+    assert info["seconds"] == expected.seconds_per_minibatch
 
 
 def test_an_action_without_a_method_has_the_first() -> None:

@@ -114,10 +114,11 @@ def _race_to_loss(
     from drlpp.comparison.contenders import Contender
     from drlpp.training_race.race_to_loss import RaceOptions
 
-    fastest: dict[tuple[int, bool], Contender] = {}
+    fastest: dict[tuple[int, bool, bool], Contender] = {}
     for candidate, _ in memory.fastest(memory.distinct):
         stages = candidate.placement.stages
-        kind = len(stages), any(len(stage.accelerators) > 1 for stage in stages)
+        replicated = any(len(stage.accelerators) > 1 for stage in stages)
+        kind = len(stages), replicated, candidate.placement.is_folded
         fastest.setdefault(kind, Contender.of(job.candidate(candidate), job.agent))
     named = list(fastest.values())[: job.finalists]
     folder = job.out / "race"

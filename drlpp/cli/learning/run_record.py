@@ -29,5 +29,6 @@ def run_record(folder: Path) -> dict[str, Any]:
     if comparison is not None and comparison.verdict is not None:
         found["verdict"] = list(verdict_lines(comparison.verdict, comparison.entrants))
     if files.race is not None:
-        found["race"] = str(folder / "race.json")
+        own, learnt = folder / "race.json", folder / "race" / "race.json"
+        found["race"] = str(own if own.exists() else learnt)
     return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from drlpp.errors import NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.planners.candidates.judge import Judge
 from drlpp.planners.problem.problem import memory_shortage
+from drlpp.planners.search.folding import evened, random_folded
 from drlpp.planners.search.moves import PlacementState, neighbour
 from drlpp.planners.search.random_search import random_placement
 from drlpp.schedule.method import Method
@@ -124,6 +125,9 @@ class _Search:
         for start in starts:
             state = _State(PlacementState.of(start.placement, problem), start.method)
             self.take(state, _WORTH_STARTING * self.best)
+        if self.elites:
+            for state in self.held_otherwise(self.elites[0][1]):
+                self.take(state, _WORTH_STARTING * self.best)
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
         while stale < self.limits.patience and not self.exhausted:
@@ -229,13 +233,33 @@ class _Search:
         """Return a state one move away; None if there is none."""
         space, draw = self.judge.space, self.draw
         if space.varies and draw.random() < _METHOD_MOVES:
-            return state._replace(method=space.changed(state.method, draw))
+            return self.run_with(state, space.changed(state.method, draw))
         placement = neighbour(state.placement, self.judge.problem, draw)
         if placement is None:
-            return (
-                state._replace(method=space.changed(state.method, draw)) if space.varies else None
-            )
+            return self.run_with(state, space.changed(state.method, draw)) if space.varies else None
         return state._replace(placement=placement)
+
+    def run_with(self, state: _State, method: Method) -> _State:
+        """Return a state with another method, and an even split if stages are held otherwise.
+
+        It is the same state if there is no such split.
+        """
+        if _stages_held(method) == _stages_held(state.method):
+            return state._replace(method=method)
+        placement = evened(state.placement, self.judge.problem, _stages_held(method))
+        return state if placement is None else _State(placement, method)
+
+    def held_otherwise(self, state: _State) -> Iterator[_State]:
+        """Yield a state with the methods of the space that hold stages otherwise, if it is split.
+
+        Of each schedule it is the method that differs in nothing else.
+        """
+        for method in self.judge.space.methods:
+            same = state.method.model_copy(update={"schedule": method.schedule})
+            if method == same and _stages_held(method) != _stages_held(state.method):
+                found = self.run_with(state, method)
+                if found is not state:
+                    yield found
 
     def shaken(self) -> _State:
         """Return one of the best after a few random changes."""
@@ -245,6 +269,26 @@ class _Search:
         return state
 
     def random_state(self) -> _State:
-        placement = random_placement(self.judge.problem, self.draw)
+        problem = self.judge.problem
+        placement = random_placement(problem, self.draw)
         method = self.draw.choice(self.judge.space.methods)
-        return _State(PlacementState.of(placement, self.judge.problem), method)
+        if _stages_held(method) > 1:
+            folded = random_folded(problem, self.draw)
+            if folded is None:
+                method = self.method_of_one_stage()
+            placement = folded or placement
+        return _State(PlacementState.of(placement, problem), method)
+
+    def method_of_one_stage(self) -> Method:
+        """Return the first method of the space with one stage on every accelerator."""
+        for method in self.judge.space.methods:
+            if _stages_held(method) == 1:
+                return method
+        raise NothingFits(
+            f"schedule {self.judge.space.method.schedule} needs two accelerators and four operators"
+            " at least, for two stages on each accelerator"
+        )
+
+
+def _stages_held(method: Method) -> int:
+    return method.schedule_kind.stages_held

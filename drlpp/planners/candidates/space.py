@@ -126,11 +126,7 @@ class Space:
             return sorted(self._numbers_of_microbatches(method.microbatches))
         if what is Vary.RECOMPUTE:
             return [False, True]
-        return [
-            kind.name
-            for kind in SCHEDULE_KINDS.values()
-            if kind.trains and kind.flushes and kind.stages_held == method.schedule_kind.stages_held
-        ]
+        return [kind.name for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
 
     def _numbers_of_microbatches(self, asked: int) -> set[int]:
         """Return the number that was asked for, halved and doubled again and again."""

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy
+
 from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
@@ -64,25 +66,33 @@ def busy_times(
     for usage in measurement.workers:
         if usage.busy_seconds <= 0:
             continue
-        stage, work = candidate.placement.stages[usage.stage], works[usage.stage]
-        replicas, chosen = len(stage.accelerators), list(stage.operators)
-        operator_seconds = workload.seconds[chosen]
-        # What has just been computed is not computed again.
-        if candidate.method.recompute and in_flight[usage.stage] > 1:
-            operator_seconds = operator_seconds + workload.forward_seconds[chosen]
-        updates = float(work.updates_in_a_round(replicas) * work.update_seconds)
-        extra = float(work.seconds) - float(workload.seconds[chosen].sum()) - overhead
-        extra += updates + float(work.sharing_seconds) * (replicas > 1)
-        seconds = usage.busy_seconds * replicas / minibatches
+        held = candidate.placement.stages_of(usage.worker)
+        replicas = len(candidate.placement.stages[held[0]].accelerators)
+        operators: list[int] = []
+        operator_seconds: list[float] = []
+        extra = 0.0
+        for stage in held:
+            work, chosen = works[stage], list(candidate.placement.stages[stage].operators)
+            seconds = workload.seconds[chosen]
+            # What has just been computed is not computed again.
+            if candidate.method.recompute and in_flight[stage] > 1:
+                seconds = seconds + workload.forward_seconds[chosen]
+            operators += chosen
+            operator_seconds += seconds.tolist()
+            updates = float(work.updates_in_a_round(replicas) * work.update_seconds)
+            of_parameters = float(work.seconds) - float(workload.seconds[chosen].sum()) - overhead
+            of_parameters += updates + float(work.sharing_seconds) * (replicas > 1)
+            extra += max(of_parameters, 0.0)
+        busy_seconds = usage.busy_seconds * replicas / minibatches
         # Without whole rounds, a replica had one minibatch more or less than its share.
         uneven = replicas / minibatches * (minibatches % replicas > 0)
         yield BusyTime(
-            operators=stage.operators,
-            operator_seconds=operator_seconds,
-            passes=workload.microbatches,
-            parameter_seconds=max(float(extra), 0.0),
+            operators=tuple(operators),
+            operator_seconds=numpy.array(operator_seconds),
+            passes=len(held) * workload.microbatches,
+            parameter_seconds=extra,
             accelerator=usage.worker,
-            seconds=seconds / stretch.get(usage.worker, 1.0) / longer[usage.stage].passes,
+            seconds=busy_seconds / stretch.get(usage.worker, 1.0) / longer[usage.stage].passes,
             noise=math.hypot(noise, uneven),
         )
 

@@ -145,9 +145,14 @@ class Calibration:
         placement = candidate.placement
         memory = memory_under(self.memory, self.method, candidate.method)
         for usage in workers:
-            stage = usage.stage
-            replicas = len(placement.stages[stage].accelerators)
-            needed = float(memory.stage_bytes(works[stage], in_flight[stage], replicas))
+            held = placement.stages_of(usage.worker)
+            replicas = len(placement.stages[held[0]].accelerators)
+            # Of a folded pipeline no more than a minibatch is in flight, as all of them flush.
+            parts = [1 if len(held) > 1 else in_flight[stage] for stage in held]
+            needed = sum(
+                float(memory.stage_bytes(works[stage], count, replicas))
+                for stage, count in zip(held, parts, strict=True)
+            )
             self._memory.append((needed, float(usage.peak_memory_bytes)))
 
     def fit(self) -> Calibrated:

@@ -276,7 +276,11 @@ class Recalibration:
     def _plans(self, problem: PlanningProblem) -> Iterator[Candidate]:
         """Yield what planners find, with the space's own method, none twice."""
         found = []
-        for planner in (exact, pipedream, data_parallel, gpipe):
+        planners = (exact, pipedream, data_parallel, gpipe)
+        if problem.workload.stages_held > 1:
+            # The others give every accelerator one stage.
+            planners = (gpipe,)
+        for planner in planners:
             with suppress(InvalidInput):
                 found.append(Candidate(planner(problem).placement, self.space.method))
         yield from dict.fromkeys(found)
@@ -358,7 +362,9 @@ class Recalibration:
         ]
 
     def _cheap(self, problem: PlanningProblem) -> bool:
-        """Return whether the exact planner takes but a moment."""
+        """Return whether the exact planner takes but a moment, and gives what can be run."""
+        if problem.workload.stages_held > 1:
+            return False
         return self._few_downsets and len(set(problem.cluster.speeds)) <= _CHEAP_SPEEDS
 
     def _neighbours(self) -> Iterator[Candidate]:

@@ -77,7 +77,8 @@ def shape_of(placement: Placement) -> Array:
     """Return 1, stages behind the first, share of accelerators that are replicas of others."""
     stages = len(placement.stages)
     held = len(placement.accelerators)
-    return numpy.array([1.0, stages - 1.0, (held - stages) / held])
+    # Where accelerators hold two stages each, none is another's replica.
+    return numpy.array([1.0, stages - 1.0, max(held - stages, 0) / held])
 
 
 class Surrogate(Judge):

@@ -95,7 +95,7 @@ class AnalyticObjective:
                 others = tuple(a for partner in partners for a in holders[partner])
             groups.append(self._group(held, others))
         group = Groups.of(groups)
-        slowest = 0.0
+        slowest, folded = 0.0, placement.is_folded
         if problem.costs == "overlapped":
             together = tied.applied(together, range(len(stages)))
             load = MessageLoad.of(problem.cluster, holders, bytes_, tied.bytes_)
@@ -104,13 +104,15 @@ class AnalyticObjective:
             slowest = max(load.shared.values(), default=0.0)
         else:
             seconds = StageSeconds.of(together, group, problem.costs)
+        if folded:
+            seconds = seconds.of_both(problem.costs)
         slowest = max(slowest, float(seconds.total(problem.costs).max()))
         if self._crowded:
             # Of every accelerator, where some share cores.
             busy = numpy.zeros(problem.cluster.accelerators)
             of_stages = StageSeconds.busy(together, group.replicas)
             for index, held in enumerate(holders):
-                busy[list(held)] = of_stages[index]
+                busy[list(held)] += of_stages[index]
         for accelerators, cores in self._crowded:
             on_cores = (busy / self._speeds)[accelerators]
             if numpy.count_nonzero(on_cores) > cores:
@@ -132,8 +134,13 @@ class AnalyticObjective:
         )
         replicas = numpy.array([len(stage.accelerators) for stage in placement.stages])
         memory = self._problem.memory
-        in_flight = _in_flight(replicas, talks, memory.in_flight_per_link)
-        needed = memory.stage_bytes(work, in_flight, replicas)
+        if placement.is_folded:
+            # As in predict: such schedules flush, and an accelerator has both of its stages.
+            needed = memory.stage_bytes(work, numpy.ones(len(replicas)), replicas)
+            needed, limits = (needed + needed[::-1])[: len(needed) // 2], limits[: len(limits) // 2]
+        else:
+            in_flight = _in_flight(replicas, talks, memory.in_flight_per_link)
+            needed = memory.stage_bytes(work, in_flight, replicas)
         return float((numpy.maximum(needed - limits, 0) / limits).sum())
 
 
@@ -220,5 +227,10 @@ def _unreachable_seconds(problem: PlanningProblem) -> float:
     whole = workload.stage(range(len(workload)), last=False)
     updates = min(workload.microbatches, cluster.accelerators)
     work = whole.seconds + updates * whole.update_seconds + whole.sharing_seconds
+    # Of a second stage on an accelerator.
+    passes = workload.forward_overhead_seconds + workload.backward_overhead_seconds
+    work += (workload.stages_held - 1) * (
+        workload.microbatches * passes + updates * workload.update_overhead_seconds
+    )
     compute = work / min(cluster.speeds)
     return float(1.0 + compute + updates * (2 * latency + bytes_ / bandwidth))

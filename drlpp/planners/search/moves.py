@@ -11,6 +11,7 @@ from itertools import accumulate
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.pipeline import are_folded
 
 # Most moves are possible at most times; if this many in a row change nothing, none can.
 _DRAWS = 200
@@ -48,6 +49,11 @@ class PlacementState:
             )
         )
 
+    @property
+    def is_folded(self) -> bool:
+        """Whether accelerators hold two stages each."""
+        return are_folded([tuple(held) for held in self.holders])
+
     def idle(self, problem: PlanningProblem) -> list[int]:
         """Return accelerators without a stage."""
         busy = frozenset().union(*self.holders)
@@ -78,11 +84,15 @@ _Move = Callable[[PlacementState, PlanningProblem, random.Random], "PlacementSta
 def neighbour(
     state: PlacementState, problem: PlanningProblem, draw: random.Random
 ) -> PlacementState | None:
-    """Return a state one random change away; None if there is none."""
+    """Return a state one random change away; None if there is none.
+
+    Where accelerators hold two stages each, so they do in what is returned.
+    """
+    kinds, up_to = _FOLDED if state.is_folded else _STRAIGHT
     # All are drawn at first, as `choices` does, so that seeds lead to the searches they always did;
     # mostly one is looked at.
     for number in [draw.random() for _ in range(_DRAWS)]:
-        found = _KINDS[bisect_right(_UP_TO, number * _UP_TO[-1])](state, problem, draw)
+        found = kinds[bisect_right(up_to, number * up_to[-1])](state, problem, draw)
         if found is not None and found != state:
             return found
     return None
@@ -246,6 +256,47 @@ def _swap_stages(
     return PlacementState(tuple(swap.get(stage, stage) for stage in state.stage_of), tuple(holders))
 
 
+def _merge_folded(
+    state: PlacementState, problem: PlanningProblem, draw: random.Random
+) -> PlacementState | None:
+    """Join neighbouring stages there and back; one of their two accelerators gets idle."""
+    stages = len(state.holders)
+    if stages <= 4:
+        # A single accelerator would hold two neighbouring stages, which are one.
+        return None
+    first = draw.randrange(stages // 2 - 1)
+    kept = draw.choice((first, first + 1))
+    held = [state.holders[kept if stage == first else stage] for stage in range(stages // 2)]
+    del held[first + 1]
+    # The border behind the first, and the one as far from the end.
+    gone = (first, stages - 2 - first)
+    return PlacementState(
+        tuple(stage - sum(stage > border for border in gone) for stage in state.stage_of),
+        (*held, *held[::-1]),
+    )
+
+
+def _split_folded(
+    state: PlacementState, problem: PlanningProblem, draw: random.Random
+) -> PlacementState | None:
+    """Cut a stage, and the one as far from the end, in two for an idle accelerator."""
+    stages, idle = len(state.holders), state.idle(problem)
+    index = draw.randrange(stages // 2)
+    there, back = state.stage(index), state.stage(stages - 1 - index)
+    if not idle or len(there) == 1 or len(back) == 1:
+        return None
+    behind = {*there[draw.randrange(1, len(there)) :], *back[draw.randrange(1, len(back)) :]}
+    held = list(state.holders[: stages // 2])
+    held.insert(index + draw.randrange(2), frozenset({draw.choice(idle)}))
+    return PlacementState(
+        tuple(
+            stage + (stage > index) + (stage > stages - 1 - index) + (operator in behind)
+            for operator, stage in enumerate(state.stage_of)
+        ),
+        (*held, *held[::-1]),
+    )
+
+
 _MOVES: dict[_Move, float] = {
     _shift_operator: 4,
     _move_boundary: 3,
@@ -256,5 +307,13 @@ _MOVES: dict[_Move, float] = {
     _swap_stages: 1,
     _drop_slower: 1,
 }
-_KINDS = tuple(_MOVES)
-_UP_TO = tuple(accumulate(_MOVES.values()))
+_FOLDED_MOVES: dict[_Move, float] = {
+    _shift_operator: 4,
+    _move_boundary: 3,
+    _swap_accelerators: 1,
+    _split_folded: 1,
+    _merge_folded: 1,
+}
+_STRAIGHT, _FOLDED = (
+    (tuple(moves), tuple(accumulate(moves.values()))) for moves in (_MOVES, _FOLDED_MOVES)
+)

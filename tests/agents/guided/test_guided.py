@@ -29,11 +29,13 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS
+from drlpp.planners import PLANNERS, Space, Vary
 from drlpp.planners.model_based.recalibration import Options
+from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.in_turns import fast_are
+from tests.support.strategies.graphs import chain_of
 
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 SPEEDS = (1.0, 1.0, 0.5, 0.5)
@@ -154,6 +156,38 @@ def test_the_search_ends_when_it_has_settled() -> None:
     agent = QUICK.model_copy(update={"patience": 6}).build(env, seed=0)
     agent.learn(10_000)
     assert 6 < env.memory.distinct < 100
+
+
+def test_two_stages_on_every_accelerator_are_measured_and_kept(tmp_path: Path) -> None:
+    """The search proposes them; the policy, which cannot draw them, learns from all others."""
+    path = tmp_path / "measurements.jsonl"
+    method = Method(schedule="1f1b-flush", policy="sync", microbatches=8)
+
+    def environment() -> PlacementEnv:
+        # Gradients are dear to sum, and messages cost little: ZB-V is the fastest.
+        _, profile = chain_of(seconds=[3] * 16, parameter_bytes=[10**6] * 16, output_bytes=[1] * 16)
+        cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1e6))
+        space = Space(method, frozenset({Vary.SCHEDULE}))
+        declared = CostPrior.of(profile, cluster, method, space=space)
+        measurer = SimulatedCluster(profile, cluster, method=method)
+        return PlacementEnv(MeasurementMemory(measurer, 30, path), declared=declared)
+
+    env = environment()
+    agent = learn(env, 7)
+    folded = [found for found in env.outcomes if found.placement.is_folded]
+    assert folded
+    assert all(found.method.schedule == "zb-v" for found in folded)
+    assert all(isinstance(env.outcomes[found], Measurement) for found in folded)
+    best = env.memory.best()
+    assert best is not None
+    assert best[0] in folded
+    assert agent._n_updates > 0
+    elites = agent._choose_elites()
+    assert len(elites) == min(agent.elites, len(env.outcomes) - len(folded))
+    # The answer for keeps, and what a file of measurements gives back.
+    action, _ = agent.predict(env.reset()[0], deterministic=True)
+    assert env.codec.decode(action) == best[0]
+    assert environment().outcomes == env.outcomes
 
 
 def test_several_environments_take_turns() -> None:

@@ -22,6 +22,7 @@ from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
+from tests.support.strategies.graphs import chain_of
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 SHORT = Limits(judged=120, patience=2, moves=40)
@@ -165,7 +166,7 @@ def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:
 def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
     method = Method(schedule="gpipe", policy="sync", microbatches=4)
     space = Space(method, frozenset({Vary.SCHEDULE, Vary.MICROBATCHES}), batch_size=8)
-    assert {m.schedule for m in space.methods} == {"gpipe", "1f1b-flush", "zb-h1"}
+    assert {m.schedule for m in space.methods} == {"gpipe", "1f1b-flush", "zb-h1", "zb-v"}
     assert {m.microbatches for m in space.methods} == {1, 2, 4, 8}
     given = problem(8)
     given = replace(
@@ -175,6 +176,87 @@ def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
     )
     found = search(Judge(given, space), [], SHORT, 0)
     assert found.candidate.method in space.methods
+
+
+FLUSHING = Method(schedule="1f1b-flush", policy="sync", microbatches=4)
+SCHEDULES = Space(FLUSHING, frozenset({Vary.SCHEDULE}))
+
+
+class Noting(Judge):
+    """A judge that remembers what it was asked."""
+
+    asked: set[Candidate]
+
+    def __call__(self, candidate: Candidate, limit: float = math.inf) -> float:
+        self.asked.add(candidate)
+        return super().__call__(candidate, limit)
+
+    def by_rule(self, candidate: Candidate) -> float:
+        self.asked.add(candidate)
+        return super().by_rule(candidate)
+
+
+@given(
+    family=st.sampled_from(["chain", "layered"]),
+    operators=st.integers(2, 9),
+    accelerators=st.integers(1, 4),
+    seed=st.integers(0, 50),
+)
+@settings(max_examples=10)
+def test_whatever_is_looked_at_can_be_run_and_is_no_faster_than_the_rule(
+    family: str, operators: int, accelerators: int, seed: int
+) -> None:
+    profile = generate(family, operators, seed)
+    cluster = local_cluster(accelerators, SLOW)
+    memory = MemoryModel.with_state(FLUSHING)
+    given = PlanningProblem(Workload.of(profile, FLUSHING), cluster, memory=memory)
+    judge = Noting(given, SCHEDULES)
+    judge.asked = set()
+    found = search(judge, [], SHORT, seed)
+    folds = {candidate.placement.is_folded for candidate in judge.asked}
+    assert (True in folds) == (operators >= 4 and accelerators >= 2)
+    rule = Judge(given, SCHEDULES)
+    for candidate in judge.asked:
+        plan = ExecutionPlan.of(candidate, profile.graph, accelerators)
+        assert plan.pipeline.is_folded == (candidate.method.schedule_kind.stages_held == 2)
+        if candidate.placement.is_folded:
+            assert played(given, candidate) >= rule.by_rule(candidate) * (1 - 1e-9)
+    assert found.seconds == played(given, found.candidate)
+
+
+def test_two_stages_on_every_accelerator_are_chosen_where_they_wait_less() -> None:
+    """Twelve equal operators, and messages that take no time: ZB-V waits for nothing."""
+    _, profile = chain_of(seconds=[3] * 12, parameter_bytes=[1] * 12, output_bytes=[1] * 12)
+    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e12))
+    given = PlanningProblem(
+        Workload.of(profile, FLUSHING), cluster, memory=MemoryModel.with_state(FLUSHING)
+    )
+    # Without replicas, which would wait for nobody either.
+    given = replace(given, replicate=False)
+    apart = Space(FLUSHING, frozenset())
+    alone = best_searched(given, apart, SHORT)
+    both = best_searched(given, SCHEDULES, SHORT)
+    assert both.found.candidate.method.schedule == "zb-v"
+    assert both.found.candidate.placement.is_folded
+    assert both.found.seconds < 0.8 * alone.found.seconds
+    assert both.choice.best.plan.placement == both.found.candidate.placement
+
+
+def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
+    method = FLUSHING.model_copy(update={"schedule": "zb-v"})
+    profile = generate("layered", 9, 3)
+    given = PlanningProblem(
+        Workload.of(profile, method),
+        local_cluster(3, SLOW),
+        memory=MemoryModel.with_state(method),
+    )
+    planned = best_simulated(given, method)
+    searched = best_searched(given, Space(method, frozenset()), SHORT)
+    assert searched.found.candidate.placement.is_folded
+    assert searched.found.seconds <= planned.best.seconds_per_minibatch
+    with pytest.raises(InvalidInput, match="two accelerators and four operators"):
+        few = replace(given, cluster=local_cluster(1, SLOW))
+        search(Judge(few, Space(method, frozenset())), [], SHORT, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
@@ -20,6 +21,7 @@ from drlpp.placement.measurement import Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.planners.model_based.calibration import Calibration, Spread, merged
 from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.search.folding import random_folded
 from drlpp.planners.search.random_search import random_placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
@@ -134,6 +136,27 @@ def _errors(family: str, seed: int) -> tuple[NDArray[numpy.float64], NDArray[num
         return numpy.array(found)
 
     return errors(placements[:30]), errors(placements[30:])
+
+
+def test_a_worker_of_two_stages_is_busy_with_both() -> None:
+    """What is declared is true, so measuring it changes nothing."""
+    method = Method(schedule="zb-v", policy="sync", microbatches=4)
+    profile = generate("layered", 12, 0)
+    cluster = local_cluster(3, LINK, memory_bytes=1e12)
+    workload = Workload.of(profile, method)
+    placement = random_folded(PlanningProblem(workload, cluster), random.Random(0))
+    assert placement is not None
+    memory = MemoryModel.with_state(method)
+    candidate = Candidate(placement, method)
+    outcome = SimulatedCluster(profile, cluster, method=method, memory=memory).measure(candidate)
+    assert isinstance(outcome, Measurement)
+    calibration = Calibration(workload, cluster, memory, method)
+    calibration.observe(candidate, outcome)
+    fitted = calibration.fit()
+    assert fitted.workload.seconds == pytest.approx(workload.seconds, rel=0.02)
+    # Gradients between halves of backwards, which the formula does not have, take some more.
+    (limit,) = {*fitted.cluster.memory_bytes}
+    assert limit == pytest.approx(1e12, rel=0.3)
 
 
 def test_a_profile_that_is_off_as_a_whole_is_not_taken_for_speeds() -> None:

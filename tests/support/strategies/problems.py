@@ -137,13 +137,24 @@ def problems(
 
 def check_placement(problem: PlanningProblem, placement: Placement) -> None:
     """Fails unless a pipeline can run the placement and the problem allows it."""
+    held = [a for stage in placement.stages for a in stage.accelerators]
+    assert len(held) == len(set(held))
+    assert problem.replicate or len(held) == len(placement.stages)
+    _check_stages(problem, placement)
+
+
+def check_folded(problem: PlanningProblem, placement: Placement) -> None:
+    """Fails unless a pipeline of two stages on every accelerator can run the placement."""
+    assert placement.is_folded
+    assert len(placement.stages) == 2 * len(placement.accelerators)
+    _check_stages(problem, placement)
+
+
+def _check_stages(problem: PlanningProblem, placement: Placement) -> None:
     workload = problem.workload
     placed = sorted(op for stage in placement.stages for op in stage.operators)
     assert placed == list(range(len(workload)))
-    held = [a for stage in placement.stages for a in stage.accelerators]
-    assert len(held) == len(set(held))
-    assert set(held) <= set(range(problem.cluster.accelerators))
+    assert set(placement.accelerators) <= set(range(problem.cluster.accelerators))
     assert all(stage.operators and stage.accelerators for stage in placement.stages)
-    assert problem.replicate or len(held) == len(placement.stages)
     stage_of = placement.stage_of_operator(len(workload))
     assert all(stage_of[source] <= stage_of[target] for source, target in workload.edges)

@@ -1,0 +1,132 @@
+"""``drlpp learn --objective time-to-loss``: what the agent found races on a user's data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from benchmarks.faults.agent import ENDLESS
+from drlpp.capturing.capture import capture
+from drlpp.cli.learning import learn_command
+from drlpp.cli.learning.run_record import run_record
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import PLAIN
+from drlpp.envs.measuring.measurements_file import read_measurements
+from drlpp.io.documents import read_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.training_race.judging import RaceEnd, replay, verdict_lines
+from drlpp.training_race.training_race_file import TrainingRace
+from tests.support.models.classified_points import NAME
+from tests.support.programs import shell
+
+AGENT, FINALISTS, TARGET = "searching", 3, 0.6
+
+
+class Learnt(NamedTuple):
+    """What a run has left."""
+
+    folder: Path
+    printed: str
+    race: TrainingRace
+    end: RaceEnd
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Learnt:
+    parent = tmp_path_factory.mktemp("time-to-loss")
+    agent, folder = parent / f"{AGENT}.yaml", parent / "run"
+    agent.write_text(ENDLESS)
+    done = shell.finish(
+        learn_command.main,
+        "drlpp learn",
+        *("--model", f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", 2),
+        *("--objective", "time-to-loss", "--target-loss", TARGET, "--optimizer", "adam"),
+        *("--lr", 0.01, "--method-option", "microbatches=1", "--out", folder, "--agent", agent),
+        *("--budget", 5, "--finalists", FINALISTS, "--rounds", 1, "--minibatches", 4),
+        *("--repetitions", 1),
+    )
+    assert done.code == 0, done.err
+    race = read_document(folder / "race" / "race.json", TrainingRace)
+    end = replay(race)
+    assert end is not None
+    return Learnt(folder, " ".join(done.out.split()), race, end)
+
+
+def fastest_of_each_kind(folder: Path) -> dict[object, Candidate]:
+    """Return what an agent has measured, by stages and whether they have replicas."""
+    header, entries = read_measurements(folder / "measurements.jsonl")
+    seconds: dict[Candidate, float] = {}
+    for entry in entries:
+        assert isinstance(entry.outcome, Measurement)
+        seconds[entry.candidate(header.method)] = entry.outcome.seconds_per_minibatch
+    found: dict[object, Candidate] = {}
+    for candidate in sorted(seconds, key=seconds.__getitem__):
+        stages = [len(stage.accelerators) for stage in candidate.placement.stages]
+        found.setdefault((len(stages), max(stages) > 1), candidate)
+    return found
+
+
+def written(folder: Path) -> Candidate:
+    """Return the candidate of a folder's placement file."""
+    document = read_document(folder / "placement.json", PlacementFile)
+    graph = capture(ModelReference.named(f"{NAME}:classifier")).graph
+    return Candidate(document.resolve(graph), document.method)
+
+
+@pytest.mark.system
+def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: Learnt) -> None:
+    found = fastest_of_each_kind(learnt.folder)
+    # Data parallelism is what the agent measures second.
+    assert (1, True) in found
+    named = [candidate.canonical for candidate in list(found.values())[:FINALISTS]]
+    racing = {
+        contender.candidate.canonical: contender
+        for contender in learnt.race.candidates
+        if contender.candidate is not None
+    }
+    assert set(named) <= set(racing)
+    agents = {key for key, contender in racing.items() if contender.found_by == AGENT}
+    # With its method, no planner's placement is one stage on both.
+    assert found[1, True].canonical in agents
+    assert agents <= set(named)
+    others = {contender.found_by for contender in learnt.race.candidates} - {AGENT}
+    assert {PLAIN, "data-parallel", "even split"} <= others
+    # All of them were trained, the agent's too.
+    trained = {run.candidate for run in learnt.race.runs if run.curve.minibatches}
+    assert trained == set(range(len(learnt.race.candidates)))
+    assert (learnt.race.target_loss, learnt.race.data) == (TARGET, f"{NAME}:points")
+
+
+@pytest.mark.system
+def test_what_is_printed_is_what_the_files_say(learnt: Learnt) -> None:
+    folder, printed, race, end = learnt
+    for line in verdict_lines(race, end):
+        assert " ".join(line.split()) in printed
+    winner = race.candidates[end.winner or 0]
+    assert f"* {winner.found_by} {winner.configuration}" in printed
+    for contender in race.candidates:
+        assert f"{contender.found_by} {contender.configuration}" in printed
+    (kept,) = (folder / "race").glob("winner-*")
+    assert str(kept) in printed
+    assert kept.name.startswith(f"winner-{end.winner}-")
+    if winner.placement is not None:
+        assert written(kept) == winner.candidate
+    record = run_record(folder)
+    assert read_document(Path(record["race"]), TrainingRace) == race
+
+
+@pytest.mark.system
+def test_the_comparison_by_seconds_exports_as_without_a_race(learnt: Learnt) -> None:
+    comparison = read_document(learnt.folder / "comparison.json", Comparison)
+    verdict = comparison.verdict
+    assert verdict is not None
+    assert verdict.placement is not None
+    chosen = comparison.contender(verdict.placement)
+    assert written(learnt.folder) == chosen.candidate
+    assert f"exported to {learnt.folder / 'placement.json'}" in learnt.printed
+    assert AGENT in {contender.found_by for contender in comparison.contenders}
