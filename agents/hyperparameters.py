@@ -68,6 +68,7 @@ class GuidedHyperparameters(Document):
     algorithm: ClassVar[type[DRLPP]] = GuidedDRLPP
 
     proposals: int = Field(default=4, ge=1, le=1000)
+    give_up: float = Field(default=1.5, ge=0, le=1e6)
     partitions_per_rollout: int = Field(default=8, ge=1, le=1000)
     placements_per_partition: int = Field(default=2, ge=1, le=1000)
     learning_rate: float = Field(default=3e-4, gt=0, le=1e6)
