@@ -47,6 +47,8 @@ class Hyperparameters(Document):
     elites: int = Field(default=8, ge=1, le=1000)
     temperature: Annotated[float, Field(gt=0, le=1e6)] | Literal["auto"] = "auto"
     feasible: bool = False
+    stage_baselines: bool = False
+    restart_after: int = Field(default=0, ge=0, le=1_000_000)
 
     def build(self, env: GymEnv, **options: Any) -> DRLPP:
         """Build an agent for ``env``; ``options`` are further arguments of :class:`DRLPP`."""
@@ -66,6 +68,7 @@ class GuidedHyperparameters(Document):
     algorithm: ClassVar[type[DRLPP]] = GuidedDRLPP
 
     proposals: int = Field(default=4, ge=1, le=1000)
+    give_up: float = Field(default=1.5, ge=0, le=1e6)
     partitions_per_rollout: int = Field(default=8, ge=1, le=1000)
     placements_per_partition: int = Field(default=2, ge=1, le=1000)
     learning_rate: float = Field(default=3e-4, gt=0, le=1e6)
@@ -112,7 +115,7 @@ def _shipped() -> dict[str, AgentHyperparameters]:
     """Return the files of this package, by name."""
     found = {}
     with resources.as_file(resources.files("drlpp.agents") / "hyperparameters") as folder:
-        for path in sorted(folder.glob("*.yaml")):
+        for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem):
             found[path.stem] = _read(path)
     return found
 

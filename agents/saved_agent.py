@@ -25,6 +25,7 @@ _SERIALIZED = ":serialized:"
 
 _PARTS = {
     "collections": {"OrderedDict", "deque"},
+    "drlpp.agents.paper.advantages": {"StageBaselines"},
     "drlpp.agents.transfer.context": {"PlacementContext"},
     "drlpp.agents.paper.policy": {"PlacementPolicy"},
     "drlpp.agents.transfer.relative_costs": {"RelativeCosts", "RelativeTensor"},

@@ -104,6 +104,13 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         """Everything measured so far, in order."""
         return dict(self.memory.outcomes)
 
+    def give_up_above(self, seconds: float | None) -> None:
+        """Run no candidate again that takes more seconds per minibatch; None: run all as often.
+
+        It matters where a measurement is several runs (:class:`MeasurementMemory`).
+        """
+        self.memory.limit_seconds = seconds
+
     def close(self) -> None:
         """Close the measurer if it was opened for this environment."""
         if self._owns_measurer:

@@ -304,7 +304,7 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, guided, tuned"),
+        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, drl-pp-mended"),
         (["--agent", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--timeout", "-3"], "a time limit of -3.0 s was given"),

@@ -61,6 +61,8 @@ class GuidedDRLPP(DRLPP):
         proposals: placements measured in a rollout, after the first sixteen (default 4).
         partitions_per_rollout: partition schemes imagined for each update (default 8).
         placements_per_partition: imagined placements of each scheme (default 2).
+        give_up: where a measurement is several runs, a candidate that is this many times as slow as
+            the fastest measured is not run again; 0 for never (default 1.5).
         practice: whether the policy imagines placements and learns; without it, the agent plans
             and searches only (default True).
         search: the parts of the search (default all).
@@ -81,6 +83,7 @@ class GuidedDRLPP(DRLPP):
         proposals: int = 4,
         partitions_per_rollout: int = 8,
         placements_per_partition: int = 2,
+        give_up: float = 1.5,
         practice: bool = True,
         search: Options | None = None,
         _init_setup_model: bool = True,
@@ -96,6 +99,7 @@ class GuidedDRLPP(DRLPP):
             **options,
         )
         self.proposals = proposals
+        self.give_up = give_up
         self.practice = practice
         self.search = search or Options()
         self.best_action: list[int] | None = None
@@ -196,6 +200,8 @@ class GuidedDRLPP(DRLPP):
         # Every environment takes a step; those that are left over repeat one.
         filled = candidates + [candidates[-1]] * (-len(candidates) % env.num_envs)
         expected = [search.surrogate(candidate) for candidate in candidates]
+        if self.give_up and (fastest := search.best(1)):
+            env.env_method("give_up_above", self.give_up * fastest[0][1])
         # By steps, which callbacks and the log of episodes follow.
         results = self._measure(list(map(codec.encode, filled)), env, callback)
         for candidate, (_, info) in zip(candidates, results, strict=False):

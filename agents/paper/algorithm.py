@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import Any, ClassVar, Self
@@ -18,15 +19,16 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
+from drlpp.agents.paper.advantages import SMALLEST_SPREAD, StageBaselines, less_penalties, scaled
 from drlpp.agents.paper.policy import PlacementPolicy, TrajectoryPolicy
 from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals, log_updates
 from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
-from drlpp.agents.paper.update import Batch, Update, evaluate_batch, mean
+from drlpp.agents.paper.update import Batch, Update, evaluate_batch, imitation_loss, surprise
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
 
-SMALLEST_SPREAD = 0.02
-"""Standard deviation of −ln(seconds) below which differences are taken for noise: 2%."""
+_PASSES_OF_A_RESTART = 200
+"""The most passes over the best placements in which new weights learn to draw them."""
 
 
 class DRLPP(OnPolicyAlgorithm):
@@ -71,6 +73,12 @@ class DRLPP(OnPolicyAlgorithm):
         imitation_coef: weight of self-imitation, which is not the paper's: minus the mean
             log-probability of the choices that led to the best placements so far (default 0).
         elites: how many of the best distinct placements are imitated (default 8).
+        stage_baselines: take the average over placements with as many stages for the baseline, and
+            reward the number of stages by the best seen with it, which is not the paper's
+            (:class:`~drlpp.agents.paper.advantages.StageBaselines`; default False).
+        restart_after: begin with new weights, which first learn to draw the best placements so far,
+            when as many rollouts in a row brought no new placement while their average was worse
+            than the best by more than 2%; 0, the paper's, is never (default 0).
         stats_window_size: episodes in ``rollout/ep_rew_mean`` (default 100).
         tensorboard_log: folder of TensorBoard's files (default None).
         policy_kwargs: arguments of the policy; its ``graph`` is taken from ``env``.
@@ -107,6 +115,8 @@ class DRLPP(OnPolicyAlgorithm):
         target_kl: float | None = None,
         imitation_coef: float = 0.0,
         elites: int = 8,
+        stage_baselines: bool = False,
+        restart_after: int = 0,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -149,8 +159,12 @@ class DRLPP(OnPolicyAlgorithm):
         self.target_kl = target_kl
         self.imitation_coef = imitation_coef
         self.elites = elites
+        self.stage_baselines = StageBaselines(baseline_decay) if stage_baselines else None
+        self.restart_after = restart_after
+        self.restarts = 0
         self.baseline: float | None = None
         self._elites: list[Rewarded] = []
+        self._rollouts_stuck = 0
         if _init_setup_model:
             self._setup_model()
 
@@ -161,7 +175,10 @@ class DRLPP(OnPolicyAlgorithm):
         if self.env is not None:
             self._take_graph(self.env)
         self.rollout_buffer = TrajectoryBuffer()
-        self.policy = self.policy_class(  # type: ignore[assignment]
+        self.policy = self._new_policy()
+
+    def _new_policy(self) -> TrajectoryPolicy:
+        return self.policy_class(  # type: ignore[return-value]
             self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
         ).to(self.device)
 
@@ -217,7 +234,9 @@ class DRLPP(OnPolicyAlgorithm):
                 return False
             trajectories = self._draw_again(env.num_envs) if redraws_left else []
             redraws_left -= 1
-        log_totals(self.logger, before, Totals.of(env), len(rollout_buffer.content))
+        after = Totals.of(env)
+        self._rollouts_stuck = 0 if after.distinct > before.distinct else self._rollouts_stuck + 1
+        log_totals(self.logger, before, after, len(rollout_buffer.content))
         log_rollout(self.logger, rollout_buffer, self.baseline)
         callback.update_locals(locals())
         callback.on_rollout_end()
@@ -260,13 +279,25 @@ class DRLPP(OnPolicyAlgorithm):
         clip_range = self.clip_range(self._current_progress_remaining)
         buffer = self.rollout_buffer
         self._update_baseline(buffer.measured_rewards)
+        if self.stage_baselines is not None:
+            self.stage_baselines.update(buffer.content)
         self._elites = self._choose_elites()
+        if self.restart_after:
+            self.logger.record("placement/restarts", self.restarts)
+        if self._stuck:
+            self._restart()
+            return
         walks, partition_rewards = buffer.partition_rewards()
+        stages = [walk.stages for walk in walks]
+        if self.stage_baselines is not None:
+            partition_rewards += self.stage_baselines.standings(stages)
+        trajectories = [rewarded.trajectory for rewarded in buffer.content]
+        placed = self._advantages(buffer.rewards, [t.walk.stages for t in trajectories])
         batch = Batch(
             walks,
-            self._advantages(partition_rewards),
-            [rewarded.trajectory for rewarded in buffer.content],
-            self._placement_advantages(),
+            self._advantages(partition_rewards, stages),
+            trajectories,
+            less_penalties(placed, buffer.content),
         )
         updates: list[Update] = []
         losses: list[float] = []
@@ -280,14 +311,11 @@ class DRLPP(OnPolicyAlgorithm):
                 - self.scheduler_ent_coef * update.scheduler_entropy
             )
             if self.imitation_coef and self._elites:
-                loss = loss + self.imitation_coef * self._imitation_loss()
+                loss = loss + self.imitation_coef * imitation_loss(self.policy, self._elites)
             losses.append(loss.item())
             if self.target_kl is not None and update.approx_kl > 1.5 * self.target_kl:
                 break
-            self.policy.optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-            self.policy.optimizer.step()
+            self._step(loss)
         self._n_updates += len(updates)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         log_updates(self.logger, updates, losses, clip_range)
@@ -324,12 +352,30 @@ class DRLPP(OnPolicyAlgorithm):
         """Return the best distinct placements so far."""
         return best_of([*self._elites, *self.rollout_buffer.content], self.elites)
 
-    def _imitation_loss(self) -> Tensor:
-        """Return minus the mean log-probability of the elites' choices."""
-        trajectories = [elite.trajectory for elite in self._elites]
-        walks = [trajectory.walk for trajectory in trajectories]
-        evaluation = self.policy.evaluate(walks, trajectories)
-        return -mean(evaluation.partitioner_log_probs) - mean(evaluation.scheduler_log_probs)
+    @property
+    def _stuck(self) -> bool:
+        """Whether the policy has settled on something worse than the best that was found."""
+        measured = self.rollout_buffer.measured_rewards
+        settled = 0 < self.restart_after <= self._rollouts_stuck and len(measured) > 0
+        return settled and measured.mean() < self._elites[0].reward - SMALLEST_SPREAD
+
+    def _restart(self) -> None:
+        """Begin with new weights, which learn to draw the best placements half of the time."""
+        self.restarts += 1
+        self._rollouts_stuck = 0
+        self.policy = self._new_policy()
+        enough = math.log(2 * len(self._elites))
+        for _ in range(_PASSES_OF_A_RESTART):
+            loss = surprise(self.policy, self._elites)
+            if loss.item() <= enough:
+                break
+            self._step(loss)
+
+    def _step(self, loss: Tensor) -> None:
+        self.policy.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+        self.policy.optimizer.step()
 
     def _update_baseline(self, measured: NDArray[np.float64]) -> None:
         if len(measured):
@@ -337,29 +383,12 @@ class DRLPP(OnPolicyAlgorithm):
             past = average if self.baseline is None else self.baseline
             self.baseline = self.baseline_decay * past + (1 - self.baseline_decay) * average
 
-    def _advantages(self, rewards: NDArray[np.float64]) -> Tensor:
-        """Return rewards above the baseline, clipped.
-
-        They are in standard deviations of the measured rewards.
-        """
+    def _advantages(self, rewards: NDArray[np.float64], stages: Sequence[int]) -> Tensor:
+        by_stages = self.stage_baselines
+        baseline = self.baseline if by_stages is None else by_stages.averages(stages)
         measured = self.rollout_buffer.measured_rewards
-        if self.baseline is None or not len(measured):
+        if baseline is None or not len(measured):
             # Nothing was measured: every choice was bad, and there is no scale.
             return torch.full((len(rewards),), -1.0)
-        scale = max(measured.std(), SMALLEST_SPREAD) if self.normalize_advantage else 1.0
-        advantages = (rewards - self.baseline) / scale
-        return torch.from_numpy(
-            advantages.clip(-self.advantage_clip, self.advantage_clip).astype(np.float32)
-        )
-
-    def _placement_advantages(self) -> Tensor:
-        """Return the advantages of all placements.
-
-        The average of the penalties is part of the baseline.
-
-        Where nine placements in ten cannot run, pushing away from those nine is mostly noise, and
-        the tenth has to stand out. Without penalties this changes nothing.
-        """
-        advantages = self._advantages(self.rollout_buffer.rewards)
-        invalid = torch.tensor([rewarded.invalid for rewarded in self.rollout_buffer.content])
-        return advantages - (advantages * invalid).mean()
+        spread = max(measured.std(), SMALLEST_SPREAD) if self.normalize_advantage else 1.0
+        return scaled(rewards - baseline, spread, self.advantage_clip)

@@ -191,12 +191,19 @@ class PlacementPolicy(TrajectoryPolicy):
         )
 
     def _scores(self, nodes: Tensor, walks: Sequence[PartitionWalk]) -> Tensor:
-        """Score all pairs of accelerators and partitions, by the partitions' summaries."""
-        stage_of = torch.tensor([walk.stage_of_operator for walk in walks], device=nodes.device)
+        """Score all pairs of accelerators and partitions, by the partitions' summaries.
+
+        A walk that is there several times is scored once: redraws make hundreds of a few schemes.
+        """
+        distinct = {id(walk): walk for walk in walks}
+        row_of = {key: row for row, key in enumerate(distinct)}
+        rows = torch.tensor([row_of[id(walk)] for walk in walks], device=nodes.device)
+        members = [walk.stage_of_operator for walk in distinct.values()]
+        stage_of = torch.tensor(members, device=nodes.device)
         member = torch.nn.functional.one_hot(stage_of, self.accelerators).to(nodes.dtype)
         summaries = member.transpose(1, 2) @ nodes / len(self.graph)
-        stages = torch.tensor([walk.stages for walk in walks], device=nodes.device)
-        return self.scheduler(summaries, stages)
+        stages = torch.tensor([walk.stages for walk in distinct.values()], device=nodes.device)
+        return self.scheduler(summaries, stages).index_select(0, rows)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {

@@ -1,14 +1,15 @@
-"""PPO's objective over the choices of a rollout (drl-pp §3.4)."""
+"""PPO's objective over the choices of a rollout (drl-pp §3.4), and the likelihood of the best."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from drlpp.agents.paper.policy import PolicyEvaluation
-from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.policy import PolicyEvaluation, TrajectoryPolicy
+from drlpp.agents.paper.trajectory import Rewarded, Trajectory
 from drlpp.agents.paper.walk import PartitionWalk
 
 
@@ -103,6 +104,27 @@ def clipped_surrogate(
         kl = (ratio - 1 - log_ratio).sum().item()
         outside = ((ratio - 1).abs() > clip_range).sum().item()
     return Surrogate(loss, kl, outside, len(log_probs))
+
+
+def imitation_loss(policy: TrajectoryPolicy, elites: Sequence[Rewarded]) -> Tensor:
+    """Return minus the mean log-probability of the choices that led to the best placements."""
+    found = _replayed(policy, elites)
+    return -mean(found.partitioner_log_probs) - mean(found.scheduler_log_probs)
+
+
+def surprise(policy: TrajectoryPolicy, elites: Sequence[Rewarded]) -> Tensor:
+    """Return minus the mean log-probability of the best placements, all choices of each together.
+
+    Where it is at most ln 2n for n of them, they make up half of what the policy draws, or more.
+    """
+    found = _replayed(policy, elites)
+    total = found.partitioner_log_probs.sum() + found.scheduler_log_probs.sum()
+    return -total / len(elites)
+
+
+def _replayed(policy: TrajectoryPolicy, elites: Sequence[Rewarded]) -> PolicyEvaluation:
+    trajectories = [elite.trajectory for elite in elites]
+    return policy.evaluate([trajectory.walk for trajectory in trajectories], trajectories)
 
 
 def mean(values: Tensor) -> Tensor:

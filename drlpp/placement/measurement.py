@@ -55,7 +55,7 @@ class Measurement(Record):
     ``steadiness`` is what its minibatches took the fastest worker over what they took the slowest:
     1 in steady state, less while work piles up between them; None in files from before it was
     measured. Where the pipeline did not get steady (:func:`is_steady`), the seconds are the slowest
-    worker's.
+    worker's. ``cut_short``: it was so slow that it was not run as often as others are.
     """
 
     outcome: Literal["measured"] = "measured"
@@ -66,6 +66,7 @@ class Measurement(Record):
     steadiness: float | None = Field(default=None, ge=0, le=1)
     workers: tuple[WorkerUsage, ...] = ()
     links: tuple[LinkUsage, ...] = ()
+    cut_short: bool = False
 
 
 def is_steady(steadiness: float | None, minibatches: int) -> bool:

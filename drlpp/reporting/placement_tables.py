@@ -39,7 +39,8 @@ def measured_table(measured: Sequence[tuple[Candidate, Outcome]], profile: Profi
     for number, (candidate, outcome) in enumerate(measured, start=1):
         if isinstance(outcome, Measurement):
             seconds, deviation = outcome.seconds_per_minibatch, outcome.standard_deviation_seconds
-            found = ((seconds, seconds_text(seconds)), (deviation, seconds_text(deviation)))
+            text = seconds_text(seconds) + ", cut short" * outcome.cut_short
+            found = ((seconds, text), (deviation, seconds_text(deviation)))
         else:
             found = (f"failed: {outcome.reason}", "–")
         stages, method = stages_text(candidate.placement), str(candidate.method)

@@ -52,6 +52,9 @@ class MeasurementMemory:
     the machine hits all alike. A run that fails makes its placement a failed one, which is
     remembered like the others whatever the reason, so that one that hangs costs its timeout once.
 
+    Where there is a limit (``limit_seconds``), a candidate of which all runs so far were slower is
+    not run again. It counts with these, and its measurement says so (``cut_short``).
+
     Every run is in the file before anything else happens. If the program is killed before the runs
     of a placement are complete, only those that are missing are made later. The placement may not
     be to blame for a failure in the file. Such a failure is measured once more when the placement
@@ -65,6 +68,7 @@ class MeasurementMemory:
 
     Attributes:
         observers: called after every run with the canonical candidate and the run's outcome.
+        limit_seconds: per minibatch; None, as long as nobody sets it, for none.
 
     Raises:
         InvalidInput: for fewer than 1 repetition.
@@ -87,6 +91,7 @@ class MeasurementMemory:
         self.repetitions = repetitions
         self.path = None if path is None else Path(path)
         self.observers: list[Observer] = []
+        self.limit_seconds: float | None = None
         self._runs: dict[Candidate, list[Measurement]] = {}
         self._outcomes: dict[Candidate, Outcome] = {}
         self._not_asked_for: set[Candidate] = set()
@@ -199,9 +204,13 @@ class MeasurementMemory:
     def fastest(self, count: int) -> list[tuple[Candidate, Measurement]]:
         """Return the ``count`` candidates with the fewest seconds per minibatch.
 
-        The fastest comes first.
+        The fastest comes first. Those whose measurements were cut short are none of them.
         """
-        measured = [(c, o) for c, o in self._outcomes.items() if isinstance(o, Measurement)]
+        measured = [
+            (c, o)
+            for c, o in self._outcomes.items()
+            if isinstance(o, Measurement) and not o.cut_short
+        ]
         return sorted(measured, key=lambda pair: pair[1].seconds_per_minibatch)[:count]
 
     def close(self) -> None:
@@ -224,11 +233,21 @@ class MeasurementMemory:
     def _run(self, plan: ExecutionPlan) -> None:
         """Run a candidate once."""
         outcome = self.measurer.measure(plan, self.minibatches_of_a_run)
+        if self._is_too_slow(plan.candidate, outcome):
+            outcome = outcome.model_copy(update={"cut_short": True})
         if self.path is not None:
             self._write(self.path, Entry.of(plan.candidate, outcome, self._usual_method))
         self._remember(plan.candidate, outcome)
         for observer in self.observers:
             observer(plan.candidate, outcome)
+
+    def _is_too_slow(self, candidate: Candidate, run: Outcome) -> bool:
+        """Return whether the runs that are left after this one are not worth their time."""
+        if self.limit_seconds is None or not isinstance(run, Measurement):
+            return False
+        runs = [*self._runs.get(candidate, ()), run]
+        fewest = min(one.seconds_per_minibatch for one in runs)
+        return len(runs) < self.repetitions and fewest > self.limit_seconds
 
     def _write(self, path: Path, entry: Entry) -> None:
         if entry.method is not None and self._header.method is None:
@@ -252,9 +271,12 @@ class MeasurementMemory:
             return
         runs = self._runs.setdefault(candidate, [])
         runs.append(run)
-        if len(runs) < self.repetitions:
+        if len(runs) < self.repetitions and not run.cut_short:
             return
-        outcome = self._outcomes[candidate] = median_measurement(runs)
+        outcome = median_measurement(runs).model_copy(update={"cut_short": run.cut_short})
+        self._outcomes[candidate] = outcome
+        if run.cut_short:
+            return
         if self._best is None or (
             outcome.seconds_per_minibatch < self._best[1].seconds_per_minibatch
         ):

@@ -38,6 +38,7 @@ def describe_measurements(path: Path) -> RenderableType:
         for ran, outcomes in runs.items()
         if ran not in failures
     ]
+    cut_short = sum(outcomes[-1].cut_short for outcomes in runs.values())
     measured.sort(key=lambda pair: pair[0])
     failed = failures.values()
     table = Table(title=f"{header.model} · the fastest placements", title_justify="left")
@@ -51,4 +52,7 @@ def describe_measurements(path: Path) -> RenderableType:
         row = [seconds_text(seconds), placement.configuration, stages_text(placement)]
         table.add_row(*row, *([str(method)] if several else []))
     reasons = [f"{outcome.failure}: {outcome.reason}" for outcome in failed]
-    return Group(table, f"{len(measured) + len(failed)} placements, {len(failed)} failed", *reasons)
+    counts = f"{len(measured) + len(failed)} placements, {len(failed)} failed"
+    if cut_short:
+        counts += f", {cut_short} run less often, since they were slow"
+    return Group(table, counts, *reasons)

@@ -23,7 +23,7 @@ import numpy
 
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.candidates import Limits, Space, search
@@ -166,7 +166,9 @@ class Recalibration:
                 self._record = outcome.seconds_per_minibatch
                 self._since_record = 0
             self._measured[candidate] = outcome.seconds_per_minibatch
-            if self.options.calibrate:
+            # A single run that was not steady yet says little of what workers do.
+            telling = not outcome.cut_short or is_steady(outcome.steadiness, outcome.minibatches)
+            if self.options.calibrate and telling:
                 self.calibration.observe(candidate, outcome)
             self._succeeded[_kind_of(candidate)] += 1
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,29 @@ def test_two_stages_on_every_accelerator_are_measured_and_kept(tmp_path: Path) -
     action, _ = agent.predict(env.reset()[0], deterministic=True)
     assert env.codec.decode(action) == best[0]
     assert environment().outcomes == env.outcomes
+
+
+@pytest.mark.parametrize("give_up", [1.02, 0.0])
+def test_what_is_far_slower_than_the_fastest_is_not_run_again(give_up: float) -> None:
+    profile, measurer = problem()
+    declared = CostPrior.of(profile, local_cluster(4, LINK))
+    env = PlacementEnv(MeasurementMemory(measurer, 30, repetitions=3), declared=declared)
+    runs: list[tuple[float, float, bool]] = []
+
+    def note(_: Candidate, outcome: Outcome) -> None:
+        fastest = min((before for before, *_ in runs), default=math.inf)
+        assert isinstance(outcome, Measurement)
+        runs.append((outcome.seconds_per_minibatch, fastest, outcome.cut_short))
+
+    env.memory.observers.append(note)
+    learn(env, 6, give_up=give_up, practice=False)
+    assert any(cut_short for *_, cut_short in runs) == bool(give_up)
+    for own, fastest, cut_short in runs:
+        assert cut_short == (own > give_up * fastest > 0)
+    # In the simulator runs do not differ.
+    count = {False: 3, True: 1}
+    outcomes = [one for one in env.outcomes.values() if isinstance(one, Measurement)]
+    assert len(runs) == sum(count[one.cut_short] for one in outcomes)
 
 
 def test_several_environments_take_turns() -> None:

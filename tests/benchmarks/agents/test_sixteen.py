@@ -38,6 +38,7 @@ def test_tables_say_what_runs_found() -> None:
         steps=steps,
         settled=True,
         cluster_seconds=60.0,
+        saved_seconds=15.0,
     )
     assert [found.gap(count) for count in (0, 1, 2, 16)] == pytest.approx([0.5, 0.2, 0.005, 0.005])
     (line,) = gaps([found]).to_dict("records")
@@ -50,6 +51,7 @@ def test_tables_say_what_runs_found() -> None:
     assert rows["80% to 95%"]["at the end"] == "100% of 1"
     assert "100% of 1 runs" in summary([found])
     assert "data parallelism: 0" in summary([found])
+    assert "saves 25% of all that" in summary([found])
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.reward_curves import comparing, runs
 from benchmarks.reward_curves import drawing as reward_curves
 from benchmarks.reward_curves import training as training_curve
 from benchmarks.reward_curves.__main__ import app
@@ -67,6 +68,49 @@ def test_a_picture_and_a_table_come_out(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["draw", f"one={log}", f"two={log}", "--picture", str(both)])
     assert done.exit_code == 0, done.output
     assert both.exists()
+
+
+def test_agents_are_compared_and_runs_are_kept(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{comparing.BEGIN}\n{comparing.END}\nafter\n")
+    options = {
+        "--results": tmp_path / "deep" / "curves.jsonl",
+        "--models": "vgg16",
+        "--agents": "tuned,drl-pp-mended",
+        "--seeds": 2,
+        "--steps": 2,
+        "--picture": tmp_path / "curves.png",
+        "--document": page,
+    }
+    arguments = ["compare", *(str(word) for option in options.items() for word in option)]
+    written = []
+    for _ in range(2):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        written.append((tmp_path / "deep" / "curves.jsonl").read_text())
+    assert written[0] == written[1]
+    assert written[0].count("\n") == 4
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    text = page.read_text()
+    assert "| VGG-16, 125 MB/s | drl-pp-mended |" in text
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+
+
+def test_a_run_says_what_the_agent_came_to() -> None:
+    found = runs.run("vgg16", "tuned", seed=0, steps=3)
+    memory = MeasurementMemory(runs.MODELS["vgg16"].measurer())
+    agent = AGENTS["tuned"].build(PlacementEnv(memory), seed=0)
+    agent.learn(10_000, callback=training_curve.TrainingSteps(3))
+    best = memory.best()
+    assert best is not None
+    assert found.best_seconds == best[1].seconds_per_minibatch
+    assert found.distinct == memory.distinct
+    assert len(found.draws) == len(found.mean_rewards) == len(found.invalid) == 3
+    # The agent of the other run has taken one step into a fourth rollout.
+    assert sum(found.draws) in {agent.num_timesteps - 1, agent.num_timesteps}
+    rewards = [reward for reward in found.mean_rewards if reward is not None]
+    assert found.last_seconds == pytest.approx(float(np.exp(-np.mean(rewards))))
 
 
 def test_folders_without_one_run_are_refused(tmp_path: Path) -> None:

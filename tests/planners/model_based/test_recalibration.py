@@ -145,6 +145,24 @@ def test_what_another_method_took_says_nothing_of_this_one() -> None:
     assert list(found.measured) == [own]
 
 
+@pytest.mark.parametrize(("steadiness", "cut_short"), [(0.5, True), (1.0, True), (0.5, False)])
+def test_workers_of_what_was_cut_short_tell_only_what_is_steady(
+    steadiness: float, cut_short: bool
+) -> None:
+    profile = generate("chain", 6, 0)
+    found = Recalibration(PlanningProblem(Workload.of(profile), local_cluster(3, SLOW)))
+    own = Candidate(Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 1]), Method())
+    outcome = SimulatedCluster(wrong(profile, 1), local_cluster(3, SLOW)).measure(own)
+    before = found.surrogate.problem.workload.seconds.copy()
+    assert isinstance(outcome, Measurement)
+    update = {"steadiness": steadiness, "cut_short": cut_short}
+    found.tell(own, outcome.model_copy(update=update))
+    # Its seconds count in any case.
+    assert found.best(1) == [(own, outcome.seconds_per_minibatch)]
+    learned = not numpy.allclose(found.surrogate.problem.workload.seconds, before)
+    assert learned == (not cut_short or steadiness == 1.0)
+
+
 def test_equal_accelerators_are_not_told_apart() -> None:
     problem = PlanningProblem(Workload.of(generate("chain", 6, 0)), local_cluster(3, SLOW))
     found = Recalibration(problem)

@@ -1,0 +1,126 @@
+"""A policy that has settled on something bad begins again with the best that was found."""
+
+import io
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drlpp.agents import AGENTS, DRLPP
+from drlpp.agents.paper.trajectory import Rewarded, best_of
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Outcome
+from tests.support.planning.fake_measurer import FakeMeasurer, branching, chain
+
+
+class CutsPay(FakeMeasurer):
+    """Whatever is not cut takes 3 s."""
+
+    def measure(self, plan: ExecutionPlan, minibatches: int = 30) -> Outcome:
+        outcome = super().measure(plan, minibatches)
+        whole = len(plan.placement.stages) == 1
+        return outcome.model_copy(update={"seconds_per_minibatch": 3.0}) if whole else outcome
+
+
+def environment(operators: int = 8, accelerators: int = 3) -> PlacementEnv:
+    return PlacementEnv(MeasurementMemory(CutsPay(chain(operators), accelerators)))
+
+
+def built(env: PlacementEnv, **options: Any) -> DRLPP:
+    kwargs = {"feasible": True}
+    return DRLPP("PlacementPolicy", env, seed=0, policy_kwargs=kwargs, **options)
+
+
+def settle(agent: DRLPP) -> torch.Tensor:
+    """Let the policy never cut, for five rollouts or until it restarts; returns a weight of it."""
+    agent.learn(32)
+    before = next(agent.policy.parameters())
+    agent.policy.partitioner.temperature.fill_(1e6)
+    for _ in range(5):
+        if not agent.restarts:
+            agent.learn(32, reset_num_timesteps=False)
+    return before
+
+
+def test_new_weights_draw_the_best_half_of_the_time() -> None:
+    agent = built(environment(), restart_after=3, elites=3)
+    before = settle(agent)
+    best = best_of(agent._elites, 3)
+    assert agent.restarts == 1
+    assert next(agent.policy.parameters()) is not before
+    drawn = Counter(t.action.tobytes() for t in agent.policy.sample(100, 4))
+    wanted = sum(drawn[one.trajectory.action.tobytes()] for one in best)
+    # The rest explores.
+    assert 0.4 * 400 < wanted < 400
+
+
+def test_without_the_switch_it_stays_where_it_is() -> None:
+    agent = built(environment())
+    before = settle(agent)
+    assert agent.restarts == 0
+    assert next(agent.policy.parameters()) is before
+
+
+@pytest.mark.parametrize(
+    ("stuck", "reward", "restarts"), [(2, 0.0, 0), (3, 0.0, 1), (3, 0.99, 0), (3, 0.97, 1)]
+)
+def test_it_is_stuck_after_some_rollouts_below_the_best(
+    stuck: int, reward: float, restarts: int
+) -> None:
+    agent = built(environment(), restart_after=3)
+    trajectories = agent.policy.sample(2, 1)
+    agent._elites = [Rewarded(trajectories[0], 1.0, None)]
+    agent.rollout_buffer.content = [Rewarded(trajectories[1], reward, None)]
+    agent._rollouts_stuck = stuck
+    assert int(agent._stuck) == restarts
+
+
+def test_nothing_new_is_counted_in_a_row() -> None:
+    agent = built(environment(2, 2), restart_after=1000)
+    counts = []
+    for _ in range(6):
+        agent.learn(32, reset_num_timesteps=False)
+        counts.append(agent._rollouts_stuck)
+    # There are but three placements of two operators on two accelerators, up to equal ones.
+    assert counts[0] == 0
+    assert counts[-3:] == [counts[-3], counts[-3] + 1, counts[-3] + 2]
+
+
+def test_the_mended_agent_goes_on_from_a_file() -> None:
+    env = PlacementEnv(MeasurementMemory(FakeMeasurer(branching(8))))
+    agent = AGENTS["drl-pp-mended"].build(env, seed=0)
+    agent.learn(64)
+    agent.restarts, agent._rollouts_stuck = 2, 4
+    content = io.BytesIO()
+    agent.save(content)
+    loaded = DRLPP.load(content, env=env)
+    assert agent.stage_baselines is not None
+    assert loaded.stage_baselines is not None
+    wanted = agent.stage_baselines.averages([1, 2, 3, 4])
+    np.testing.assert_array_equal(loaded.stage_baselines.averages([1, 2, 3, 4]), wanted)
+    assert (loaded.restarts, loaded._rollouts_stuck, loaded.restart_after) == (2, 4, 5)
+    assert loaded.policy.scheduler.feasible
+
+
+def test_an_agent_of_before_the_switches_is_loaded() -> None:
+    agent = built(environment())
+    agent.learn(32)
+    for name in ("stage_baselines", "restart_after", "restarts", "_rollouts_stuck"):
+        del agent.__dict__[name]
+    content = io.BytesIO()
+    agent.save(content)
+    loaded = DRLPP.load(content, env=environment())
+    assert loaded.stage_baselines is None
+    assert loaded.restart_after == 0
+    loaded.learn(32)
+
+
+def test_the_mended_agent_draws_nothing_invalid() -> None:
+    env = PlacementEnv(MeasurementMemory(FakeMeasurer(chain(8), 4)))
+    agent = AGENTS["drl-pp-mended"].build(env, seed=0)
+    agent.learn(64)
+    assert not any(rewarded.invalid for rewarded in agent.rollout_buffer.content)
+    assert agent.num_timesteps == 64
