@@ -22,7 +22,7 @@ from benchmarks.report import markdown, terminal, write_between
 from benchmarks.results_file import read_results_of
 from benchmarks.time_to_loss import losses as live
 from benchmarks.time_to_loss.report import BEGIN, END, table
-from benchmarks.time_to_loss.seconds import Speed, measure
+from benchmarks.time_to_loss.seconds import Speed, has_replay, measure
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.cli.learning.race_command import run_and_report
@@ -102,10 +102,8 @@ def seconds(
     spec = OptimizerSpec.parse("adamw", lr=of.rate)
     with _session(of, workers, speed, spec, cluster) as session:
         profile, measured = session.profile()
-        # The exact planner's may have replicas, for which there is no replay.
-        contenders = [
-            one for one in usual_candidates(session, profile, measured) if one.found_by != "exact"
-        ]
+        usual = usual_candidates(session, profile, measured)
+        contenders = list(filter(has_replay, usual))
         found = measure(session, contenders, rounds, minibatches, console.print)
     where = {"task": task, "workers": workers, "links": links}
     for contender, taken in zip(contenders, found, strict=True):

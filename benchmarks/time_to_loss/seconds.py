@@ -87,6 +87,18 @@ def kind_of(contender: Contender) -> str:
     return WHOLE if method.microbatches == 1 else DIVIDED
 
 
+def has_replay(contender: Contender) -> bool:
+    """Return whether it has a column, for which replays tell the samples that it needs.
+
+    The exact planner's may have replicas, and of twice as many microbatches as stages none was
+    replayed.
+    """
+    placement, method = contender.placement, contender.method
+    if placement is None or method.flushes:
+        return True
+    return contender.found_by != "exact" and method.microbatches <= len(placement.stages)
+
+
 def measure(
     session: ClusterSession,
     contenders: Sequence[Contender],
