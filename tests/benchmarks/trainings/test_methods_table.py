@@ -1,15 +1,44 @@
-"""The table of methods: its rows, what it measures, and what it writes."""
+"""The table of methods: its rows, what it measures, what it keeps, and what it writes."""
+
+from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
+from typer.testing import CliRunner
 
-from benchmarks.methods_table.__main__ import differences
+from benchmarks.methods_table.__main__ import README, app, measure_differences
 from benchmarks.methods_table.differences import Cell, largest_difference
-from benchmarks.methods_table.memory import WIDE_SHAPES
-from benchmarks.methods_table.report import GOAL, PAPERS_VERSIONS, report, worth_doubling
-from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, SHAPES
+from benchmarks.methods_table.memory import Resident, memory_keys
+from benchmarks.methods_table.report import GOAL, marks, report, worth_doubling
+from benchmarks.methods_table.results import Results
+from benchmarks.methods_table.rows import FOLDED, METHODS, PARTS, SHAPES, CellKey
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
+from drlpp.schedule.kinds.registry import training_kinds
+from drlpp.schedule.weight_policies import WEIGHT_POLICIES
+
+
+def cell(key: CellKey, difference: float, dtype: str = "float32", versions: float = 1.0) -> Cell:
+    """Return what a run showed."""
+    method, optimizer, shape = key
+    return Cell(
+        method=method,
+        optimizer=optimizer,
+        shape=shape,
+        dtype=dtype,
+        difference=difference,
+        versions=versions,
+    )
+
+
+def fill(results: Results, part: str) -> None:
+    """Put a result everywhere that a part wants one."""
+    for key in PARTS[part].keys:
+        results.add(cell(key, 1e-7))
+        results.add(cell(key, 1e-15, "float64"))
+    for method, optimizer, shape in memory_keys(PARTS[part]):
+        results.add_memory(Resident(method=method, optimizer=optimizer, shape=shape, versions=2.0))
 
 
 def test_every_tensor_counts_relative_to_its_largest_element() -> None:
@@ -21,7 +50,7 @@ def test_every_tensor_counts_relative_to_its_largest_element() -> None:
 
 def test_shapes_are_what_they_are_called() -> None:
     graph = capture(ModelReference.named("benchmarks.methods_table.models:forked")).graph
-    for placement in SHAPES.values():
+    for placement in (*SHAPES.values(), *FOLDED.values()):
         placement.validate_for(graph, 4)
     straight = SHAPES["straight"].pipeline(graph)
     assert straight.depth == 4
@@ -32,6 +61,16 @@ def test_shapes_are_what_they_are_called() -> None:
     assert branching.depth == 3
     assert {(edge.source, edge.target) for edge in branching.edges} >= {(0, 1), (0, 2), (1, 3)}
     assert (1, 2) not in {(edge.source, edge.target) for edge in branching.edges}
+    folded = {shape: placement.pipeline(graph) for shape, placement in FOLDED.items()}
+    assert all(pipeline.is_folded for pipeline in folded.values())
+    assert folded["straight"].depth == 8
+    assert folded["branching"].depth == 3
+
+
+def test_every_weight_policy_and_schedule_has_a_row() -> None:
+    methods = [row.method for row in METHODS.values()]
+    assert {method.policy for method in methods} == set(WEIGHT_POLICIES)
+    assert {method.schedule for method in methods} == set(training_kinds())
 
 
 @pytest.mark.slow
@@ -41,31 +80,73 @@ def test_shapes_are_what_they_are_called() -> None:
         ("PipeOptim", "SGDM", "straight", 2),
         ("PipeDream", "Lion", "branching", 3),
         ("PipeMare T1+T2+W", "AdamW", "2-1-1", 2),
+        ("ZB-V", "Adam", "branching", 1),
+        ("PipeDream, M = D", "SGDM", "straight", 2),
+        ("PipeDream, momentum per stage", "NAG", "straight", 4),
     ],
 )
 def test_a_cell_differs_by_rounding_alone(
-    method: str, optimizer: str, shape: str, versions: float
+    method: str, optimizer: str, shape: str, versions: float, tmp_path: Path
 ) -> None:
-    key = (method, optimizer, shape)
-    single, double = (differences([key], dtype)[key] for dtype in ("float32", "float64"))
+    key, results = (method, optimizer, shape), Results(tmp_path)
+    for dtype in ("float32", "float64"):
+        measure_differences([key], dtype, results, Console(quiet=True))
+    # As the files have it.
+    single, double = (Results(tmp_path).cells(d, [key])[key] for d in ("float32", "float64"))
     assert single.difference < GOAL
     assert double.difference < 1e-13
     assert single.versions == double.versions == versions
 
 
-def test_the_report_fills_every_cell() -> None:
-    keys = [(m, o, s) for m in METHODS for o in OPTIMIZERS for s in SHAPES]
-    cells = {key: Cell(difference=1e-7, versions=1.0) for key in keys}
-    cells["vanilla", "Adam", "2-1-1"] = Cell(difference=2e-6, versions=1.0)
+@pytest.mark.parametrize("name", PARTS)
+def test_the_report_fills_every_cell(name: str) -> None:
+    part = PARTS[name]
+    cells = {key: cell(key, 1e-7) for key in part.keys}
+    method, optimizer = next(iter(part.methods)), next(iter(part.optimizers))
+    above = (method, optimizer, "2-1-1")
+    cells[above] = cell(above, 2e-6)
     doubled = worth_doubling(cells)
-    assert ("vanilla", "Adam", "2-1-1") in doubled
-    assert {method for method, _, _ in doubled} == set(METHODS)
-    memory = {(method, shape): 1.0 for method in METHODS for shape in WIDE_SHAPES}
-    generic = {("PipeOptim", shape): 2.0 for shape in WIDE_SHAPES}
-    doubles = {key: Cell(difference=1e-15, versions=1.0) for key in doubled}
-    lines = report(cells, doubles, memory, generic).splitlines()
+    assert above in doubled
+    assert {name for name, _, _ in doubled} == set(part.methods)
+    doubles = {key: cell(key, 1e-15, "float64") for key in doubled}
+    memory = dict.fromkeys(memory_keys(part), 3.25)
+    lines = report(part, cells, doubles, memory).splitlines()
     tables = [line for line in lines if line.startswith("|")]
     assert sum("**20.0**" in line for line in tables) == 1
-    assert all("1.0" in line for line in tables if line.startswith("| naive |"))
-    assert sum(line.startswith("| PipeMare T2 |") for line in tables) == len(SHAPES) + 2
-    assert PAPERS_VERSIONS.keys() == METHODS.keys()
+    for method, row in part.methods.items():
+        of_method = [line for line in tables if line.startswith(f"| {method} |")]
+        shapes = sum(row.placement(shape) is not None for shape in SHAPES)
+        # A difference for each shape, versions, and what was run in float64.
+        assert len(of_method) == shapes + 1 + sum(key[0] == method for key in doubled)
+        measured = any(key[0] == method for key in memory)
+        assert (of_method[-1].count("3.25") == 2) == measured
+
+
+def test_a_part_is_written_beside_what_is_there(tmp_path: Path) -> None:
+    document, folder = tmp_path / "page.md", tmp_path / "results"
+    page = README.read_text(encoding="utf-8")
+    document.write_text(page, encoding="utf-8")
+    results = Results(folder)
+    fill(results, "later")
+    arguments = ["report", "--results", str(folder), "--document", str(document)]
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == 0, said.output
+    assert "first: " in said.output
+    assert "the part stays as it is" in said.output
+    written = document.read_text(encoding="utf-8")
+    begin, end = marks("later")
+    assert page.partition(begin)[0] == written.partition(begin)[0]
+    assert page.partition(end)[2] == written.partition(end)[2]
+    assert "| ZB-H1 | 1 | 1 | 1 | 1 | 2.00 | 2.00 |" in written
+
+
+def test_a_part_is_not_written_without_a_cell_in_float64(tmp_path: Path) -> None:
+    document, folder = tmp_path / "page.md", tmp_path / "results"
+    document.write_text("\n".join(marks("optimizers")), encoding="utf-8")
+    results = Results(folder)
+    for key in PARTS["optimizers"].keys:
+        results.add(cell(key, 1e-7))
+    arguments = ["report", "--part", "optimizers", "--results", str(folder)]
+    said = CliRunner().invoke(app, [*arguments, "--document", str(document)])
+    assert f"{len(PARTS['optimizers'].methods)} results are missing" in said.output
+    assert document.read_text(encoding="utf-8") == "\n".join(marks("optimizers"))

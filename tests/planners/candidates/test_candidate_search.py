@@ -254,9 +254,9 @@ def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
     searched = best_searched(given, Space(method, frozenset()), SHORT)
     assert searched.found.candidate.placement.is_folded
     assert searched.found.seconds <= planned.best.seconds_per_minibatch
+    alone = Judge(replace(given, cluster=local_cluster(1, SLOW)), Space(method, frozenset()))
     with pytest.raises(InvalidInput, match="two accelerators and four operators"):
-        few = replace(given, cluster=local_cluster(1, SLOW))
-        search(Judge(few, Space(method, frozenset())), [], SHORT, 0)
+        search(alone, [], SHORT, 0)
 
 
 @pytest.mark.parametrize(
