@@ -96,11 +96,11 @@ class _Steps(BaseCallback):
         return len(self.draws) < self.count
 
     def _on_rollout_end(self) -> None:
-        rollout = self.model.rollout_buffer
-        measured = rollout.measured_rewards  # type: ignore[union-attr]
+        rollout = self.model.rollout_buffer  # type: ignore[attr-defined]
+        measured = rollout.measured_rewards
         self.mean_rewards.append(float(measured.mean()) if len(measured) else None)
-        self.draws.append(len(rollout.content))  # type: ignore[union-attr]
-        self.invalid.append(sum(one.invalid for one in rollout.content))  # type: ignore[union-attr]
+        self.draws.append(len(rollout.content))
+        self.invalid.append(sum(one.invalid for one in rollout.content))
 
 
 def run(model: str, agent: str, seed: int, steps: int) -> Run:
