@@ -76,8 +76,8 @@ def learn(
         str,
         typer.Option(
             help="guided by planners and corrected costs; drl-pp: the paper's; drl-pp-mended: with "
-            "switches against its collapses; tuned: the paper's for small budgets; or a YAML file of your "
-            "own."
+            "switches against its collapses; tuned: the paper's for small budgets; or a YAML file "
+            "of your own."
         ),
     ] = "guided",
     budget: Annotated[
