@@ -75,9 +75,9 @@ def learn(
     agent: Annotated[
         str,
         typer.Option(
-            help="guided by planners and corrected costs; drl-pp: the paper's; drl-pp-mended: that "
-            "without its collapses; tuned: the paper's for small budgets; or a YAML file of your "
-            "own."
+            help="guided by planners and corrected costs; drl-pp: the paper's; drl-pp-mended: with "
+            "switches against its collapses; tuned: the paper's for small budgets; or a YAML file "
+            "of your own."
         ),
     ] = "guided",
     budget: Annotated[
