@@ -148,12 +148,21 @@ def _proposals(problem: PlanningProblem) -> Iterator[Plan]:
                     yield found
 
 
+def _counts(most: int) -> Iterator[int]:
+    """Yield numbers of accelerators: all up to 64, then 3% more each time, and the most."""
+    count = 1
+    while count < most:
+        yield count
+        count += max(1, count // _MOST_TO_SEARCH)
+    yield most
+
+
 def _single_stages(problem: PlanningProblem) -> Iterator[Plan]:
     """Yield the whole model on the fastest accelerator, and on more and more of them."""
     cluster = problem.cluster
     order = sorted(range(cluster.accelerators), key=lambda a: -cluster.speeds[a])
     operators = tuple(range(len(problem.workload)))
-    for count in range(1, cluster.accelerators + 1 if problem.replicate else 2):
+    for count in _counts(cluster.accelerators) if problem.replicate else (1,):
         stage = Stage(operators=operators, accelerators=tuple(sorted(order[:count])))
         solution = Solution(Placement(stages=(stage,)))
         name = "one accelerator" if count == 1 else "data-parallel"

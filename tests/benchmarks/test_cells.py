@@ -47,6 +47,7 @@ def lines(path: Path) -> list[str]:
 @pytest.mark.usefixtures("in_threads")
 def test_an_interrupted_study_continues(tmp_path: Path) -> None:
     path, wanted = tmp_path / "folder" / "results.jsonl", numbers(tmp_path)
+    squared(wanted[4:5], path, Where())
     told: list[Square] = []
 
     def interrupt(result: Square) -> None:
@@ -56,7 +57,7 @@ def test_an_interrupted_study_continues(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_cells(square, all_of(wanted, lambda r: r.cell), path, read_squares, Where(1), interrupt)
-    assert [result.square for result in read_squares(path)] == [0, 1]
+    assert [result.square for result in read_squares(path)] == [16, 0, 1]
     # The next line was cut off.
     with path.open("a") as file:
         file.write(lines(path)[0][:20])
