@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.documents import read_document

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drlpp.capturing.blocks import shorten
 from drlpp.costs.profile import Profile
-from drlpp.costs.short_runs import (
+from drlpp.costs.profiles.short_runs import (
     SHORT_MINIBATCHES,
     ShortRun,
     short_placements,

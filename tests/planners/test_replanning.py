@@ -6,7 +6,7 @@ import pytest
 
 from drlpp import Elastic, replanned
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import write_document
