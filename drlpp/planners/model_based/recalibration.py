@@ -278,11 +278,9 @@ class Recalibration:
     def _plans(self, problem: PlanningProblem) -> Iterator[Candidate]:
         """Yield what planners find, with the space's own method, none twice."""
         found = []
-        planners = (exact, pipedream, data_parallel, gpipe)
-        if problem.workload.stages_held > 1:
-            # The others give every accelerator one stage.
-            planners = (gpipe,)
-        for planner in planners:
+        for planner in (exact, pipedream, data_parallel, gpipe):
+            if problem.workload.stages_held > 1 and planner is not gpipe:
+                continue  # It gives every accelerator one stage.
             with suppress(InvalidInput):
                 found.append(Candidate(planner(problem).placement, self.space.method))
         yield from dict.fromkeys(found)
