@@ -378,5 +378,6 @@ class Recalibration:
 
 
 def _kind_of(candidate: Candidate) -> tuple[int, ...]:
-    """Return what candidates that fail for the same reason are likely to share: replicas."""
-    return tuple(len(stage.accelerators) for stage in candidate.placement.stages)
+    """Return what candidates that fail for the same reason are likely to share: their shape."""
+    placement = candidate.placement
+    return placement.is_folded, *(len(stage.accelerators) for stage in placement.stages)
