@@ -13,7 +13,7 @@ from benchmarks.elsewhere.bundles import SGD, export_of, largest_difference, ref
 from benchmarks.elsewhere.cases import SPLITS, captured, split
 from benchmarks.elsewhere.ranks import Ranks
 from benchmarks.elsewhere.results import SpeedRow, TrainedRow
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidInput, RunFailure
 from drlpp.exporting.torch_bundle import TorchExport
 from drlpp.placement.candidate import Candidate

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.faults.leftovers import unfinished_in
 from benchmarks.faults.trials import Trial
 from benchmarks.processes import descendants, wait_until_gone, workers_of
-from drlpp.envs.measuring.measurements_file import Entry, read_measurements
+from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.errors import InvalidFile
 from drlpp.placement.measurement import FailedMeasurement
 

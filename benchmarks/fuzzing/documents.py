@@ -12,7 +12,7 @@ from drlpp.comparison.contenders import PLAIN, Contender, Heat
 from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs.measuring.episode_state import EpisodeState
-from drlpp.envs.measuring.measurements_file import Entry, Header
+from drlpp.placement.measurements_file import Entry, Header
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
 from drlpp.io.trust_memory import TrustRecord

@@ -32,7 +32,7 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console
 from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.costs.profile import Profile
-from drlpp.envs.measuring.measurements_file import Entry, Header, read_measurements
+from drlpp.placement.measurements_file import Entry, Header, read_measurements
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_any_document, read_document, write_document
 from drlpp.io.json_lines import append

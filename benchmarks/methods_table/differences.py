@@ -4,33 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from benchmarks.methods_table.models import CLASSES, LENGTH, TOKENS
-from benchmarks.methods_table.rows import DATA_PARALLEL, MINIBATCHES, SHAPES, WORKERS, TableMethod
+from benchmarks.methods_table.rows import METHODS, MINIBATCHES, OPTIMIZERS, WORKERS, CellKey
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.runtime.reference.reference import ReferenceExecutor
-from drlpp.specs.optimizer_spec import OptimizerSpec
 
 BATCH_SIZE, SAMPLES = 8, 40
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Record):
     """What a run of a method with an optimizer on a shape showed.
 
     Attributes:
+        method, optimizer, shape: by their names.
+        dtype: of the weights.
         difference: :func:`largest_difference` of the workers' weights to the reference's.
         versions: of its weights that a worker held at most, for the worker with the most.
     """
 
+    method: str
+    optimizer: str
+    shape: str
+    dtype: str
     difference: float
     versions: float
+
+    @property
+    def key(self) -> CellKey:
+        """Which it is, in one of the two precisions."""
+        return self.method, self.optimizer, self.shape
 
 
 class Comparison:
@@ -39,10 +49,12 @@ class Comparison:
     Args:
         captured: the forked model.
         session: holds it, with four workers.
+        dtype: of its weights.
     """
 
-    def __init__(self, captured: CapturedModel, session: ClusterSession) -> None:
+    def __init__(self, captured: CapturedModel, session: ClusterSession, dtype: str) -> None:
         self._captured = captured
+        self._dtype = dtype
         self._session = session
         generator = torch.Generator().manual_seed(1)
         tokens = torch.randint(0, TOKENS, (SAMPLES, LENGTH), generator=generator)
@@ -51,9 +63,11 @@ class Comparison:
         self._minibatches = Minibatches([tokens], targets)
         session.use_samples([tokens], targets)
 
-    def cell(self, row: TableMethod, optimizer: OptimizerSpec, shape: str) -> Cell:
+    def cell(self, key: CellKey) -> Cell:
         """Train 50 minibatches on the workers and in the reference executor."""
-        placement = DATA_PARALLEL if row.data_parallel else SHAPES[shape]
+        row, optimizer = METHODS[key[0]], OPTIMIZERS[key[1]]
+        placement = row.placement(key[2])
+        assert placement is not None
         reference = ReferenceExecutor(
             self._captured, placement, self._minibatches, row.method, optimizer
         )
@@ -66,7 +80,14 @@ class Comparison:
             held = (r.peak_weight_bytes / r.weight_bytes for r in results.values())
             versions = max(versions, *held)
         state, _ = self._session.collect(deployment)
-        return Cell(largest_difference(state, reference.state()), versions)
+        return Cell(
+            method=key[0],
+            optimizer=key[1],
+            shape=key[2],
+            dtype=self._dtype,
+            difference=largest_difference(state, reference.state()),
+            versions=versions,
+        )
 
     def _with_samples(self, options: RunOptions) -> RunOptions:
         return replace(options, order=self._order[options.first_minibatch :])
@@ -80,7 +101,7 @@ def comparison(dtype: str = "float32") -> Iterator[Comparison]:
     )
     captured = capture(reference)
     with ClusterSession(captured, WORKERS) as session:
-        yield Comparison(captured, session)
+        yield Comparison(captured, session, dtype)
 
 
 def largest_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:

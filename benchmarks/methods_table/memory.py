@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from benchmarks.methods_table.rows import WORKERS, TableMethod
+from benchmarks.methods_table.rows import (
+    WORKERS,
+    CellKey,
+    Part,
+    TableMethod,
+)
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
+from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
@@ -35,6 +41,43 @@ WIDE_SHAPES = {
     "2-1-1": _placement([0, 0, 1, 2], (0, 0, 1, 2)),
 }
 WIDE_DATA_PARALLEL = _placement([0, 0, 0, 0], (0, 0, 0, 0))
+
+MEASURED_WITH = "SGDM"
+"""The optimizer with which the memory of methods is measured."""
+WITHOUT_RULE = ("PipeOptim", "ASGD")
+"""A method that predicts, and an optimizer without a rule to predict by."""
+
+
+def memory_keys(part: Part) -> list[CellKey]:
+    """Return what is measured of a part: nothing without the optimizer of all measurements.
+
+    A method with two stages on a worker is left out: no naive schedule holds the same stages.
+    """
+    if MEASURED_WITH not in part.optimizers:
+        return []
+    pairs = [(name, MEASURED_WITH) for name, row in part.methods.items() if not row.is_folded]
+    if WITHOUT_RULE[0] in part.methods:
+        pairs.append(WITHOUT_RULE)
+    return [(*pair, shape) for shape in WIDE_SHAPES for pair in pairs]
+
+
+class Resident(Record):
+    """What memory a method took.
+
+    Attributes:
+        method, optimizer, shape: by their names.
+        versions: resident memory of weights over weights.
+    """
+
+    method: str
+    optimizer: str
+    shape: str
+    versions: float
+
+    @property
+    def key(self) -> CellKey:
+        """Which it is."""
+        return self.method, self.optimizer, self.shape
 
 
 class MemoryMeter:
@@ -76,7 +119,7 @@ class MemoryMeter:
         key = (accumulate, str(optimizer))
         if key not in self._naive:
             naive = Method(schedule="gpipe", policy="sync", accumulate=accumulate)
-            self._naive[key] = self._run(TableMethod(naive), optimizer)
+            self._naive[key] = self._run(TableMethod(naive, "1"), optimizer)
         return self._naive[key]
 
     def _run(self, row: TableMethod, optimizer: OptimizerSpec) -> dict[int, RunResult]:

@@ -1,79 +1,52 @@
-"""The table of methods as Markdown: differences, versions held, and resident memory."""
+"""The parts of the table of methods as Markdown: differences, versions held, resident memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pandas import DataFrame
 
 from benchmarks.methods_table.differences import Cell
-from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, SHAPES
+from benchmarks.methods_table.memory import MEASURED_WITH, WIDE_SHAPES, WITHOUT_RULE, memory_keys
+from benchmarks.methods_table.rows import SHAPES, CellKey, Part
 from benchmarks.report import markdown
-
-BEGIN = "<!-- methods table: begin -->"
-END = "<!-- methods table: end -->"
 
 GOAL = 1e-6
 """The largest difference that float32 arithmetic excuses."""
 
-CellKey = tuple[str, str, str]
-"""Method, optimizer, shape."""
 
-MemoryKey = tuple[str, str]
-"""Method, shape."""
-
-PAPERS_VERSIONS = {
-    "naive": "1",
-    "GPipe": "1",
-    "GPipe, recomputing": "1",
-    "flushed 1F1B": "1",
-    "data parallel": "1",
-    "vanilla": "1",
-    "PipeDream": "1 to D",
-    "PipeDream, recomputing": "1 to D",
-    "vertical sync": "–",
-    "2BW": "2",
-    "SpecTrain": "2",
-    "XPipe": "2",
-    "PipeOptim": "1 to 2",
-    "PipeOptim, updates of 3": "1 to 2",
-    "PipeOptim, recomputing": "1 to 2",
-    "PipeMare T1": "1",
-    "PipeMare T2": "1 + δ",
-    "PipeMare T1+T2": "1 + δ",
-    "PipeMare T1+T2+W": "1 + δ",
-    "PipeMare T1+T2, recomputing": "1 + δ",
-}
-"""pipeoptim Table II and pipemare Table 1, §3.2; naive to vanilla need one by their definition."""
+def marks(part: str) -> tuple[str, str]:
+    """Return the lines between which a part stands."""
+    return f"<!-- methods table, {part}: begin -->", f"<!-- methods table, {part}: end -->"
 
 
 def report(
+    part: Part,
     cells: Mapping[CellKey, Cell],
     doubles: Mapping[CellKey, Cell],
-    memory: Mapping[MemoryKey, float],
-    generic_memory: Mapping[MemoryKey, float],
+    memory: Mapping[CellKey, float],
 ) -> str:
-    """Return all that stands between the marks.
+    """Return all that stands between the marks of a part.
 
     Args:
-        cells: every method, optimizer and shape, with float32 weights.
-        doubles: the largest cell of every method, and all above the goal, with float64 weights.
-        memory: resident memory over weights with SGDM.
-        generic_memory: of PipeOptim with an optimizer that has no rule.
+        cells: all of the part, with float32 weights.
+        doubles: those of :func:`worth_doubling`, with float64 weights.
+        memory: resident memory over weights, for all of
+            :func:`~benchmarks.methods_table.memory.memory_keys`.
     """
-    parts = [_summary(cells, doubles), ""]
+    lines = [_summary(cells, doubles), ""]
     for shape in SHAPES:
-        parts += [f"### Differences: {shape}\n", markdown(_differences(cells, shape)), ""]
-    parts += ["### The same in float64\n", markdown(_doubles(cells, doubles)), ""]
-    parts += ["### Weight memory\n", markdown(_memory(cells, memory, generic_memory)), ""]
-    return "\n".join(parts)
+        lines += [f"#### Differences: {shape}\n", markdown(_differences(part, cells, shape)), ""]
+    lines += ["#### The same in float64\n", markdown(_doubles(cells, doubles)), ""]
+    lines += ["#### Weight memory\n", markdown(_memory(part, cells, memory)), ""]
+    return "\n".join(lines)
 
 
 def worth_doubling(cells: Mapping[CellKey, Cell]) -> list[CellKey]:
     """Return cells to run in float64 too: the largest of every method, and all above the goal."""
     largest = [
         max((key for key in cells if key[0] == method), key=lambda key: cells[key].difference)
-        for method in METHODS
+        for method in dict.fromkeys(method for method, _, _ in cells)
     ]
     above = [key for key, cell in cells.items() if cell.difference > GOAL]
     return list(dict.fromkeys([*largest, *above]))
@@ -89,14 +62,15 @@ def _summary(cells: Mapping[CellKey, Cell], doubles: Mapping[CellKey, Cell]) -> 
     )
 
 
-def _differences(cells: Mapping[CellKey, Cell], shape: str) -> DataFrame:
-    found = DataFrame(
-        [[cells[method, name, shape].difference for name in OPTIMIZERS] for method in METHODS],
-        index=METHODS,
-        columns=OPTIMIZERS,
-    )
-    found["largest"] = found.max(axis=1)
-    return found.map(_in_units).rename_axis("difference / 10⁻⁷").reset_index()
+def _differences(part: Part, cells: Mapping[CellKey, Cell], shape: str) -> DataFrame:
+    rows = []
+    for method, row in part.methods.items():
+        if row.placement(shape):
+            found = [cells[method, name, shape].difference for name in part.optimizers]
+            texts = map(_in_units, [*found, max(found)])
+            headings = ["difference / 10⁻⁷", *part.optimizers, "largest"]
+            rows.append(dict(zip(headings, [method, *texts], strict=True)))
+    return DataFrame(rows)
 
 
 def _in_units(difference: float) -> str:
@@ -115,28 +89,34 @@ def _doubles(cells: Mapping[CellKey, Cell], doubles: Mapping[CellKey, Cell]) -> 
 
 
 def _memory(
-    cells: Mapping[CellKey, Cell],
-    memory: Mapping[MemoryKey, float],
-    generic_memory: Mapping[MemoryKey, float],
+    part: Part, cells: Mapping[CellKey, Cell], memory: Mapping[CellKey, float]
 ) -> DataFrame:
-    shapes = sorted({shape for _, shape in memory}, key=list(SHAPES).index)
+    measured = memory_keys(part)
+    shapes = list(WIDE_SHAPES) if measured else []
 
-    def line(
-        title: str, method: str, optimizers: Sequence[str], measured: Mapping[MemoryKey, float]
-    ) -> dict[str, str]:
-        def versions(shape: str) -> float:
-            return max(cells[method, name, shape].versions for name in optimizers)
+    def line(title: str, method: str, optimizer: str | None = None) -> dict[str, str]:
+        row = part.methods[method]
+
+        def held(shape: str) -> str:
+            if not row.placement(shape):
+                return "–"
+            names = part.optimizers if optimizer is None else [optimizer]
+            return f"{max(cells[method, name, shape].versions for name in names):g}"
+
+        def resident(shape: str) -> str:
+            key = method, optimizer or MEASURED_WITH, shape
+            return f"{memory[key]:.2f}" if key in measured else "–"
 
         return {
             "method": title,
-            "papers": PAPERS_VERSIONS[method],
-            **{f"held: {shape}": f"{versions(shape):g}" for shape in SHAPES},
-            **{f"resident: {shape}": f"{measured[method, shape]:.2f}" for shape in shapes},
+            "papers": row.versions,
+            **{f"held: {shape}": held(shape) for shape in SHAPES},
+            **{f"resident: {shape}": resident(shape) for shape in shapes},
         }
 
     rows = []
-    for method in METHODS:
-        rows.append(line(method, method, list(OPTIMIZERS), memory))
-        if (method, shapes[0]) in generic_memory:
-            rows.append(line(f"{method}, with ASGD", method, ["ASGD"], generic_memory))
+    for method in part.methods:
+        rows.append(line(method, method))
+        if measured and method == WITHOUT_RULE[0]:
+            rows.append(line(f"{method}, with {WITHOUT_RULE[1]}", *WITHOUT_RULE))
     return DataFrame(rows)

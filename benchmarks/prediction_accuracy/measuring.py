@@ -14,7 +14,7 @@ from benchmarks.emulated_cluster import control_groups
 from benchmarks.prediction_accuracy.report import Prediction
 from benchmarks.results_file import read_results_of
 from drlpp.costs.profile import NO_FACTORS, Profile
-from drlpp.costs.short_runs import short_placements
+from drlpp.costs.profiles.short_runs import short_placements
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.measurement import Measurement

@@ -24,7 +24,7 @@ from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.io.formatting import seconds_text

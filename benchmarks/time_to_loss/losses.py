@@ -17,7 +17,7 @@ from benchmarks.learning.race_tasks import RaceTask
 from benchmarks.time_to_loss.seconds import DIVIDED, WHOLE
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.comparison.contenders import PLAIN
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate

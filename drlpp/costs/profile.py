@@ -73,7 +73,7 @@ class Profile(Document):
             byte of parameters, in addition to a minibatch's backward; the sum itself is the links'
             time.
         in_pipeline, replicated: of stages of a pipeline, and of replicas; None where no short run
-            told (:mod:`drlpp.costs.short_runs`).
+            told (:mod:`drlpp.costs.profiles.short_runs`).
     """
 
     kind: ClassVar[str] = "profile"

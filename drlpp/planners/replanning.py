@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.documents import read_document
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Measurement, Outcome, median_measurement
+from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.best_simulated import best_simulated
+from drlpp.planners.model_based.calibration import Calibration
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import MOST_ACCELERATORS, Cluster
 
 EVEN, PLANNED = "even cut", "planned with its profile"
+
+Measured = tuple[Candidate, Measurement]
 
 
 @dataclass(frozen=True)
@@ -29,24 +35,26 @@ class Replanner:
 
     With a profile, all quick planners propose and the simulator decides
     (:func:`~drlpp.planners.best_simulated.best_simulated`). Without one, the operators are cut
-    into as many stages as there are accelerators, evenly by sizes.
+    into as many stages as there are accelerators, evenly by sizes. What an agent has measured
+    corrects the costs and the cluster, and what it measured on none but those that there are is
+    taken where nothing else is faster.
 
     Attributes:
         document: the placement to be replaced; its cluster describes the accelerators. Those beyond
             it are taken to be like its last.
         graph: of the model.
         profile: what the operators cost, None if nobody has measured it.
+        measured: candidates that ran on the document's cluster.
     """
 
     document: PlacementFile
     graph: OpGraph
     profile: Profile | None = None
+    measured: Sequence[Measured] = field(default=(), repr=False)
 
     def cluster(self, accelerators: Collection[int]) -> Cluster:
         """Return the cluster of these accelerators, numbered anew in their order."""
-        known = self.document.cluster
-        last = known.accelerators - 1
-        return known.part([min(accelerator, last) for accelerator in sorted(accelerators)])
+        return _part(self.document.cluster, accelerators)
 
     def plan(self, accelerators: Collection[int], most: int) -> ExecutionPlan:
         """Return the plan for some of accelerators 0 … ``most`` − 1.
@@ -62,7 +70,7 @@ class Replanner:
         placement = self.document.resolve(self.graph)
         is_known = numbers[-1] < self.document.cluster.accelerators
         if not (is_known and set(placement.accelerators) <= set(numbers)):
-            placement = self._new_placement(self.cluster(numbers)).on(numbers)
+            placement = self._new_placement(numbers)
         candidate = Candidate(placement, self.document.method)
         return ExecutionPlan.of(candidate, self.graph, most)
 
@@ -77,7 +85,7 @@ class Replanner:
                 f"{accelerators} workers were asked for; 1 to {MOST_ACCELERATORS} are possible"
             )
         cluster = self.cluster(range(accelerators))
-        placement = self._new_placement(cluster)
+        placement = self._new_placement(range(accelerators))
         return PlacementFile.create(
             self.document.model,
             self.graph,
@@ -93,13 +101,44 @@ class Replanner:
         """How placements are found, in a word or two."""
         return EVEN if self.profile is None else PLANNED
 
-    def _new_placement(self, cluster: Cluster) -> Placement:
-        method, optimizer = self.document.method, self.document.optimizer
-        profile = self.profile or estimate_profile(self.graph)
-        problem = PlanningProblem.profiled(profile, cluster, method, optimizer)
+    @cached_property
+    def _problem(self) -> PlanningProblem:
+        """The problem of the whole cluster, corrected by what was measured."""
+        document, profile = self.document, self.profile or estimate_profile(self.graph)
+        problem = PlanningProblem.profiled(
+            profile, document.cluster, document.method, document.optimizer
+        )
+        if self.profile is None or not self.measured:
+            return problem
+        calibration = Calibration(problem.workload, problem.cluster)
+        for candidate, measurement in self.measured:
+            calibration.observe(candidate, measurement)
+        fitted = calibration.fit()
+        return replace(problem, workload=fitted.workload, cluster=fitted.cluster)
+
+    def _new_placement(self, numbers: Sequence[int]) -> Placement:
+        """Return the fastest for these accelerators that was measured, or can be planned."""
+        problem = replace(self._problem, cluster=_part(self._problem.cluster, numbers))
         if self.profile is None:
-            return gpipe(problem).placement
-        return best_simulated(problem, method, deepen=False).best.plan.placement
+            planned, seconds = gpipe(problem).placement, None
+        else:
+            best = best_simulated(problem, self.document.method, deepen=False).best
+            planned, seconds = best.plan.placement, best.seconds_per_minibatch
+        known = [
+            (measurement.seconds_per_minibatch, number)
+            for number, (candidate, measurement) in enumerate(self.measured)
+            if candidate.method == self.document.method
+            and set(candidate.placement.accelerators) <= set(numbers)
+        ]
+        if known and (seconds is None or min(known)[0] <= seconds):
+            return self.measured[min(known)[1]][0].placement
+        return planned.on(numbers)
+
+
+def _part(cluster: Cluster, accelerators: Collection[int]) -> Cluster:
+    """Return some accelerators of a cluster, those beyond it like its last."""
+    last = cluster.accelerators - 1
+    return cluster.part([min(accelerator, last) for accelerator in sorted(accelerators)])
 
 
 @dataclass(frozen=True)
@@ -149,7 +188,8 @@ class Elastic:
         if found is None and path is not None:
             found = profile_beside(path, graph)
         _check_same_model(found, graph)
-        return Replanner(document, graph, found)
+        measured = () if path is None else measured_beside(path, document)
+        return Replanner(document, graph, found, measured)
 
 
 def profile_beside(placement: Path, graph: OpGraph) -> Profile | None:
@@ -165,8 +205,40 @@ def profile_beside(placement: Path, graph: OpGraph) -> Profile | None:
     return profile if profile.graph.fingerprint == graph.fingerprint else None
 
 
+def measured_beside(placement: Path, document: PlacementFile) -> tuple[Measured, ...]:
+    """Return what was measured for a placement's model and cluster, in the folder of its file.
+
+    Of several runs it is the one in the middle. What failed, and what was cut short, is left out.
+
+    Raises:
+        InvalidFile: ``measurements.jsonl`` cannot be read.
+    """
+    path = placement.parent / "measurements.jsonl"
+    if not path.exists():
+        return ()
+    header, entries = read_measurements(path)
+    if (header.graph_fingerprint, header.accelerators) != (
+        document.graph_fingerprint,
+        document.cluster.accelerators,
+    ):
+        return ()
+    usual = header.method or document.method
+    runs: dict[Candidate, list[Outcome]] = {}
+    for entry in entries:
+        runs.setdefault(entry.candidate(usual), []).append(entry.outcome)
+    return tuple(
+        (candidate, median_measurement(measured))
+        for candidate, outcomes in runs.items()
+        if (measured := [o for o in outcomes if isinstance(o, Measurement) and not o.cut_short])
+    )
+
+
 def replanned(
-    document: PlacementFile, graph: OpGraph, workers: int, profile: Profile | None = None
+    document: PlacementFile,
+    graph: OpGraph,
+    workers: int,
+    profile: Profile | None = None,
+    measured: Sequence[Measured] = (),
 ) -> PlacementFile:
     """Return a placement of the same model, method and optimizer for another number of workers.
 
@@ -175,12 +247,13 @@ def replanned(
         graph: of its model.
         workers: how many.
         profile: what its operators cost; without one they are cut evenly by sizes.
+        measured: candidates that ran on the document's cluster.
 
     Raises:
         InvalidInput: no placement for so many workers can be run.
     """
     _check_same_model(profile, graph)
-    return Replanner(document, graph, profile).file(workers)
+    return Replanner(document, graph, profile, measured).file(workers)
 
 
 def _check_same_model(profile: Profile | None, graph: OpGraph) -> None:

@@ -11,7 +11,7 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.microbatches import FILE_NAME as MICROBATCHES
 from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile
-from drlpp.envs.measuring.measurements_file import read_measurements
+from drlpp.placement.measurements_file import read_measurements
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import DocumentType, read_document
 from drlpp.io.run_folder import CHANGES_NAME, RunRecord

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.envs.measuring.measurements_file import (
+from drlpp.placement.measurements_file import (
     Entry,
     Header,
     append,
@@ -58,7 +58,7 @@ class MeasurementMemory:
     Every run is in the file before anything else happens. If the program is killed before the runs
     of a placement are complete, only those that are missing are made later. The placement may not
     be to blame for a failure in the file. Such a failure is measured once more when the placement
-    is asked for again (:func:`drlpp.envs.measuring.measurements_file.settled`).
+    is asked for again (:func:`drlpp.placement.measurements_file.settled`).
 
     Args:
         measurer: the cluster that measures.

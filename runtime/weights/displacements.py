@@ -186,8 +186,8 @@ class SmoothedGradient(WeightShift):
 
     @property
     def reads_last_gradient(self) -> bool:
-        """Whether the optimizer has no first moment."""
-        return not has_first_moment(self.optimizer)
+        """Whether the optimizer has no first moment, or keeps it where nobody knows."""
+        return not (has_rule(self.optimizer) and has_first_moment(self.optimizer))
 
     def state(self) -> PolicyState:
         """Return the last gradients, of an optimizer without a first moment."""

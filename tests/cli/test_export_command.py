@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from drlpp.capturing.capture import capture
 from drlpp.cli.main import app
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidInput
 from drlpp.exporting.bundle.facts import Facts
 from drlpp.io.documents import write_document

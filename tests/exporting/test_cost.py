@@ -3,7 +3,7 @@
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.exporting.cost import ExportCost, with_relays
 from drlpp.models.model_reference import ModelReference

@@ -27,7 +27,7 @@ def test_measurements_before_a_full_disk_are_kept(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from drlpp.envs.measuring.measurements_file import Header
+from drlpp.placement.measurements_file import Header
 from drlpp.io.json_lines import append
 from drlpp.errors import StorageFailure
 try:

@@ -6,15 +6,20 @@ import pytest
 
 from drlpp import Elastic, replanned
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.measurements_file import Entry, Header, append
+from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import PlanningProblem, best_simulated
-from drlpp.planners.replanning import Replanner
+from drlpp.planners.replanning import Replanner, measured_beside
 from drlpp.schedule.method import Method
+from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
@@ -123,3 +128,89 @@ def test_the_profile_next_to_the_placement_has_the_costs(
     (tmp_path / "profile.json").write_text("{")
     with pytest.raises(InvalidFile):
         Elastic(1, 4).planner(document, captured.graph, path)
+
+
+def took(seconds: float, **others: bool) -> Measurement:
+    return Measurement(
+        seconds_per_minibatch=seconds,
+        median_seconds=seconds,
+        standard_deviation_seconds=0.0,
+        minibatches=8,
+        **others,
+    )
+
+
+def test_what_was_measured_on_those_that_are_left_is_taken_if_nothing_is_faster(
+    captured: CapturedModel, document: PlacementFile, profile: Profile
+) -> None:
+    plain = Replanner(document, captured.graph, profile).plan([0, 2, 3], 4).placement
+    for here, method, seconds, is_taken in (
+        ((0, 3), document.method, 1e-9, True),
+        ((0, 3), document.method, 1e9, False),
+        ((0, 1), document.method, 1e-9, False),
+        ((0, 3), Method(microbatches=2), 1e-9, False),
+    ):
+        known = Candidate(in_a_row(captured.graph, *here), method)
+        planner = Replanner(document, captured.graph, profile, [(known, took(seconds))])
+        found = planner.plan([0, 2, 3], 4).placement
+        assert found == (known.placement if is_taken else plain)
+
+
+def test_what_was_measured_corrects_the_cluster_that_is_planned_for(
+    captured: CapturedModel, document: PlacementFile, profile: Profile
+) -> None:
+    """One of three is far slower than the file says; a plan that knows it gives it less."""
+    true = document.cluster.with_speeds([1, 1, 1, 0.1])
+    everywhere = Placement.from_assignment([0] * len(captured.graph), [0] * 4)
+    cluster = SimulatedCluster(profile, true, method=document.method)
+    outcome = cluster.measure(everywhere)
+    assert isinstance(outcome, Measurement)
+    measured = [(Candidate(everywhere, document.method), outcome)]
+
+    def seconds(planner: Replanner) -> float:
+        found = cluster.measure(planner.plan([0, 1, 3], 4).placement)
+        assert isinstance(found, Measurement)
+        return found.seconds_per_minibatch
+
+    blind = Replanner(document, captured.graph, profile)
+    knowing = Replanner(document, captured.graph, profile, measured)
+    assert seconds(knowing) < 0.5 * seconds(blind)
+    # What a file describes is what the user has described.
+    assert knowing.file(3).cluster == document.cluster.part([0, 1, 2])
+
+
+def test_measurements_next_to_a_placement_are_those_of_its_model_and_cluster(
+    captured: CapturedModel, document: PlacementFile, tmp_path: Path
+) -> None:
+    path, usual = tmp_path / "placement.json", document.method
+    assert measured_beside(path, document) == ()
+    header = Header(
+        model="perceptron",
+        graph_fingerprint=document.graph_fingerprint,
+        accelerators=4,
+        minibatches=8,
+        method=usual,
+    )
+    first, second = (
+        Candidate(in_a_row(captured.graph, *accelerators), usual)
+        for accelerators in ((0, 1), (2, 3))
+    )
+    failed = FailedMeasurement(failure="out of memory", reason="too little")
+    records = [header] + [
+        Entry.of(candidate, outcome, usual)
+        for candidate, outcome in (
+            (first, took(3.0)),
+            (first, took(1.0)),
+            (first, took(2.0)),
+            (second, took(0.5, cut_short=True)),
+            (Candidate(in_a_row(captured.graph, 1, 2), usual), failed),
+        )
+    ]
+    beside = tmp_path / "measurements.jsonl"
+    for record in records:
+        append(beside, record)
+    assert measured_beside(path, document) == ((first, took(2.0)),)
+    fewer = document.model_copy(update={"cluster": document.cluster.part([0, 1])})
+    assert measured_beside(path, fewer) == ()
+    other = document.model_copy(update={"graph_fingerprint": "0" * 16})
+    assert measured_beside(path, other) == ()

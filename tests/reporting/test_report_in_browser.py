@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from drlpp.envs.measuring.measurements_file import Entry, append
+from drlpp.placement.measurements_file import Entry, append
 from drlpp.reporting.page import write_report
 from tests.support.measured import measurement
 from tests.support.reports import ONE, TWO, Page, learned_run, raced_and_trained

@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from benchmarks.fuzzing.documents import every_document
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
-from drlpp.envs.measuring.measurements_file import Entry, Header, append
+from drlpp.placement.measurements_file import Entry, Header, append
 from drlpp.io.documents import write_document
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurement import FailedMeasurement

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from drlpp.cli.planning.planning_input import PlanningInput
-from drlpp.costs.contracted_profile import ContractedGraph
+from drlpp.costs.profiles.contracted_profile import ContractedGraph
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, ModelNote
 from drlpp.exporting.layouts.cut_at import CutAt

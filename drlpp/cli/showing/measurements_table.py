@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from drlpp.envs.measuring.measurements_file import read_measurements
+from drlpp.placement.measurements_file import read_measurements
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurement import FailedMeasurement, Measurement, median_measurement
 from drlpp.placement.placement import Placement

@@ -19,7 +19,8 @@ def placement_for(
 
     Args:
         workers: another number than the placement is for.
-        path: of the placement; a ``profile.json`` next to it has the costs.
+        path: of the placement; next to it ``profile.json`` has the costs, and ``measurements.jsonl``
+            what ran.
         document: what it contains, with the method and the optimizer to train with.
         seed: of the model's weights.
 
@@ -30,11 +31,13 @@ def placement_for(
         InvalidInput: no placement for so many can be run.
     """
     from drlpp.capturing.capture import capture
-    from drlpp.planners.replanning import profile_beside, replanned
+    from drlpp.planners.replanning import measured_beside, profile_beside, replanned
 
     with said_if_long(f"planning for {workers} workers"):
         captured = capture(document.model, seed=seed)
-        found = replanned(document, captured.graph, workers, profile_beside(path, captured.graph))
+        costs = profile_beside(path, captured.graph)
+        measured = measured_beside(path, document)
+        found = replanned(document, captured.graph, workers, costs, measured)
     build_console().print(
         f"{path} is for {document.cluster.accelerators} workers; for {workers} it is "
         f"{found.configuration} ({found.found_by})",

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from drlpp.capturing.blocks import find_blocks
 from drlpp.capturing.graph import OpGraph, common_module
-from drlpp.costs.contracted_profile import ContractedGraph
+from drlpp.costs.profiles.contracted_profile import ContractedGraph
 from drlpp.errors import InvalidInput
 
 _FEWEST = 3

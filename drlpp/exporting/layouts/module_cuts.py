@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import nn
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.contracted_profile import ContractedGraph
+from drlpp.costs.profiles.contracted_profile import ContractedGraph
 from drlpp.exporting.layouts import deepspeed
 from drlpp.exporting.layouts.block_cuts import contracted_by_blocks
 from drlpp.exporting.layouts.cut_at import CutAt

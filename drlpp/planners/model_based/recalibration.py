@@ -278,11 +278,9 @@ class Recalibration:
     def _plans(self, problem: PlanningProblem) -> Iterator[Candidate]:
         """Yield what planners find, with the space's own method, none twice."""
         found = []
-        planners = (exact, pipedream, data_parallel, gpipe)
-        if problem.workload.stages_held > 1:
-            # The others give every accelerator one stage.
-            planners = (gpipe,)
-        for planner in planners:
+        for planner in (exact, pipedream, data_parallel, gpipe):
+            if problem.workload.stages_held > 1 and planner is not gpipe:
+                continue  # It gives every accelerator one stage.
             with suppress(InvalidInput):
                 found.append(Candidate(planner(problem).placement, self.space.method))
         yield from dict.fromkeys(found)
@@ -380,5 +378,6 @@ class Recalibration:
 
 
 def _kind_of(candidate: Candidate) -> tuple[int, ...]:
-    """Return what candidates that fail for the same reason are likely to share: replicas."""
-    return tuple(len(stage.accelerators) for stage in candidate.placement.stages)
+    """Return what candidates that fail for the same reason are likely to share: their shape."""
+    placement = candidate.placement
+    return placement.is_folded, *(len(stage.accelerators) for stage in placement.stages)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.agent import AgentTrials, is_kept
-from drlpp.envs.measuring.measurements_file import Entry
+from drlpp.placement.measurements_file import Entry
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement import Placement
 

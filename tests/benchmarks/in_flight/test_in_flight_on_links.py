@@ -21,7 +21,7 @@ from benchmarks.in_flight.report import Row, as_plain, table_of
 from benchmarks.models import reference
 from benchmarks.report import markdown
 from drlpp.capturing.capture import capture
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.simulator import Depth, simulate

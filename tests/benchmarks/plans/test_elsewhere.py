@@ -20,7 +20,7 @@ from benchmarks.elsewhere.results import (
 from benchmarks.elsewhere.study import METHODS, Study
 from benchmarks.machine import this_machine
 from benchmarks.results_file import read_results_of
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import RunFailure
 from drlpp.io.json_lines import append
 from drlpp.specs.cluster import Link, local_cluster

@@ -13,7 +13,7 @@ from drlpp.cli.learning import learn_command
 from drlpp.cli.learning.run_record import run_record
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN
-from drlpp.envs.measuring.measurements_file import read_measurements
+from drlpp.placement.measurements_file import read_measurements
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate

@@ -13,7 +13,7 @@ from drlpp.cli.learning.layouts import layout_contenders, measured_lines
 from drlpp.cli.showing.layout_report import layout_line
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.exporting.layouts.foreign_layout import read_layout
 from drlpp.io.documents import read_document, write_document
 from drlpp.placement.candidate import Candidate

@@ -11,7 +11,7 @@ import pytest
 from drlpp import ModelReference, Placement, read_placement
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.io.documents import write_document
 from tests.support.programs.shell import Shell
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.exporting.layouts import deepspeed
 from drlpp.exporting.layouts.deepspeed import deepspeed_text
 from drlpp.exporting.layouts.module_layout import nearest_layout, units_of

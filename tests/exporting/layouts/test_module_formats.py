@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.exporting.layouts import deepspeed, torchtitan
 from drlpp.exporting.layouts.deepspeed import deepspeed_text
 from drlpp.exporting.layouts.megatron import layer_counts, layout_string, megatron_text

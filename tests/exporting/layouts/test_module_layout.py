@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from drlpp.capturing.capture import capture
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidInput
 from drlpp.exporting.flushing import flushing
 from drlpp.exporting.layouts.deepspeed import CONTAINERS

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import capture
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.exporting.layouts import torchtitan
 from drlpp.exporting.layouts.module_layout import nearest_layout, units_of
 from drlpp.exporting.layouts.torchtitan import write_torchtitan

@@ -15,7 +15,7 @@ from drlpp.comparison.compare import compare
 from drlpp.comparison.contenders import Contender
 from drlpp.comparison.race import RaceRules
 from drlpp.envs import MeasurementMemory
-from drlpp.envs.measuring.measurements_file import Entry
+from drlpp.placement.measurements_file import Entry
 from drlpp.errors import OutOfMemory, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate

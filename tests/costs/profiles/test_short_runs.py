@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile, RunFactors
-from drlpp.costs.short_runs import MOST, ShortRun, short_placements, with_short_runs
+from drlpp.costs.profiles.short_runs import MOST, ShortRun, short_placements, with_short_runs
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from drlpp import ModelReference, Placement, Workload, simulate
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.analytic_model import predict
-from drlpp.costs.contracted_profile import ContractedGraph
-from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profiles.contracted_profile import ContractedGraph
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
