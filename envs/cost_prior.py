@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.planners.candidates.space import Space
 from drlpp.planners.problem.problem import PlanningProblem

@@ -16,9 +16,9 @@ from pathlib import Path
 from benchmarks.faults.leftovers import unfinished_in
 from benchmarks.faults.trials import Trial
 from benchmarks.processes import descendants, wait_until_gone, workers_of
-from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.errors import InvalidFile
 from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.measurements_file import Entry, read_measurements
 
 _PROGRAM = Path(__file__).parents[2] / "train_agent.py"
 _BUDGET = 12

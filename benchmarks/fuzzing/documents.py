@@ -12,12 +12,12 @@ from drlpp.comparison.contenders import PLAIN, Contender, Heat
 from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs.measuring.episode_state import EpisodeState
-from drlpp.placement.measurements_file import Entry, Header
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
 from drlpp.io.trust_memory import TrustRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
+from drlpp.placement.measurements_file import Entry, Header
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.training.checkpoints.checkpoint_store import PartsIndex

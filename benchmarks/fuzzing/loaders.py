@@ -32,13 +32,13 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console
 from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.costs.profile import Profile
-from drlpp.placement.measurements_file import Entry, Header, read_measurements
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_any_document, read_document, write_document
 from drlpp.io.json_lines import append
 from drlpp.io.run_folder import RunRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.measurements_file import Entry, Header, read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance

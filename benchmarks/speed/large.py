@@ -29,8 +29,8 @@ from benchmarks.report import terminal
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console
 from drlpp.cli.showing.tables import describe
-from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.profile import Profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.exporting.layouts.block_cuts import contracted_by_blocks
 from drlpp.io.documents import read_document, write_document

@@ -47,9 +47,9 @@ def all_schemas() -> dict[str, dict[str, Any]]:
     import drlpp.runtime.training.checkpoints.checkpoint_store
     import drlpp.runtime.training.checkpoints.evaluation_file  # noqa: F401
     from drlpp.envs.measuring.episode_state import EpisodeState  # noqa: F401
-    from drlpp.placement.measurements_file import Entry, Header
     from drlpp.io.documents import document_kinds
     from drlpp.io.schemas import schema_of, schema_of_lines
+    from drlpp.placement.measurements_file import Entry, Header
 
     found = {
         kind: schema_of(document)

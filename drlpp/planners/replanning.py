@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.profile import Profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.documents import read_document
 from drlpp.placement.candidate import Candidate

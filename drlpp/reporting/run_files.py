@@ -11,12 +11,12 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.microbatches import FILE_NAME as MICROBATCHES
 from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile
-from drlpp.placement.measurements_file import read_measurements
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import DocumentType, read_document
 from drlpp.io.run_folder import CHANGES_NAME, RunRecord
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Outcome
+from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
 from drlpp.schedule.method import Method

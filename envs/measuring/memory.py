@@ -9,6 +9,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from drlpp.capturing.graph import OpGraph
+from drlpp.envs.measuring.measurer import Measurer
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import (
     Entry,
     Header,
@@ -17,11 +22,6 @@ from drlpp.placement.measurements_file import (
     settled,
     with_method,
 )
-from drlpp.envs.measuring.measurer import Measurer
-from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 

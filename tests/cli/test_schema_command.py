@@ -11,10 +11,10 @@ from jsonschema import Draft202012Validator
 
 from benchmarks.fuzzing.documents import every_document
 from drlpp.cli.schema_command import all_schemas, file_name, print_schema, text_of
-from drlpp.placement.measurements_file import Entry, Header
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.measurements_file import Entry, Header
 from drlpp.placement.placement import Placement
 
 SCHEMAS = all_schemas()

@@ -19,11 +19,11 @@ from drlpp.cli.command_line import build_console
 from drlpp.cli.showing.measurements_table import describe_measurements
 from drlpp.cli.showing.tables import describe
 from drlpp.costs.files.pipedream_profile import read_pipedream_profile
-from drlpp.placement.measurements_file import read_measurements
 from drlpp.errors import InvalidFile, InvalidInput, RunFailure
 from drlpp.file_content import problem_of_text, visible
 from drlpp.io.documents import read_any_document, write_document
 from drlpp.io.run_folder import RunRecord
+from drlpp.placement.measurements_file import read_measurements
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 
 DANGEROUS = [

@@ -6,8 +6,8 @@ import pytest
 
 from drlpp import Elastic, replanned
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.profile import Profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference

@@ -13,10 +13,10 @@ from torch.utils.tensorboard import SummaryWriter
 from benchmarks.fuzzing.documents import every_document
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
-from drlpp.placement.measurements_file import Entry, Header, append
 from drlpp.io.documents import write_document
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.measurements_file import Entry, Header, append
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from tests.support.measured import measurement

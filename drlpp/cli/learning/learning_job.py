@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters
     from drlpp.comparison.comparison_file import Comparison
     from drlpp.comparison.contenders import Contender
-    from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.costs.profile import Profile
+    from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome

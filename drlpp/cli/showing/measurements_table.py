@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from drlpp.placement.measurements_file import read_measurements
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurement import FailedMeasurement, Measurement, median_measurement
+from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.reporting.placement_tables import stages_text
 from drlpp.schedule.method import Method

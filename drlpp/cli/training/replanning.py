@@ -19,8 +19,8 @@ def placement_for(
 
     Args:
         workers: another number than the placement is for.
-        path: of the placement; next to it ``profile.json`` has the costs, and ``measurements.jsonl``
-            what ran.
+        path: of the placement; next to it ``profile.json`` has the costs, and
+            ``measurements.jsonl`` what ran.
         document: what it contains, with the method and the optimizer to train with.
         seed: of the model's weights.
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.files.cost_table import read_cost_table
 from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidFile, InvalidInput
 
 

@@ -1,1 +1,1 @@
-"""Profiles that are more than timed operators: of graphs, of modules, and with what short runs tell."""
+"""Profiles that are more than timed operators: of graphs, of modules, with what short runs tell."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.agent import AgentTrials, is_kept
-from drlpp.placement.measurements_file import Entry
 from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.measurements_file import Entry
 from drlpp.placement.placement import Placement
 
 

@@ -13,11 +13,11 @@ from drlpp.cli.learning import learn_command
 from drlpp.cli.learning.run_record import run_record
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN
-from drlpp.placement.measurements_file import read_measurements
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
+from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.training_race.judging import RaceEnd, replay, verdict_lines
 from drlpp.training_race.training_race_file import TrainingRace

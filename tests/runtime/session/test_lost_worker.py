@@ -15,11 +15,11 @@ from drlpp.comparison.compare import compare
 from drlpp.comparison.contenders import Contender
 from drlpp.comparison.race import RaceRules
 from drlpp.envs import MeasurementMemory
-from drlpp.placement.measurements_file import Entry
 from drlpp.errors import OutOfMemory, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
+from drlpp.placement.measurements_file import Entry
 from drlpp.runtime import ClusterSession, PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
