@@ -10,7 +10,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Contender, Heat
 from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial
-from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.costs.profile import OperatorProfile, Profile, RunFactors
 from drlpp.envs.measuring.episode_state import EpisodeState
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
@@ -210,4 +210,6 @@ def _profile(graph: OpGraph) -> Profile:
         update_seconds_per_byte=1e-10,
         prediction_seconds_per_byte=1e-10,
         sharing_seconds_per_byte=1e-10,
+        in_pipeline=RunFactors(passes=1.1, seconds=1.2, spread=0.1),
+        replicated=RunFactors(passes=1.1, seconds=1.2, spread=0.1),
     )

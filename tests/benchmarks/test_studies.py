@@ -72,10 +72,13 @@ def test_pages_name_no_file_of_benchmarks_that_is_not_there() -> None:
 def test_links_of_the_pages_of_studies_lead_somewhere() -> None:
     for page in BENCHMARKS.rglob("*.md"):
         for target, anchor in re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", page.read_text()):
+            assert (page.parent / target).exists(), (page, target)
+            if not anchor:
+                continue
             text = (page.parent / target).read_text()
             titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-            assert not anchor or anchor in anchors, (page, target, anchor)
+            assert anchor in anchors, (page, target, anchor)
 
 
 def test_studies_import_no_other_study() -> None:

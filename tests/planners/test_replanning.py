@@ -150,7 +150,7 @@ def test_what_was_measured_on_those_that_are_left_is_taken_if_nothing_is_faster(
         ((0, 1), document.method, 1e-9, False),
         ((0, 3), Method(microbatches=2), 1e-9, False),
     ):
-        known = Candidate(in_a_row(captured.graph, *here), method)
+        known = Candidate(in_a_row(captured.graph, 0, 1).on(here), method)
         planner = Replanner(document, captured.graph, profile, [(known, took(seconds))])
         found = planner.plan([0, 2, 3], 4).placement
         assert found == (known.placement if is_taken else plain)
@@ -192,7 +192,7 @@ def test_measurements_next_to_a_placement_are_those_of_its_model_and_cluster(
         method=usual,
     )
     first, second = (
-        Candidate(in_a_row(captured.graph, *accelerators), usual)
+        Candidate(in_a_row(captured.graph, 0, 1).on(accelerators), usual)
         for accelerators in ((0, 1), (2, 3))
     )
     failed = FailedMeasurement(failure="out of memory", reason="too little")
@@ -203,7 +203,7 @@ def test_measurements_next_to_a_placement_are_those_of_its_model_and_cluster(
             (first, took(1.0)),
             (first, took(2.0)),
             (second, took(0.5, cut_short=True)),
-            (Candidate(in_a_row(captured.graph, 1, 2), usual), failed),
+            (Candidate(in_a_row(captured.graph, 0, 1).on((1, 2)), usual), failed),
         )
     ]
     beside = tmp_path / "measurements.jsonl"

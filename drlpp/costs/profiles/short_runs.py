@@ -26,7 +26,7 @@ SHORT_MINIBATCHES = 8
 """Of a short run, after its warm-up."""
 
 MOST = 2.0
-"""A factor beyond it is no pipeline's: something else computes on this machine."""
+"""A factor beyond it says nothing of passes: of a model this small, or on a machine this busy."""
 
 
 def short_placements(profile: Profile, accelerators: Sequence[int]) -> Iterator[Placement]:
@@ -95,8 +95,9 @@ def with_short_runs(
     if len(usable) < len(factors):
         largest = max(one.seconds for one in factors.values())
         note(
-            f"short pipelines took {largest:.1f} times as long as their operators alone, so "
-            "something else seems to compute here; predictions leave that out"
+            f"short pipelines took {largest:.1f} times as long as their operators alone: the model "
+            "is too small for a pipeline, or something else computes here; predictions leave that "
+            "out"
         )
     return profile.model_copy(update=usable)
 
