@@ -127,6 +127,7 @@ def profile_model(
                 cluster=cluster,
                 hosts=wanted,
                 timeout_seconds=timeout,
+                note=console.print,
             ) as session,
         ):
             profile, measured = session.profile(repeats)
