@@ -57,7 +57,8 @@ def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Pro
     assert profile.prediction_seconds_per_byte > 0
     # Which of the two an update's time is told as depends on how quiet the machine is.
     assert profile.update_overhead_seconds + profile.update_seconds_per_byte > 0
-    assert 0 < profile.weight_share < 1
+    # All of a backward, if the other half of it was measured in a disturbed moment.
+    assert 0 < profile.weight_share <= 1
 
 
 @pytest.mark.slow
