@@ -19,6 +19,15 @@ from drlpp.runtime.hosts.ray_start import RayNodeProcess
 _POLL_SECONDS = 0.05
 _START_SECONDS = 120.0
 _STORE_BYTES = 200_000_000
+ALONE = {
+    # Whatever this user has in ~/.ray: a token file would be demanded of everybody, and such hosts
+    # are reached from nowhere else.
+    "RAY_AUTH_MODE": "disabled",
+    # Processes that nobody needs.
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+}
+"""The environment of Ray on hosts that are all this machine."""
 _WORKER = re.compile(r"drlpp-w(\d+)")
 """What the processes of workers are called."""
 
@@ -42,10 +51,7 @@ class RayHosts:
         self._places = places
         self._environment = {
             **environment,
-            # Whatever this user has in ~/.ray, the hosts are reached from nowhere else.
-            "RAY_AUTH_MODE": "disabled",
-            "RAY_enable_worker_prestart": "0",
-            "RAY_prestart_worker_first_driver": "0",
+            **ALONE,
         }
         self._folder = folder
         self._name = name

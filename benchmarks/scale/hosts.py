@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -18,6 +18,8 @@ from pandas import DataFrame
 from rich.filesize import decimal
 
 from benchmarks.emulated_cluster.job import free_port
+from benchmarks.emulated_cluster.ray_hosts import ALONE
+from benchmarks.scale.extrapolation import extrapolated_to, table_of_columns
 from benchmarks.scale.workers import chain
 from drlpp.io.formatting import seconds_text
 from drlpp.runtime import ClusterSession, TimeLimits
@@ -34,11 +36,6 @@ _COMMANDS = 20
 _FILE_BYTES = 64 << 20
 _STORE_BYTES = 100_000_000
 _PATIENT = TimeLimits(host_silence_seconds=40, lease_seconds=60, gathering_seconds=60)
-_ENVIRONMENT = {
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_enable_worker_prestart": "0",
-    "RAY_prestart_worker_first_driver": "0",
-}
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ def _nodes() -> Iterator[tuple[list[RayNodeProcess], Callable[[], None], str]]:
     network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
     port = free_port()
     started: list[RayNodeProcess] = []
-    os.environ.update(_ENVIRONMENT)
+    os.environ.update(ALONE)
 
     def start() -> None:
         number = len(started)
@@ -177,15 +174,8 @@ def extrapolated(rows: Sequence[Row], hosts: int) -> Row:
 
     What a host costs by itself, and how fast a file travels, stays.
     """
-    first, second = sorted(rows, key=lambda row: row.hosts)[-2:]
-    share = (hosts - first.hosts) / (second.hosts - first.hosts)
-    values = {
-        field.name: getattr(first, field.name)
-        + share * (getattr(second, field.name) - getattr(first, field.name))
-        for field in fields(Row)
-    }
     same = ("node_bytes", "published_bytes_per_second")
-    return Row(**{**values, **{name: asdict(second)[name] for name in same}, "hosts": hosts})
+    return extrapolated_to(rows, "hosts", hosts, same)
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -204,14 +194,6 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 def table_of(rows: Sequence[Row]) -> DataFrame:
     """Return measured rows and extrapolated ones as text, a column for each."""
-    everything = [*rows, *(extrapolated(rows, hosts) for hosts in BEYOND)]
-    lines = []
-    for name, (title, text) in _COLUMNS.items():
-        line = {"hosts": title}
-        for row in everything:
-            heading = f"{row.hosts:,}" + ", extrapolated" * (row.hosts in BEYOND)
-            # It follows from the cores of this machine.
-            unknown = row.hosts in BEYOND and name == "session_seconds"
-            line[heading] = "–" if unknown else text(asdict(row)[name])
-        lines.append(line)
-    return DataFrame(lines)
+    beyond = [extrapolated(rows, hosts) for hosts in BEYOND]
+    # It follows from the cores of this machine.
+    return table_of_columns(rows, beyond, "hosts", _COLUMNS, ("session_seconds",))

@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 
 import psutil
 import torch
@@ -15,6 +15,7 @@ from rich.filesize import decimal
 from torch import nn
 
 from benchmarks.processes import workers_of
+from benchmarks.scale.extrapolation import extrapolated_to, table_of_columns
 from drlpp.io.formatting import seconds_text
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement, Stage
@@ -160,15 +161,8 @@ def extrapolated(rows: Sequence[Row], workers: int) -> Row:
 
     What a worker costs by itself stays.
     """
-    first, second = sorted(rows, key=lambda row: row.workers)[-2:]
-    share = (workers - first.workers) / (second.workers - first.workers)
-    values = {
-        field.name: getattr(first, field.name)
-        + share * (getattr(second, field.name) - getattr(first, field.name))
-        for field in fields(Row)
-    }
-    same = {name: getattr(second, name) for name in ("worker_start_seconds", "worker_bytes")}
-    return Row(**{**values, **same, "workers": workers})
+    same = ("worker_start_seconds", "worker_bytes")
+    return extrapolated_to(rows, "workers", workers, same)
 
 
 _OF_THIS_MACHINE = ("start_seconds", "deployed_seconds", "connecting_seconds")
@@ -195,13 +189,5 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 def table_of(rows: Sequence[Row]) -> DataFrame:
     """Return measured rows and extrapolated ones as text, a column for each."""
-    everything = [*rows, *(extrapolated(rows, workers) for workers in BEYOND)]
-    lines = []
-    for name, (title, text) in _COLUMNS.items():
-        line = {"workers": title}
-        for row in everything:
-            heading = f"{row.workers:,}" + ", extrapolated" * (row.workers in BEYOND)
-            unknown = row.workers in BEYOND and name in _OF_THIS_MACHINE
-            line[heading] = "–" if unknown else text(asdict(row)[name])
-        lines.append(line)
-    return DataFrame(lines)
+    beyond = [extrapolated(rows, workers) for workers in BEYOND]
+    return table_of_columns(rows, beyond, "workers", _COLUMNS, _OF_THIS_MACHINE)

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.emulated_cluster import EmulatedCluster
 from benchmarks.emulated_cluster.names import MARK
+from benchmarks.emulated_cluster.ray_hosts import ALONE
 from drlpp.cli.slurm_command import SlurmTask
 from drlpp.errors import InvalidInput
 from tests.support.programs.emulated_clusters import FAST, names_left, needs_kernel, two_hosts
-from tests.support.programs.ray_clusters import ENVIRONMENT
 
 JOB = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7123"}
 
@@ -74,7 +74,7 @@ def srun(emulated: EmulatedCluster, folder: Path, *command: str) -> list[subproc
     for number, place in enumerate(places):
         environment = {
             **emulated._environment(),
-            **ENVIRONMENT,
+            **ALONE,
             "PYTHONPATH": str(Path.cwd()),
             "SLURM_PROCID": str(number),
             "SLURM_NTASKS": str(len(places)),

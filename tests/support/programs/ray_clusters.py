@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.emulated_cluster.job import free_port
 from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
+from benchmarks.emulated_cluster.ray_hosts import ALONE
 from benchmarks.processes import children_of, process_of
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.hosts.ray_start import RayNodeProcess
@@ -20,14 +21,6 @@ from drlpp.runtime.hosts.ray_start import RayNodeProcess
 START_SECONDS = 120.0
 PATIENT = TimeLimits(host_silence_seconds=40, lease_seconds=60, gathering_seconds=60)
 """For tests that are not of these limits, on a machine that is busy with others."""
-
-ENVIRONMENT = {
-    # Whatever this user has in ~/.ray: a token file would be demanded of everybody.
-    "RAY_AUTH_MODE": "disabled",
-    # Processes that no test needs.
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_enable_worker_prestart": "0",
-}
 
 
 class RayCluster:
@@ -49,7 +42,7 @@ class RayCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
         self.environment = {
             **os.environ,
-            **ENVIRONMENT,
+            **ALONE,
             **(environment or {}),
             MARK: self.name,
             "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
@@ -137,8 +130,8 @@ def ray_cluster(
     import ray
 
     cluster = RayCluster(cpus, environment, options)
-    before = {name: os.environ.get(name) for name in ENVIRONMENT}
-    os.environ.update(ENVIRONMENT)
+    before = {name: os.environ.get(name) for name in ALONE}
+    os.environ.update(ALONE)
     try:
         cluster.start()
         yield cluster
