@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from pydantic import ValidationError
 
-from drlpp.errors import InvalidInput, WorkerLost
-from drlpp.io.documents import Record
-from drlpp.io.json_lines import append
+from drlpp.errors import InvalidFile, InvalidInput, WorkerLost
+from drlpp.io.documents import Record, first_problem
+from drlpp.io.json_lines import append, cut_off, read_lines
 from drlpp.runtime.hosts.session_hosts import require_ray
 
 _MOST_RUNS = 4
@@ -119,6 +120,33 @@ def run_cells(
                 results.append(result)
     finally:
         runners.close()
+
+
+def read_results_of(study: str, kind: type[Result], path: Path) -> list[Result]:
+    """Return all results in ``path``, none if there is no such file.
+
+    A last line that was cut off while it was written is removed from the file.
+
+    Args:
+        study: the module that wrote them.
+        kind: of a line.
+        path: of the file.
+
+    Raises:
+        InvalidFile: if a line is no result.
+    """
+    lines, rest = read_lines(path)
+    cut_off(path, rest)
+    results = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            results.append(kind.model_validate_json(line))
+        except ValidationError as error:
+            raise InvalidFile(
+                f"{path}, line {number}: {first_problem(error)}; expected a result that {study} "
+                "wrote"
+            ) from None
+    return results
 
 
 def all_of(

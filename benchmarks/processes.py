@@ -1,10 +1,12 @@
-"""Processes: what they hold, which there are, and whether they are gone."""
+"""Processes: what they hold, which there are, whether they are gone, where their files go."""
 
 from __future__ import annotations
 
+import multiprocessing.util
+import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,3 +105,15 @@ def process_of(ancestor: int, name: str) -> int:
         with suppress(RuntimeError):
             return process_of(child, name)
     raise RuntimeError(f"process {ancestor} has no descendant {name}")
+
+
+@contextmanager
+def temporary_files_in(folder: str | Path) -> Iterator[None]:
+    """Put every temporary file of this process there, except for multiprocessing's socket."""
+    # Its folder outlives the block.
+    multiprocessing.util.get_temp_dir()
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -30,8 +30,8 @@ from benchmarks.faults.agent import AgentTrials
 from benchmarks.faults.network import HOSTS, KINDS, NetworkTrials
 from benchmarks.faults.strikes import EXPECTED, SURVIVED
 from benchmarks.faults.trials import FaultTrials, Trial
+from benchmarks.processes import temporary_files_in
 from benchmarks.report import terminal
-from benchmarks.temporary_files import temporary_files_in
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference

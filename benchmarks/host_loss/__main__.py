@@ -20,10 +20,10 @@ from typing import Annotated
 import typer
 from pandas import DataFrame
 
+from benchmarks.cells import read_results_of
 from benchmarks.host_loss.trials import Task, Trial, run_trial
 from benchmarks.machine import this_machine
 from benchmarks.report import terminal
-from benchmarks.results_file import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.json_lines import append
 from drlpp.schedule.method import Method

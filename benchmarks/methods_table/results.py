@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from benchmarks.cells import read_results_of
 from benchmarks.methods_table.differences import Cell
 from benchmarks.methods_table.memory import Resident
 from benchmarks.methods_table.rows import CellKey
-from benchmarks.results_file import read_results_of
 from drlpp.io.json_lines import append
 
 _STUDY = "benchmarks.methods_table"

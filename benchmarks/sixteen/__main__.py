@@ -20,10 +20,9 @@ import typer
 from pandas import DataFrame
 from rich.progress import Progress
 
-from benchmarks.cells import Where, all_of, run_cells
+from benchmarks.cells import Where, all_of, read_results_of, run_cells
 from benchmarks.options import ClusterOption, DocumentOption, JsonOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
-from benchmarks.results_file import read_results_of
 from benchmarks.sixteen.graphs import NAMES
 from benchmarks.sixteen.runs import Cell, Run, run
 from drlpp.cli.command_line import build_console, run_program
@@ -106,7 +105,7 @@ def main(
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Return all runs in ``path``, as :func:`benchmarks.results_file.read_results_of` does."""
+    """Return all runs in ``path``, as :func:`benchmarks.cells.read_results_of` does."""
     return read_results_of("benchmarks.sixteen", Run, path)
 
 

@@ -28,10 +28,9 @@ from typing import Annotated
 import typer
 
 from benchmarks.machine import this_machine
-from benchmarks.processes import ProcessFacts, children_of, facts_of
+from benchmarks.processes import ProcessFacts, children_of, facts_of, temporary_files_in
 from benchmarks.report import terminal
 from benchmarks.soak.report import Sample, TurnSpeed, findings_of, table_of
-from benchmarks.temporary_files import temporary_files_in
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import RunFailure
 from drlpp.models.model_reference import ModelReference

@@ -15,11 +15,11 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.cells import read_results_of
 from benchmarks.learning.race_tasks import TASKS, RaceTask, race_name
 from benchmarks.learning.samples_needed import SamplesNeeded
 from benchmarks.options import DocumentOption, WorkersClusterOption
 from benchmarks.report import markdown, terminal, write_between
-from benchmarks.results_file import read_results_of
 from benchmarks.time_to_loss import losses as live
 from benchmarks.time_to_loss.report import BEGIN, END, table
 from benchmarks.time_to_loss.seconds import Speed, has_replay, measure

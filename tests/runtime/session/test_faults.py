@@ -14,7 +14,7 @@ from benchmarks.faults.__main__ import attempted
 from benchmarks.faults.leftovers import everything_gone
 from benchmarks.faults.strikes import EXPECTED, SURVIVED
 from benchmarks.faults.trials import FaultTrials, Trial
-from benchmarks.temporary_files import temporary_files_in
+from benchmarks.processes import temporary_files_in
 from drlpp.models.model_reference import ModelReference
 
 
