@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
@@ -23,8 +23,9 @@ from rich.progress import Progress
 from benchmarks.cells import Where, all_of, read_results_of, run_cells
 from benchmarks.options import ClusterOption, DocumentOption, JsonOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
+from benchmarks.sixteen.design import cells_of
 from benchmarks.sixteen.graphs import NAMES
-from benchmarks.sixteen.runs import Cell, Run, run
+from benchmarks.sixteen.runs import Run, run
 from drlpp.cli.command_line import build_console, run_program
 
 BEGIN = "<!-- sixteen: written by benchmarks.sixteen -->"
@@ -52,7 +53,9 @@ def main(
     ] = "right,wrong",
     speeds: Annotated[str, typer.Option(help="Of the accelerators.")] = "equal,unequal",
     noise: Annotated[float, typer.Option(min=0, help="Of what is measured.")] = 0.01,
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Of all combinations of conditions; 60 are five seeds.")
+    ] = 60,
     budget: Annotated[int, typer.Option(min=1, help="Of measurements.")] = 48,
     starts: Annotated[int, typer.Option(min=0, help="Of the search for the best known.")] = 20,
     evaluations: Annotated[int, typer.Option(min=1, help="Of it from each.")] = 1000,
@@ -63,21 +66,15 @@ def main(
 ) -> None:
     """Measure one after the other in the simulator, and compare with the best known."""
     console = build_console()
-    cells = [
-        Cell(
-            graph=graph,
-            accelerators=int(count),
-            bandwidth=float(bandwidth),
-            wrong=what == "wrong",
-            unequal=speed == "unequal",
-            noise=noise,
-            seed=seed,
-        )
-        for seed in range(seeds)
-        for graph, count, bandwidth, what, speed in product(
-            *(text.split(",") for text in (graphs, accelerators, bandwidths, declared, speeds))
-        )
-    ]
+    cells = cells_of(
+        graphs.split(","),
+        [int(count) for count in accelerators.split(",")],
+        [float(bandwidth) for bandwidth in bandwidths.split(",")],
+        [what == "wrong" for what in declared.split(",")],
+        [speed == "unequal" for speed in speeds.split(",")],
+        noise,
+        rounds,
+    )
     wanted = all_of(cells, attrgetter("cell"))
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("measuring", total=len(wanted(read_runs(results))))

@@ -1,6 +1,7 @@
 """``python -m benchmarks.time_to_loss``: races, or their parts, on emulated accelerators.
 
 python -m benchmarks.time_to_loss race decoder          # live, to the loss
+python -m benchmarks.time_to_loss races races/*         # their results as a table
 python -m benchmarks.time_to_loss seconds decoder       # seconds per minibatch alone
 python -m benchmarks.time_to_loss report                # times minibatches of the replays
 python -m benchmarks.time_to_loss losses decoder        # live, after every epoch; nothing is timed
@@ -20,6 +21,7 @@ from benchmarks.learning.race_tasks import TASKS, RaceTask, race_name
 from benchmarks.learning.samples_needed import SamplesNeeded
 from benchmarks.options import DocumentOption, WorkersClusterOption
 from benchmarks.report import markdown, terminal, write_between
+from benchmarks.time_to_loss import live_races
 from benchmarks.time_to_loss import losses as live
 from benchmarks.time_to_loss.report import BEGIN, END, table
 from benchmarks.time_to_loss.seconds import Speed, has_replay, measure
@@ -55,6 +57,8 @@ DEFAULT_NEEDED = Path(__file__).with_name("samples-needed.jsonl")
 README = Path(__file__).with_name("README.md")
 LOSSES_BEGIN = "<!-- losses: written by benchmarks.time_to_loss losses -->"
 LOSSES_END = "<!-- end of losses -->"
+RACES_BEGIN = "<!-- races: written by benchmarks.time_to_loss races -->"
+RACES_END = "<!-- end of races -->"
 
 
 @app.command()
@@ -84,6 +88,20 @@ def race(
         data = RaceData(session.captured, of.data)
         options = RaceOptions(epochs=epochs, finals=finals, halving=halving)
         run_and_report(build_console(), session, [], data, folder, options)
+
+
+@app.command()
+def races(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Of races that have ended, TASK-ACCELERATORS-LINKS.")
+    ],
+    document: DocumentOption = None,
+) -> None:
+    """Print when who was at the loss in races that have ended."""
+    found = live_races.table(map(live_races.read_race, folders))
+    build_console().print(terminal(found, names=3))
+    if document is not None:
+        write_between(document, RACES_BEGIN, RACES_END, markdown(found))
 
 
 @app.command()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from benchmarks.sixteen.__main__ import calibration, gaps, summary
+from benchmarks.sixteen.design import cells_of
 from benchmarks.sixteen.graphs import NAMES, graph_of
 from benchmarks.sixteen.runs import Cell, Run, Step, run
 
@@ -26,6 +29,24 @@ def test_graphs_branch_and_have_the_size_that_is_asked_for(name: str) -> None:
     assert len(graph.edges) > len(graph) - 1
     assert all(edge.source < edge.target for edge in graph.edges)
     assert graph_of(name) == graph_of(name)
+
+
+def test_a_round_has_every_combination_and_twelve_have_every_pair() -> None:
+    def pairs(rounds: int) -> list[tuple[object, ...]]:
+        cells = cells_of(
+            NAMES, (4, 8, 16), (1e8, 1e9, 1e10), (False, True), (False, True), 0, rounds
+        )
+        return [(c.graph, c.accelerators, c.bandwidth, c.wrong, c.unequal, c.seed) for c in cells]
+
+    one = pairs(1)
+    assert len({pair[1:] for pair in one}) == len(one) == 36
+    assert Counter(pair[0] for pair in one) == dict.fromkeys(NAMES, 3)
+    twelve = pairs(12)
+    assert twelve[:36] == one
+    assert len(set(twelve)) == len(twelve) == 36 * 12
+    assert {pair[5] for pair in twelve} == {0}
+    assert {pair[5] for pair in pairs(60)} == set(range(5))
+    assert len({pair[:2] for pair in one}) > 2 * len(NAMES) - 4
 
 
 def test_tables_say_what_runs_found() -> None:
