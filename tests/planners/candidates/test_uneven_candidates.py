@@ -15,7 +15,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, best_searched, best_simulated, plan
+from drlpp.planners import Plan, PlanningProblem, Solution, best_searched, best_simulated, plan
 from drlpp.planners.candidates import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import of_links
@@ -146,6 +146,16 @@ def test_what_does_not_vary_is_in_no_list() -> None:
     assert not space.has(Method(in_flight_per_link=(0, 5)))
     assert not space.has(Method(recompute=(True, False)))
     assert not Space(Method(), frozenset()).has(Method(in_flight_per_link=(0, 1)))
+
+
+def test_a_plan_with_lists_has_neighbours_of_fewer_stages() -> None:
+    given = chain_problem([1.0, 1.0, 1.0], latency=0.0)
+    method = Method(policy="vanilla", in_flight_per_link=(0, 2), recompute=(True, False, False))
+    problem = replace(given, replicate=True, memory=MemoryModel.with_state(method))
+    found = Plan("search", problem, Solution(straight(3)), 0.0)
+    assert found.prediction.stages[0].in_flight == 5
+    assert found.next_best is not None
+    assert len(found.next_best.placement.stages) == 2
 
 
 def test_equal_lists_are_one_candidate() -> None:
