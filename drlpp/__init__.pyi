@@ -31,7 +31,7 @@ from .runtime.training.training import TrainingResult as TrainingResult
 from .runtime.training.training_reports import EpochReport as EpochReport
 from .runtime.training.training_reports import TrainerCallbacks as TrainerCallbacks
 from .schedule.method import Method as Method
-from .schedule.method import choose_method as choose_method
+from .schedule.method_choice import choose_method as choose_method
 from .schedule.schedule import build_schedule as build_schedule
 from .simulator.simulated_cluster import SimulatedCluster as SimulatedCluster
 from .simulator.simulation import Simulation as Simulation

@@ -19,7 +19,8 @@ from drlpp.exporting.torch_bundle import TorchExport
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
 
 _WEIGHTS_MINIBATCHES = 20

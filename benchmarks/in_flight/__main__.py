@@ -2,11 +2,12 @@
 
 import typer
 
-from benchmarks.in_flight import links, simulated
+from benchmarks.in_flight import links, searched, simulated
 from drlpp.cli.command_line import run_program
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
 app.command("simulated")(simulated.main)
+app.command("searched")(searched.main)
 app.command("links")(links.main)
 
 if __name__ == "__main__":

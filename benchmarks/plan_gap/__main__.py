@@ -32,6 +32,7 @@ from drlpp.planners import PlanningProblem, best_simulated, plan
 from drlpp.planners.search.moves import PlacementState
 from drlpp.planners.search.random_search import random_placement
 from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import most
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Link, local_cluster
 
@@ -132,7 +133,7 @@ def compare(name: str, bandwidth: float, problem: PlanningProblem, evaluations: 
     choice = best_simulated(problem, method)
     proposals = [choice.best, *choice.others]
     starts = [
-        (PlacementState.of(proposal.plan.placement, problem), proposal.depth.per_link)
+        (PlacementState.of(proposal.plan.placement, problem), most(proposal.depth.per_link))
         for proposal in proposals[:_BEST_PROPOSALS]
     ]
     draw = random.Random(problem.seed)

@@ -81,7 +81,7 @@ def export_placement(
     from drlpp.exporting.nearest import ranks
     from drlpp.exporting.torch_bundle import TorchExport
     from drlpp.placement.placement_file import read_placement
-    from drlpp.schedule.method import choose_method
+    from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
     document = read_placement(placement, trust=trust)

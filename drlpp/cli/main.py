@@ -209,7 +209,7 @@ def train(
     from drlpp.placement.placement_file import read_placement
     from drlpp.planners.replanning import Elastic
     from drlpp.runtime import EarlyStopping
-    from drlpp.schedule.method import choose_method
+    from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.learning_rate import LearningRateSchedule
     from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -23,7 +23,8 @@ from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, even_split
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Cluster
 
 FILE_NAME = "microbatches.json"

@@ -33,7 +33,8 @@ from drlpp.runtime.worker.operator_timing import SignsOfLife
 from drlpp.runtime.worker.worker_process import settle
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import SYNC
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -22,7 +22,8 @@ from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.kinds.kind import ScheduleKind
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import SYNC
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster

@@ -143,7 +143,7 @@ def predict(
         for a in stage.accelerators:
             busy[a] = busy.get(a, 0.0) + busy_seconds / cluster.speeds[a]
         replicas = len(stage.accelerators)
-        needed = float(memory.stage_bytes(work, in_flight[index], replicas))
+        needed = float(memory.stage_bytes(work, in_flight[index], replicas, index))
         limits = [cluster.memory_bytes[accelerator] for accelerator in stage.accelerators]
         smallest = min((limit for limit in limits if limit is not None), default=None)
         stages.append(

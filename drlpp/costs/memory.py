@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy
 
 from drlpp.costs.stage_work import Array, StageWork
 from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import stretched
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -17,8 +22,9 @@ class MemoryModel:
         weight_copies: tensors as large as the weights, these, their gradients and the optimizer's
             state included.
         stashes: every version of the weights is kept that a part in flight has met.
-        recomputes: only what a stage received is kept for the parts that wait.
-        in_flight_per_link: how many there are beyond NOAM
+        recomputes: only what a stage received is kept for the parts that wait; of all stages, or of
+            each.
+        in_flight_per_link: how many there are beyond NOAM, for all links or for each
             (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
         microbatches: parts of a minibatch.
         accumulate: minibatches whose gradients make one update.
@@ -28,8 +34,8 @@ class MemoryModel:
 
     weight_copies: float
     stashes: bool = False
-    recomputes: bool = False
-    in_flight_per_link: int = 0
+    recomputes: bool | tuple[bool, ...] = False
+    in_flight_per_link: int | tuple[int, ...] = 0
     microbatches: int = 1
     accumulate: int = 1
     flushes: bool = False
@@ -61,6 +67,14 @@ class MemoryModel:
         """How many make one update of a stage with no more replicas than these."""
         return self.microbatches * self.accumulate
 
+    def for_stages(self, stages: int) -> MemoryModel:
+        """Return the same for so many stages, lists stretched to fit."""
+        return replace(
+            self,
+            recomputes=stretched(self.recomputes, stages),
+            in_flight_per_link=stretched(self.in_flight_per_link, stages - 1),
+        )
+
     def older_versions(
         self, in_flight: Array | int, replicas: Array | int | None = None
     ) -> Array | int:
@@ -75,7 +89,11 @@ class MemoryModel:
         return -(-(in_flight - 1) * replicas // together)
 
     def stage_bytes(
-        self, work: StageWork, in_flight: Array | int, replicas: Array | int | None = None
+        self,
+        work: StageWork,
+        in_flight: Array | int,
+        replicas: Array | int | None = None,
+        stages: Sequence[int] | int | None = None,
     ) -> Array:
         """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
 
@@ -83,12 +101,18 @@ class MemoryModel:
         copies of, so is what these contribute to an update, and what is on its way between copies:
         as many updates of it as there are in flight. All of that counts for the stage with the most
         in flight, which a stage can know by itself; about half of it waits with the others.
+
+        ``stages`` are their numbers, by default all of a placement in order: where each says of
+        itself whether it recomputes.
         """
+        recomputes: Any = self.recomputes
+        if isinstance(recomputes, tuple):
+            recomputes = numpy.array(recomputes)[... if stages is None else stages]
         copies = self.weight_copies + self.stashes * self.older_versions(in_flight, replicas)
         incoming = work.incoming_bytes / self.microbatches
         kept = work.kept_bytes / self.microbatches
         messages = incoming + work.outgoing_bytes / self.microbatches
-        activations = kept + incoming * (in_flight - 1) if self.recomputes else kept * in_flight
+        activations = numpy.where(recomputes, kept + incoming * (in_flight - 1), kept * in_flight)
         waiting = 0 if self.flushes else self.older_versions(in_flight, replicas)
         contributed = work.tied_bytes * (1 + waiting)
         total: Array = work.parameter_bytes * copies + activations + messages + contributed

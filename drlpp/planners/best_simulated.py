@@ -21,6 +21,7 @@ from drlpp.planners.problem.problem import PlanningProblem, Solution
 from drlpp.planners.registry import FOLDING, PLANNERS
 from drlpp.planners.shared_weights import Sharing, plan_together, shared_weights
 from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import refuse_lists
 from drlpp.simulator import Depth, depth_of, simulate_depths, smallest_depth
 
 QUICK = tuple(name for name in PLANNERS if name not in ("non-contiguous", "random"))
@@ -77,8 +78,10 @@ def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = T
 
     Raises:
         NothingFits: if no proposal fits into memory.
-        InvalidInput: if there is none that the method can run.
+        InvalidInput: if there is none that the method can run, or its lists are for one number of
+            stages.
     """
+    refuse_lists(method.in_flight_per_link, method.recompute)
     found: list[Proposal] = []
     error: InvalidInput | None = None
     known = set()

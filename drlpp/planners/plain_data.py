@@ -19,7 +19,8 @@ from drlpp.placement.candidate import Candidate
 from drlpp.planners.best_simulated import best_simulated, played
 from drlpp.planners.plan import plan as plan_by
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 
 Costs = Profile | str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]]

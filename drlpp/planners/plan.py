@@ -13,6 +13,7 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.milp.non_contiguous import is_runnable
 from drlpp.planners.problem.problem import PlanningProblem, Solution
 from drlpp.planners.registry import FOLDING, PLANNERS
+from drlpp.schedule.per_stage import refuse_lists
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Plan:
     solution: Solution
     planner_seconds: float
 
-    def with_in_flight(self, per_link: int) -> Plan:
+    def with_in_flight(self, per_link: int | tuple[int, ...]) -> Plan:
         """Return a copy with another in-flight depth (:class:`drlpp.costs.memory.MemoryModel`)."""
         memory = replace(self.problem.memory, in_flight_per_link=per_link)
         return replace(self, problem=replace(self.problem, memory=memory))
@@ -82,6 +83,7 @@ def plan(method: str, problem: PlanningProblem) -> Plan:
     Raises:
         InvalidInput: if there is no such planner, or it cannot solve the problem.
     """
+    refuse_lists(problem.memory.in_flight_per_link, problem.memory.recomputes)
     if method not in PLANNERS:
         raise InvalidInput(f"planner {method!r} is unknown; there are {', '.join(PLANNERS)}")
     if problem.workload.stages_held > 1 and method not in FOLDING:
@@ -101,7 +103,8 @@ def _changes(problem: PlanningProblem, placement: Placement) -> Iterator[Alterna
         *_merged_stages(problem, placement.stages),
     ):
         changed = Placement(stages=tuple(stages))
-        yield Alternative(change, changed, problem.predict(changed))
+        memory = problem.memory.for_stages(len(stages))
+        yield Alternative(change, changed, replace(problem, memory=memory).predict(changed))
 
 
 def _moved_operators(

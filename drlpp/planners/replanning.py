@@ -16,7 +16,6 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
-from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.best_simulated import best_simulated
@@ -37,7 +36,8 @@ class Replanner:
     (:func:`~drlpp.planners.best_simulated.best_simulated`). Without one, the operators are cut
     into as many stages as there are accelerators, evenly by sizes. What an agent has measured
     corrects the costs and the cluster, and what it measured on none but those that there are is
-    taken where nothing else is faster.
+    taken where nothing else is faster. What the method says of each stage that there was becomes
+    one value for all (:attr:`drlpp.schedule.method.Method.for_any_stages`).
 
     Attributes:
         document: the placement to be replaced; its cluster describes the accelerators. Those beyond
@@ -67,11 +67,10 @@ class Replanner:
             InvalidInput: the method cannot run on these.
         """
         numbers = sorted(accelerators)
-        placement = self.document.resolve(self.graph)
+        candidate = Candidate(self.document.resolve(self.graph), self.document.method)
         is_known = numbers[-1] < self.document.cluster.accelerators
-        if not (is_known and set(placement.accelerators) <= set(numbers)):
-            placement = self._new_placement(numbers)
-        candidate = Candidate(placement, self.document.method)
+        if not (is_known and set(candidate.placement.accelerators) <= set(numbers)):
+            candidate = self._new_candidate(numbers)
         return ExecutionPlan.of(candidate, self.graph, most)
 
     def file(self, accelerators: int) -> PlacementFile:
@@ -85,13 +84,13 @@ class Replanner:
                 f"{accelerators} workers were asked for; 1 to {MOST_ACCELERATORS} are possible"
             )
         cluster = self.cluster(range(accelerators))
-        placement = self._new_placement(range(accelerators))
+        candidate = self._new_candidate(range(accelerators))
         return PlacementFile.create(
             self.document.model,
             self.graph,
-            placement,
+            candidate.placement,
             cluster,
-            method=self.document.method,
+            method=candidate.method,
             optimizer=self.document.optimizer,
             found_by=self.how,
         )
@@ -106,7 +105,7 @@ class Replanner:
         """The problem of the whole cluster, corrected by what was measured."""
         document, profile = self.document, self.profile or estimate_profile(self.graph)
         problem = PlanningProblem.profiled(
-            profile, document.cluster, document.method, document.optimizer
+            profile, document.cluster, document.method.for_any_stages, document.optimizer
         )
         if self.profile is None or not self.measured:
             return problem
@@ -116,13 +115,14 @@ class Replanner:
         fitted = calibration.fit()
         return replace(problem, workload=fitted.workload, cluster=fitted.cluster)
 
-    def _new_placement(self, numbers: Sequence[int]) -> Placement:
+    def _new_candidate(self, numbers: Sequence[int]) -> Candidate:
         """Return the fastest for these accelerators that was measured, or can be planned."""
         problem = replace(self._problem, cluster=_part(self._problem.cluster, numbers))
+        method = self.document.method.for_any_stages
         if self.profile is None:
             planned, seconds = gpipe(problem).placement, None
         else:
-            best = best_simulated(problem, self.document.method, deepen=False).best
+            best = best_simulated(problem, method, deepen=False).best
             planned, seconds = best.plan.placement, best.seconds_per_minibatch
         known = [
             (measurement.seconds_per_minibatch, number)
@@ -131,8 +131,8 @@ class Replanner:
             and set(candidate.placement.accelerators) <= set(numbers)
         ]
         if known and (seconds is None or min(known)[0] <= seconds):
-            return self.measured[min(known)[1]][0].placement
-        return planned.on(numbers)
+            return self.measured[min(known)[1]][0]
+        return Candidate(planned.on(numbers), method)
 
 
 def _part(cluster: Cluster, accelerators: Collection[int]) -> Cluster:

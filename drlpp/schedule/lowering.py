@@ -51,14 +51,16 @@ def with_whole_backwards(
                 yield computation
 
 
-def with_recomputation(computations: Iterable[Computation]) -> Iterator[Computation]:
-    """Recompute the activations of a backward, unless its forward is just before it.
+def with_recomputation(
+    computations: Iterable[Computation], chunks: Collection[int] = (0,)
+) -> Iterator[Computation]:
+    """Recompute the activations of a backward of some stages, unless its forward is just before it.
 
     In that case there is nothing to gain.
     """
     before: Computation | None = None
     for computation in computations:
-        if isinstance(computation, Backward | BackwardInput):
+        if isinstance(computation, Backward | BackwardInput) and computation.chunk in chunks:
             passed = (*computation.part, computation.chunk)
             if before != Forward(*passed):
                 yield Recompute(*passed)

@@ -7,21 +7,19 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from drlpp.errors import InvalidInput
-from drlpp.io.documents import StrictRecord, first_problem
+from drlpp.io.documents import StrictRecord
 from drlpp.io.quantities import Count, one_of
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
-from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.kinds.kind import ScheduleKind
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import (
-    SCHEDULE_KINDS,
     find_schedule_kind,
     names_to_suggest,
     training_kinds,
 )
+from drlpp.schedule.per_stage import PerLink, PerStage, most, of_links, of_stages, stretched
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import (
     PIPEOPTIM,
@@ -74,11 +72,12 @@ class Method(StrictRecord):
             of updates. A measurement takes whole updates. Policy ``2bw`` needs as many
             microbatches in an update as are in flight.
         in_flight_per_link: parts in flight beyond NOAM, which has one for each worker: this many
-            for each link between stages, up to 100. They hide the time that messages are on their
-            way, and make s and memory larger
-            (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
-        recompute: compute activations again for the backward pass instead of keeping them. Left
-            out, it is true where ``precision`` needs it.
+            for each link between stages, up to 100, or a list with a number for the links into
+            every stage but the first. They hide the time that messages are on their way, and make s
+            and memory larger (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
+        recompute: compute activations again for the backward pass instead of keeping them: on all
+            stages, or a list that says it of each. Left out, it is true where ``precision`` needs
+            it. A list of equal values is that value.
         precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
             gradients and updates stay as they are. Autocast keeps copies of a forward's weights,
             so policies whose backward uses other weights need ``recompute`` with it.
@@ -105,8 +104,8 @@ class Method(StrictRecord):
     policy: PolicyName = PIPEOPTIM.name
     microbatches: int = Field(default=1, ge=1, le=10_000)
     accumulate: int = Field(default=1, ge=1, le=10_000)
-    in_flight_per_link: int = Field(default=0, ge=0, le=100)
-    recompute: bool = False
+    in_flight_per_link: PerLink = 0
+    recompute: PerStage = False
     precision: Precision = "float32"
     loss_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -145,10 +144,11 @@ class Method(StrictRecord):
                 f"schedule {kind.name} has no stale gradients, so stage_momentum has no meaning on "
                 "it; leave it out"
             )
-        if _needs_recomputation(facts, self.precision) and not self.recompute:
+        if self.needs_recomputation and self.recompute is not True:
             raise ValueError(
                 f"in {self.precision}, autocast keeps copies of the weights of a forward, and "
-                f"policy {self.policy} needs newer ones in the backward; leave out recompute=false"
+                f"policy {self.policy} needs newer ones in the backward; leave out "
+                f"recompute{'=false' if not self.recompute else ', or let every stage do it'}"
             )
         if self.loss_scale is not None and self.precision != "float16":
             raise ValueError(
@@ -204,9 +204,15 @@ class Method(StrictRecord):
             parts.append(f"T2 with D={self.correction_decay:g}")
         if self.accumulate > 1:
             parts.append(f"updates of {self.accumulate} minibatches")
-        if self.in_flight_per_link:
+        if isinstance(self.in_flight_per_link, tuple):
+            numbers = "-".join(map(str, self.in_flight_per_link))
+            parts.append(f"{numbers} in flight per link beyond NOAM")
+        elif self.in_flight_per_link:
             parts.append(f"{self.in_flight_per_link} in flight per link beyond NOAM")
-        if self.recompute:
+        if isinstance(self.recompute, tuple):
+            stages = [str(stage) for stage, chosen in enumerate(self.recompute) if chosen]
+            parts.append(f"recomputation on stage{'s' * (len(stages) > 1)} {' '.join(stages)}")
+        elif self.recompute:
             parts.append("recomputation")
         if self.clip_norm:
             parts.append(f"gradients clipped to {self.clip_norm:g}")
@@ -222,9 +228,58 @@ class Method(StrictRecord):
         return self.lookahead is not None
 
     @property
+    def needs_recomputation(self) -> bool:
+        """Whether what autocast keeps of a forward is of no use to its backward."""
+        return _needs_recomputation(self.policy_facts, self.precision)
+
+    def recomputes(self, stage: int) -> bool:
+        """Return whether a stage computes its activations again."""
+        return self.recompute[stage] if isinstance(self.recompute, tuple) else self.recompute
+
+    @property
+    def for_any_stages(self) -> Method:
+        """The same for any number of stages.
+
+        What differs between stages has the most in flight of all links, and recomputes everywhere.
+        """
+        if not self.has_lists:
+            return self
+        return self.model_copy(
+            update={
+                "in_flight_per_link": most(self.in_flight_per_link),
+                "recompute": most(self.recompute),
+            }
+        )
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether it is for one number of stages alone."""
+        return isinstance(self.in_flight_per_link, tuple) or isinstance(self.recompute, tuple)
+
+    def for_stages(self, stages: int) -> Method:
+        """Return the same for so many stages, lists stretched to fit."""
+        if not self.has_lists:
+            return self
+        return self.model_copy(
+            update={
+                "in_flight_per_link": stretched(self.in_flight_per_link, stages - 1),
+                "recompute": stretched(self.recompute, stages),
+            }
+        )
+
+    def check_stages(self, stages: int) -> None:
+        """Check that lists have a value for every stage, or link.
+
+        Raises:
+            InvalidInput: saying what would be right.
+        """
+        of_links(self.in_flight_per_link, stages)
+        of_stages(self.recompute, stages)
+
+    @property
     def recomputation_text(self) -> str | None:
         """Say in one line why activations are computed again, where the precision asks for it."""
-        if not _needs_recomputation(self.policy_facts, self.precision):
+        if not self.needs_recomputation:
             return None
         return (
             f"in {self.precision}, activations are computed again for the backward, a forward more "
@@ -334,63 +389,3 @@ class Method(StrictRecord):
 
 
 DEFAULT_METHOD = Method()
-
-
-def choose_method(
-    policy: str | None = None,
-    options: Mapping[str, object] | None = None,
-    base: Method | None = None,
-) -> Method:
-    """Return a method as a user asks for it: ``base`` with another policy, or other options.
-
-    What belongs to another policy or schedule is left behind: a policy other than sync means 1F1B,
-    a schedule that flushes means sync. PipeMare has its discrepancy correction unless
-    ``correction_decay`` is 0.
-
-    Raises:
-        InvalidInput: if there is no such policy or option, or they do not fit together.
-    """
-    given = dict(options or {})
-    if "policy" in given:
-        raise InvalidInput("policy is not an option of a method, but its name; use --policy")
-    unknown = sorted(given.keys() - Method.model_fields.keys())
-    if unknown:
-        known = ", ".join(name for name in Method.model_fields if name != "policy")
-        raise InvalidInput(f"a method has no option {unknown[0]!r}; it has {known}")
-    if policy is not None and policy not in WEIGHT_POLICIES:
-        raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(WEIGHT_POLICIES)}")
-    base = base or Method()
-    values = base.model_dump()
-    if not base.recompute or _needs_recomputation(base.policy_facts, base.precision):
-        # Nobody has asked for it, or against it: the precision may have.
-        del values["recompute"]
-    chosen = policy or _policy_of(given.get("schedule"), values)
-    facts = WEIGHT_POLICIES[chosen]
-    if chosen != values["policy"]:
-        # Of the other policy; options of its own belong to some only.
-        kept = ["accumulate", "recompute", "precision", "loss_scale", "clip_norm"]
-        if not facts.synchronous:
-            kept += ["in_flight_per_link", "stage_momentum"]
-            if not WEIGHT_POLICIES[values["policy"]].synchronous:
-                kept.append("microbatches")
-        values = {"policy": chosen} | {key: values[key] for key in kept if key in values}
-        if facts.synchronous:
-            values["schedule"] = GPIPE.name
-    for option, value in (facts.own_options.suggested if facts.own_options else {}).items():
-        values.setdefault(option, value)
-    if given.get("precision", "float16") != "float16":
-        values.pop("loss_scale", None)
-    try:
-        return Method.model_validate({**values, **given})
-    except ValidationError as error:
-        raise InvalidInput(f"policy {chosen}: {first_problem(error)}") from None
-
-
-def _policy_of(schedule: object, values: Mapping[str, Any]) -> str:
-    policy: str = values["policy"]
-    if schedule in (None, values["schedule"]):
-        return policy
-    kind = SCHEDULE_KINDS.get(schedule) if isinstance(schedule, str) else None
-    if kind is None or not kind.trains or kind.flushes:
-        return SYNC.name
-    return PIPEOPTIM.name if WEIGHT_POLICIES[policy].synchronous else policy

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
 
+from drlpp.schedule.per_stage import of_links
+
 
 @dataclass(frozen=True, slots=True)
 class StageEdge:
@@ -179,7 +181,7 @@ class Pipeline:
             found[stage].append(edge)
         return tuple(map(tuple, found))
 
-    def in_flight(self, per_link: int = 0) -> tuple[int, ...]:
+    def in_flight(self, per_link: int | tuple[int, ...] = 0) -> tuple[int, ...]:
         """Return for every stage how many parts a replica has in flight in steady state.
 
         Parts are minibatches, or the microbatches that they are divided into. A stage with m
@@ -191,22 +193,23 @@ class Pipeline:
             1 + ⌈(1 + per_link) n / m⌉
 
         On a straight pipeline of D stages that is D − rank for NOAM, and 2 (D − rank) − 1 with one
-        for each link.
-        """
-        return tuple(
-            1 - (-(1 + per_link) * behind // len(replicas))
-            for behind, replicas in zip(self._workers_behind, self.stages, strict=True)
-        )
+        for each link. With a list, a worker of stage k counts ``per_link[k − 1]`` times more.
 
-    @cached_property
-    def _workers_behind(self) -> tuple[int, ...]:
+        Raises:
+            InvalidInput: a list has not one number for each stage but the first.
+        """
+        links = of_links(per_link, len(self.stages))
         behind = [0] * len(self.stages)
         for stage in reversed(range(len(self.stages))):
             behind[stage] = max(
                 (
-                    len(self.stages[edge.target]) + behind[edge.target]
+                    (1 + links[edge.target - 1]) * len(self.stages[edge.target])
+                    + behind[edge.target]
                     for edge in self.outgoing(stage)
                 ),
                 default=0,
             )
-        return tuple(behind)
+        return tuple(
+            1 - (-parts // len(replicas))
+            for parts, replicas in zip(behind, self.stages, strict=True)
+        )

@@ -40,6 +40,7 @@ from drlpp.schedule.lowering import (
     with_recomputation,
     with_whole_backwards,
 )
+from drlpp.schedule.per_stage import of_links, of_stages
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.ties import ties_of, with_ties
 
@@ -107,8 +108,8 @@ def build_schedule(
     microbatches: int = 1,
     *,
     accumulate: int = 1,
-    in_flight_per_link: int = 0,
-    recompute: bool = False,
+    in_flight_per_link: int | tuple[int, ...] = 0,
+    recompute: bool | tuple[bool, ...] = False,
     share_norm: bool = False,
     through: int | None = None,
 ) -> Schedule:
@@ -130,9 +131,10 @@ def build_schedule(
         accumulate: minibatches whose gradients make one update.
         in_flight_per_link: parts that a stage has in flight beyond NOAM, for the link into each
             worker behind it (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`), where the
-            kind takes such a number.
+            kind takes such a number; or one for the links into every stage but the first.
         recompute: do not keep activations from the forward to the backward, but compute them
-            again; where the backward follows at once there is nothing to gain, and they are kept.
+            again, on all stages, or as it says of each; where the backward follows at once there is
+            nothing to gain, and they are kept.
         share_norm: share the norm of all stages' gradients before an update. Only where a schedule
             flushes: otherwise stages make their updates at different times.
         through: every worker stops with the update that contains the minibatches below this; for
@@ -151,7 +153,7 @@ def build_schedule(
     if microbatches > 1 and not chosen.takes_microbatches:
         able = names_to_suggest(lambda kind: kind.takes_microbatches, quoted=True)
         raise InvalidInput(f"a {kind} schedule has no microbatches; use kind {able} for them")
-    if in_flight_per_link < 0:
+    if min(of_links(in_flight_per_link, len(pipeline.stages)), default=0) < 0:
         raise InvalidInput(f"in_flight_per_link is {in_flight_per_link}; 0 or more is expected")
     if in_flight_per_link and not chosen.takes_in_flight_per_link:
         able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link, quoted=True)
@@ -162,6 +164,7 @@ def build_schedule(
     check_length(pipeline, minibatches, microbatches)
     chosen.check_stages_held(pipeline)
     in_flight = chosen.in_flight(pipeline, in_flight_per_link)
+    recomputing = of_stages(recompute, len(pipeline.stages))
     actions: dict[int, tuple[Action, ...]] = {}
     for stage, workers in enumerate(pipeline.stages):
         for replica, worker in enumerate(workers):
@@ -186,8 +189,8 @@ def build_schedule(
                 if not any(edge.differentiable for edge in pipeline.incoming(stage))
             ]
             computations = with_whole_backwards(chosen.order(share), sends_nothing)
-            if recompute:
-                computations = with_recomputation(computations)
+            recomputed = [chunk for chunk, stage in enumerate(held) if recomputing[stage]]
+            computations = with_recomputation(computations, recomputed)
             lowering = Lowering(pipeline, held, microbatches, share_norm)
             lowered = lowering.lower(computations)
             if through is not None and not pipeline.ties:

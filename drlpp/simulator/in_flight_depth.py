@@ -35,7 +35,8 @@ class Depth:
     """A placement played with a certain number of minibatches in flight.
 
     Attributes:
-        per_link: beyond NOAM, for each link (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
+        per_link: beyond NOAM, for all links or for each
+            (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
         in_flight: on a replica of every stage.
         seconds_per_minibatch: simulated.
         memory_bytes: of the accelerator that needs the most.
@@ -45,7 +46,7 @@ class Depth:
             (:class:`drlpp.simulator.steady_state.SteadyState`).
     """
 
-    per_link: int
+    per_link: int | tuple[int, ...]
     in_flight: tuple[int, ...]
     seconds_per_minibatch: float
     memory_bytes: float

@@ -145,6 +145,7 @@ class Simulation:
             work.memory.chosen(held),
             numpy.array(program.in_flight),
             numpy.array([len(self.pipeline.stages[stage]) for stage in held]),
+            held,
         )
         half_done_bytes = work.half_done_bytes[held] / parts
         of_stages = of_stages + half_done_bytes * numpy.array(program.half_done)

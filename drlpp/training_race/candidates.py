@@ -26,7 +26,8 @@ from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster

@@ -137,7 +137,7 @@ class PipelineTrainer:
         trust: str | Iterable[str] = (),
         observer: TrainerCallbacks | None = None,
     ) -> None:
-        check_kind("method", method, Method, 'drlpp.schedule.method.choose_method("stash")')
+        check_kind("method", method, Method, 'drlpp.schedule.method_choice.choose_method("stash")')
         check_kind("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)')
         check_kind(
             "learning_rate",

@@ -19,7 +19,8 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.staleness import samples_needed
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import Processor
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.small import forked, perceptron
 from tests.support.training import pipelines as plain

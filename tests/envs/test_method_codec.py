@@ -22,6 +22,7 @@ from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, Space, Vary
 from drlpp.planners.search.folding import random_folded
 from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import of_links
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
 
@@ -31,12 +32,34 @@ CODEC = MethodCodec(6, 3, METHODS[0], METHODS)
 
 
 def test_what_is_encoded_is_decoded() -> None:
-    assert CODEC.space == spaces.MultiDiscrete([3] * 9 + [5])
+    assert CODEC.space == spaces.MultiDiscrete([3] * 9 + [5] * 3)
     assert ActionCodec.accelerators_of(CODEC.space, 6) == 3
     for number, method in enumerate(METHODS):
         candidate = CODEC.decode(np.array([*PLACED, number]))
         assert candidate.method == method
-        assert CODEC.encode(candidate).tolist() == [*PLACED, number]
+        assert CODEC.encode(candidate).tolist() == [*PLACED, *[number] * 3]
+
+
+BY_STAGE = Space(
+    Method(policy="stash"), frozenset({Vary.DEPTH, Vary.RECOMPUTE, Vary.MICROBATCHES})
+).methods
+
+
+@given(data=st.data(), stages=st.integers(1, 3))
+def test_links_and_stages_have_numbers_of_their_own(data: st.DataObject, stages: int) -> None:
+    codec = MethodCodec(6, 3, BY_STAGE[0], BY_STAGE)
+    assert codec.space == spaces.MultiDiscrete([3] * 9 + [len(BY_STAGE)] * 3)
+    placed = [min(stage, stages - 1) for stage in PLACED]
+    numbers = data.draw(st.lists(st.integers(0, len(BY_STAGE) - 1), min_size=3, max_size=3))
+    candidate = codec.decode(np.array([*placed, *numbers]))
+    chosen = [BY_STAGE[number] for number in numbers[:stages]]
+    assert candidate.method.microbatches == chosen[0].microbatches
+    assert [candidate.method.recomputes(k) for k in range(stages)] == [m.recompute for m in chosen]
+    depths = [method.in_flight_per_link for method in chosen]
+    assert of_links(candidate.method.in_flight_per_link, stages) == tuple(depths[1:])
+    action = codec.encode(candidate)
+    assert codec.space.contains(action)
+    assert codec.decode(action) == candidate
 
 
 FLUSHING = Space(
@@ -103,7 +126,7 @@ def test_any_action_is_a_candidate_that_can_be_run_or_is_refused() -> None:
 
 
 def test_an_action_without_a_method_has_the_first() -> None:
-    assert CODEC.decode(PLACED) == CODEC.decode([*PLACED, 0])
+    assert CODEC.decode(PLACED) == CODEC.decode([*PLACED, 0]) == CODEC.decode([*PLACED, 0, 0, 0])
     other = Candidate(Placement.from_assignment(PLACED[:6], PLACED[6:]), Method(microbatches=2))
     with pytest.raises(InvalidInput, match="none of the 5 methods"):
         CODEC.encode(other)

@@ -56,6 +56,20 @@ def test_without_a_profile_the_operators_are_cut_evenly_for_those_that_are_left(
     assert len(planner.plan(range(5), 5).placement.accelerators) == 5
 
 
+@pytest.mark.parametrize("profiled", [False, True])
+def test_lists_for_four_stages_are_one_value_for_any_other_number(
+    captured: CapturedModel, document: PlacementFile, profile: Profile, profiled: bool
+) -> None:
+    method = Method(in_flight_per_link=(0, 2, 1), recompute=(False, True, False, False))
+    listed = document.model_copy(update={"method": method})
+    planner = Replanner(listed, captured.graph, profile if profiled else None)
+    kept = planner.plan([0, 1, 2, 3], 4)
+    assert kept.method == method
+    for plan in (planner.plan([0, 1, 3], 4), planner.plan([1], 4)):
+        assert plan.method == Method(in_flight_per_link=2, recompute=True)
+    assert planner.file(2).method == Method(in_flight_per_link=2, recompute=True)
+
+
 def test_with_a_profile_it_is_the_best_simulated_one(
     captured: CapturedModel, document: PlacementFile, profile: Profile
 ) -> None:

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import AllReduce
-from drlpp.schedule.method import SUGGESTED_LOSS_SCALE, Method, choose_method
+from drlpp.schedule.method import SUGGESTED_LOSS_SCALE, Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import SUGGESTED_CORRECTION_DECAY
 

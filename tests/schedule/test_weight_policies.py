@@ -18,7 +18,8 @@ from drlpp.runtime.reference.reference_weights import StageHistory
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.weights.policies import build_policy
 from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import WEIGHT_POLICIES, Lookahead, PolicyFacts, WeightUse
 from drlpp.simulator import simulate

@@ -20,6 +20,7 @@ from drlpp.specs.cluster import Cluster, Host, Link
 from tests.simulator.test_simulator_properties import METHODS, clusters, costed
 from tests.support.simulated_chains import chain, fast_cluster, one_way, stages_of
 from tests.support.strategies.graphs import placements
+from tests.support.strategies.methods import uneven
 
 
 @st.composite
@@ -35,8 +36,9 @@ def simulations(draw: st.DrawFn) -> tuple[Simulation, SteadyState]:
         )
     ]
     profile = profile.model_copy(update={"operators": tuple(operators)})
-    method = draw(st.sampled_from([*METHODS, Method(in_flight_per_link=5)]))
     placement = draw(placements(profile.graph, 4))
+    chosen = draw(st.sampled_from([*METHODS, Method(in_flight_per_link=5)]))
+    method = draw(uneven(chosen, len(placement.stages)))
     found = simulate(Workload.of(profile, method), cluster, placement, method, 6)
     assert found.steady is not None
     return found, found.steady
@@ -84,14 +86,16 @@ def test_a_run_that_begins_and_ends_has_it_in_its_window(
 @given(
     replicas=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     sharing=st.sets(st.integers(0, 3)),
-    method=st.sampled_from(METHODS),
+    chosen=st.sampled_from(METHODS),
+    data=st.data(),
 )
 @settings(max_examples=80)
 def test_what_repeats_is_what_the_schedule_says(
-    replicas: list[int], sharing: set[int], method: Method
+    replicas: list[int], sharing: set[int], chosen: Method, data: st.DataObject
 ) -> None:
     """Each worker's computations: the program, then rounds, against a schedule of many rounds."""
     pipeline = Pipeline.straight(*replicas)
+    method = data.draw(uneven(chosen, len(replicas)))
     holders = tuple(sorted(stage for stage in sharing if stage < len(replicas)))
     if len(holders) > 1:
         pipeline = replace(pipeline, ties=(holders,))

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from drlpp.capturing.capture import CapturedModel
 from drlpp.comparison.plain_loop import PlainLoop
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.training_race.learners import PipelineLearner
 from drlpp.training_race.plain_learner import PlainLearner

@@ -20,7 +20,8 @@ from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import TrainerCallbacks
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.curves import Curve

@@ -161,7 +161,7 @@ def learn(
     from drlpp.io.trust_memory import remember_trust
     from drlpp.planners import Space, Vary, read_vary
     from drlpp.runtime import ClusterSession
-    from drlpp.schedule.method import choose_method
+    from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
 

@@ -132,7 +132,7 @@ def _choose_microbatches(
 ) -> None:
     """Let the session's method have the microbatches that suit the model here."""
     from drlpp.comparison.microbatches import FILE_NAME, choose_microbatches
-    from drlpp.schedule.method import choose_method
+    from drlpp.schedule.method_choice import choose_method
 
     if measured and not (job.out / FILE_NAME).exists():
         # A run of an older drlpp, whose placements were measured with whole minibatches.

@@ -126,7 +126,8 @@ def race_model(
     from drlpp.cli.learning.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession
-    from drlpp.schedule.method import choose_method
+    from drlpp.schedule.method_choice import choose_method
+    from drlpp.schedule.per_stage import refuse_lists
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
     from drlpp.training_race.race_to_loss import RaceOptions
@@ -135,6 +136,7 @@ def race_model(
         raise InvalidInput("a race has either --target-loss or --seconds; leave one of them out")
     console = build_console()
     method = choose_method(None, read_options(method_option, "method", "accumulate=4"))
+    refuse_lists(method.in_flight_per_link, method.recompute)
     spec = OptimizerSpec.parse(
         optimizer,
         parameter_groups(parameter_group),

@@ -62,7 +62,7 @@ def compared_layouts(
         given: ``FORMAT:LAYOUT``.
         what: was planned; it names the model.
         plan: of that, whose problem they are for.
-        method: that all run with.
+        method: that all run with; a list of it is stretched to the stages of each.
         deepen: whether each is played at its own best depth.
 
     Raises:
@@ -73,19 +73,25 @@ def compared_layouts(
     if what.reference is None or what.profile is None:
         raise InvalidInput("--compare divides the model's modules: name the MODEL as well")
     module, graph = what.reference.build().module, what.profile.graph
-    memory = replace(plan.problem.memory, in_flight_per_link=method.in_flight_per_link)
-    problem = replace(plan.problem, memory=memory)
+    accelerators = plan.problem.cluster.accelerators
     found = []
     for text in given:
-        placement = read_layout(text, module, graph, problem.cluster.accelerators)
+        placement = read_layout(text, module, graph, accelerators)
+        own_method = method.for_stages(len(placement.stages))
+        memory = replace(
+            plan.problem.memory,
+            in_flight_per_link=own_method.in_flight_per_link,
+            recomputes=own_method.recompute,
+        )
+        problem = replace(plan.problem, memory=memory)
         try:
-            own = played(Plan(YOURS, problem, Solution(placement), 0.0), method, deepen=deepen)
+            own = played(Plan(YOURS, problem, Solution(placement), 0.0), own_method, deepen=deepen)
         except InvalidInput as error:
             found.append(ComparedLayout(text, obstacle=str(error)))
             continue
         depth = {"in_flight_per_link": own.depth.per_link} if deepen else {}
         simulation = simulate(
-            problem.workload, problem.cluster, placement, method.model_copy(update=depth)
+            problem.workload, problem.cluster, placement, own_method.model_copy(update=depth)
         )
         found.append(ComparedLayout(text, own, None, simulation))
     return found

@@ -244,7 +244,8 @@ def plan_placement(
         sharing_of,
     )
     from drlpp.planners.shared_weights import Sharing, choose_sharing
-    from drlpp.schedule.method import Method, choose_method
+    from drlpp.schedule.method import Method
+    from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
     console = build_console()

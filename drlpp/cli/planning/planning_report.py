@@ -148,7 +148,7 @@ def _rivals(choice: Choice) -> Iterator[str]:
         yield f"also proposed (simulated, each at its best depth): {found}"
 
 
-def _comparison(chosen: int, depths: Sequence[Depth]) -> Iterator[str]:
+def _comparison(chosen: int | tuple[int, ...], depths: Sequence[Depth]) -> Iterator[str]:
     if depths:
         times = ", ".join(
             f"{depth.per_link}: {seconds_text(depth.seconds_per_minibatch)}"

@@ -90,7 +90,7 @@ def show_timeline(
     )
     from drlpp.cli.timeline.timeline_sources import from_run, from_schedule, from_simulator
     from drlpp.placement.placement_file import read_placement
-    from drlpp.schedule.method import choose_method
+    from drlpp.schedule.method_choice import choose_method
 
     if output is not None:
         check_ending(output)

@@ -61,6 +61,7 @@ class Judge:
         self.steps = 0
         self._seconds: dict[Hashable, tuple[float, _Known]] = {}
         self._problems: dict[Method, tuple[PlanningProblem, AnalyticObjective]] = {}
+        self._rules: dict[Method, AnalyticObjective] = {}
         self._refused: dict[tuple[Pipeline, Method], bool] = {}
 
     def anew(self) -> Self:
@@ -131,12 +132,14 @@ class Judge:
         found = self._problems.get(method)
         if found is None:
             base = self.problem
-            problem = replace(
-                base,
-                workload=base.workload.with_method(method),
-                memory=memory_under(base.memory, self.space.method, method),
-            )
-            found = self._problems[method] = problem, AnalyticObjective(problem)
+            # By the rule, passes take as long with any of these, of which there are many.
+            alike = method.model_copy(update={"in_flight_per_link": 0, "recompute": False})
+            if alike not in self._rules:
+                workload = base.workload.with_method(method)
+                self._rules[alike] = AnalyticObjective(replace(base, workload=workload))
+            memory = memory_under(base.memory, self.space.method, method)
+            rule = self._rules[alike].with_memory(memory)
+            found = self._problems[method] = rule.problem, rule
         return found
 
     def by_rule(self, candidate: Candidate) -> float:

@@ -233,11 +233,16 @@ class _Search:
         """Return a state one move away; None if there is none."""
         space, draw = self.judge.space, self.draw
         if space.varies and draw.random() < _METHOD_MOVES:
-            return self.run_with(state, space.changed(state.method, draw))
+            return self.run_otherwise(state)
         placement = neighbour(state.placement, self.judge.problem, draw)
         if placement is None:
-            return self.run_with(state, space.changed(state.method, draw)) if space.varies else None
-        return state._replace(placement=placement)
+            return self.run_otherwise(state) if space.varies else None
+        return _State(placement, state.method.for_stages(len(placement.holders)))
+
+    def run_otherwise(self, state: _State) -> _State:
+        """Return a state with a method one step away."""
+        stages = len(state.placement.holders)
+        return self.run_with(state, self.judge.space.changed(state.method, stages, self.draw))
 
     def run_with(self, state: _State, method: Method) -> _State:
         """Return a state with another method, and an even split if stages are held otherwise.
@@ -247,16 +252,19 @@ class _Search:
         if _stages_held(method) == _stages_held(state.method):
             return state._replace(method=method)
         placement = evened(state.placement, self.judge.problem, _stages_held(method))
-        return state if placement is None else _State(placement, method)
+        if placement is None:
+            return state
+        return _State(placement, method.for_stages(len(placement.holders)))
 
     def held_otherwise(self, state: _State) -> Iterator[_State]:
         """Yield a state with the methods of the space that hold stages otherwise, if it is split.
 
         Of each schedule it is the method that differs in nothing else.
         """
-        for method in self.judge.space.methods:
-            same = state.method.model_copy(update={"schedule": method.schedule})
-            if method == same and _stages_held(method) != _stages_held(state.method):
+        space = self.judge.space
+        for schedule in dict.fromkeys(method.schedule for method in space.methods):
+            method = state.method.model_copy(update={"schedule": schedule})
+            if space.has(method) and _stages_held(method) != _stages_held(state.method):
                 found = self.run_with(state, method)
                 if found is not state:
                     yield found

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
+from typing import Any
 
 from pydantic import ValidationError
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS, names_to_suggest
 from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import collapsed, most, refuse_lists
 from drlpp.simulator import MOST_PER_LINK
 
 _MOST_MICROBATCHES = 64
@@ -26,6 +28,9 @@ class Vary(StrEnum):
     RECOMPUTE = "recompute"
     SCHEDULE = "schedule"
 
+
+_ONE_OF_SEVERAL = 0.5
+"""The share of steps of depth or recomputation that change one link or stage, not all of them."""
 
 _FIELDS = {
     Vary.DEPTH: "in_flight_per_link",
@@ -55,16 +60,19 @@ def read_vary(text: str) -> frozenset[Vary]:
 class Space:
     """The methods that a search may choose from.
 
+    Depth may differ from link to link, and recomputation from stage to stage, wherever they vary.
+
     Attributes:
         method: that the user asked for; what does not vary stays as it is here.
         vary: what may be chosen. None is the in-flight depth where the schedule has one: it changes
             no result but by staleness, and costs nothing but memory.
         most_staleness: the largest s of a stage that is allowed; None for any.
         batch_size: of a minibatch, which microbatches divide evenly; None if it is not known.
-        methods: all that fit together, the given one first.
+        methods: all that fit together and are for any number of stages, the given one first.
 
     Raises:
-        InvalidInput: something is to vary that the schedule does not have.
+        InvalidInput: something is to vary that the schedule does not have, or the method has a list
+            for one number of stages.
     """
 
     method: Method
@@ -72,9 +80,11 @@ class Space:
     most_staleness: int | None = None
     batch_size: int | None = None
     methods: tuple[Method, ...] = field(init=False)
-    _values: dict[Vary, tuple[object, ...]] = field(init=False, repr=False, compare=False)
+    _values: dict[Vary, tuple[Any, ...]] = field(init=False, repr=False, compare=False)
+    _known: frozenset[Method] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        refuse_lists(self.method.in_flight_per_link, self.method.recompute)
         kind = self.method.schedule_kind
         vary = self.vary
         if vary is None:
@@ -97,31 +107,63 @@ class Space:
         values = {what: tuple(self._values_of(what)) for what in Vary if what in vary}
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "methods", tuple(self._all()))
+        object.__setattr__(self, "_known", frozenset(self.methods))
 
     @property
     def varies(self) -> bool:
         """Whether there is more to choose than the placement."""
         return len(self.methods) > 1
 
-    def changed(self, method: Method, draw: random.Random) -> Method:
+    def has(self, method: Method) -> bool:
+        """Return whether a method may be chosen: every stage by itself is as in one of these."""
+        if not method.has_lists:
+            return method in self._known
+        names = (_FIELDS[Vary.DEPTH], _FIELDS[Vary.RECOMPUTE])
+        given = (getattr(method, name) for name in names)
+        each = [one if isinstance(one, tuple) else (one,) for one in given]
+        return all(
+            method.model_copy(update=dict(zip(names, values, strict=True))) in self._known
+            for values in product(*map(set, each))
+        )
+
+    def changed(self, method: Method, stages: int, draw: random.Random) -> Method:
         """Return a method one step away: one more or less in flight, twice or half the parts, ….
 
-        It is the same if the step leads out of the space.
+        What stages or links have of their own changes for one of them or for all. It is the same if
+        the step leads out of the space.
+
+        Args:
+            method: of the space, for so many ``stages``.
+            stages: that it runs.
+            draw: of the step.
         """
         what = draw.choice(list(self._values))
-        values, name = self._values[what], _FIELDS[what]
-        index = values.index(getattr(method, name))
-        if what is Vary.SCHEDULE:
-            index = draw.randrange(len(values))
-        else:
-            index = min(max(index + draw.choice((-1, 1)), 0), len(values) - 1)
-        found = method.model_copy(update={name: values[index]})
-        return found if found in self.methods else method
+        values, given = self._values[what], getattr(method, _FIELDS[what])
+        step = draw.choice((-1, 1))
 
-    def _values_of(self, what: Vary) -> Sequence[object]:
+        def stepped(value: Any) -> Any:
+            return values[min(max(values.index(value) + step, 0), len(values) - 1)]
+
+        if what is Vary.SCHEDULE:
+            value = draw.choice(values)
+        elif what is Vary.MICROBATCHES:
+            value = stepped(given)
+        else:
+            count = stages if what is Vary.RECOMPUTE else stages - 1
+            each = list(given) if isinstance(given, tuple) else [given] * max(count, 1)
+            if draw.random() < _ONE_OF_SEVERAL:
+                chosen = draw.randrange(len(each))
+                each[chosen] = stepped(each[chosen])
+            else:
+                each = list(map(stepped, each))
+            value = collapsed(each)
+        found = method.model_copy(update={_FIELDS[what]: value})
+        return found if self.has(found) else method
+
+    def _values_of(self, what: Vary) -> Sequence[Any]:
         method = self.method
         if what is Vary.DEPTH:
-            return sorted({*range(MOST_PER_LINK + 1), method.in_flight_per_link})
+            return sorted({*range(MOST_PER_LINK + 1), most(method.in_flight_per_link)})
         if what is Vary.MICROBATCHES:
             return sorted(self._numbers_of_microbatches(method.microbatches))
         if what is Vary.RECOMPUTE:

@@ -31,6 +31,7 @@ from drlpp.costs.stage_cost import CostModel, StageSeconds
 from drlpp.costs.stage_work import Array
 from drlpp.planners.exact.device_groups import Counts, Fleet
 from drlpp.planners.exact.stage_pairs import StagePairs
+from drlpp.schedule.per_stage import most
 
 _FEW_CANDIDATES = 20_000
 """Costs that are looked at one by one, or by halves; of more, the range is halved."""
@@ -177,12 +178,17 @@ class ChainSearch(ABC):
         As many are looked at as there can be; ``least`` fit if each has a version of its own.
         """
         replicas, limit = sum(counts), self.fleet.memory(counts)
-        most = -(-(1 + self.memory.in_flight_per_link) * sum(self.fleet.available) // replicas)
+        deepest = -(-self._each * sum(self.fleet.available) // replicas)
         found = least
-        for more in range(1, most + 1):
+        for more in range(1, deepest + 1):
             needed = self.memory.stage_bytes(self.pairs.work, 1 + more, replicas)
             found = numpy.where(needed <= limit, numpy.maximum(found, more), found)
         return found
+
+    @property
+    def _each(self) -> int:
+        """The parts in flight for an accelerator behind a stage."""
+        return 1 + most(self.memory.in_flight_per_link)
 
     @cached_property
     def _most_behind(self) -> Array:
@@ -191,8 +197,8 @@ class ChainSearch(ABC):
         1 + ⌈(1 + N) n / m⌉ ≤ q is n ≤ m (q − 1) / (1 + N).
         """
         replicas = numpy.array([sum(counts) for counts in self.fleet.choices])[:, None]
-        each = 1 + self.memory.in_flight_per_link
-        room = numpy.inf if self.side_by_side else replicas * (self._most_in_flight - 1) / each
+        parts = replicas * (self._most_in_flight - 1)
+        room = numpy.inf if self.side_by_side else parts / self._each
         found: Array = numpy.where(self._most_in_flight < 1, -1.0, room)
         return found
 

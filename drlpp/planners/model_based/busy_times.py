@@ -75,7 +75,7 @@ def busy_times(
             work, chosen = works[stage], list(candidate.placement.stages[stage].operators)
             seconds = workload.seconds[chosen]
             # What has just been computed is not computed again.
-            if candidate.method.recompute and in_flight[stage] > 1:
+            if candidate.method.recomputes(stage) and in_flight[stage] > 1:
                 seconds = seconds + workload.forward_seconds[chosen]
             operators += chosen
             operator_seconds += seconds.tolist()

@@ -150,7 +150,7 @@ class Calibration:
             # Of a folded pipeline no more than a minibatch is in flight, as all of them flush.
             parts = [1 if len(held) > 1 else in_flight[stage] for stage in held]
             needed = sum(
-                float(memory.stage_bytes(works[stage], count, replicas))
+                float(memory.stage_bytes(works[stage], count, replicas, stage))
                 for stage, count in zip(held, parts, strict=True)
             )
             self._memory.append((needed, float(usage.peak_memory_bytes)))

@@ -129,7 +129,6 @@ class Recalibration:
             self.space.method,
             spread or Spread(),
         )
-        self._methods = frozenset(self.space.methods)
         self._draw = random.Random(declared.seed)
         self._generator = numpy.random.default_rng(declared.seed)
         self._measured: dict[Candidate, float] = {}
@@ -155,7 +154,7 @@ class Recalibration:
 
         One whose method is not in the space is passed over.
         """
-        if candidate.method not in self._methods:
+        if not self.space.has(candidate.method):
             return
         if self._belief is not None:
             self._agreeing = self._agreeing + 1 if self._little_to_gain else 0
@@ -215,7 +214,7 @@ class Recalibration:
             candidates: of someone else, to be considered as well.
         """
         known = {c.canonical for c in self._pool}
-        fresh = [c for c in candidates if c.method in self._methods and c.canonical not in known]
+        fresh = [c for c in candidates if self.space.has(c.method) and c.canonical not in known]
         if fresh:
             self._pool += fresh
             self._belief = None
@@ -374,7 +373,7 @@ class Recalibration:
             chosen = self._draw.choice(best)
             state = PlacementState.of(chosen.placement, self.declared)
             placement = mutated(state, self.declared, self._draw).placement()
-            yield Candidate(placement, chosen.method)
+            yield Candidate(placement, chosen.method.for_stages(len(placement.stages)))
 
 
 def _kind_of(candidate: Candidate) -> tuple[int, ...]:

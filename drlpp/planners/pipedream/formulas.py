@@ -19,6 +19,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.stage_work import Array
 from drlpp.planners.pipedream.cut_points import States
 from drlpp.planners.pipedream.levels import Level
+from drlpp.schedule.per_stage import most
 
 Variant = Literal["paper", "printed", "code"]
 
@@ -194,7 +195,7 @@ def bytes_of(states: States, memory: MemoryModel) -> Callable[[Fraction], Array]
 
     A stage has one more minibatch in flight than replicas of it follow, their links included.
     """
-    each = 1 + memory.in_flight_per_link
+    each = 1 + most(memory.in_flight_per_link)
     return lambda behind: memory.stage_bytes(states.work, 1 + ceil(each * behind))
 
 

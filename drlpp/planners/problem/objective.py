@@ -7,18 +7,21 @@ since a search asks thousands of times.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.analytic_model import group_of
+from drlpp.costs.memory import MemoryModel
 from drlpp.costs.message_load import MessageLoad
 from drlpp.costs.stage_cost import Group, Groups, StageSeconds
 from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.tied_sums import TiedSums
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.per_stage import of_links
 
 Objective = Callable[[Placement], float]
 """Seconds per minibatch of a valid placement: predicted, simulated or measured."""
@@ -35,7 +38,7 @@ class AnalyticObjective:
 
     def __init__(self, problem: PlanningProblem) -> None:
         cluster = problem.cluster
-        self._problem = problem
+        self.problem = problem
         self._tensors = _Tensors.of(problem)
         self._one_link = len(cluster.host_names) == 1
         self._groups: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
@@ -46,6 +49,12 @@ class AnalyticObjective:
         )
         self._limited = bool(numpy.isfinite(self._limits).any())
         self._unreachable_seconds = _unreachable_seconds(problem)
+
+    def with_memory(self, memory: MemoryModel) -> AnalyticObjective:
+        """Return the rule of the same problem with another memory; both remember together."""
+        other = copy(self)
+        other.problem = replace(self.problem, memory=memory)
+        return other
 
     def __call__(self, placement: Placement) -> float:
         """Return seconds per minibatch, with a penalty for missing memory."""
@@ -61,7 +70,7 @@ class AnalyticObjective:
 
         The bytes are given per byte of memory, added up over the stages.
         """
-        problem, stages = self._problem, placement.stages
+        problem, stages = self.problem, placement.stages
         stage_of = numpy.empty(len(problem.workload) + 1, dtype=int)
         for index, stage in enumerate(stages):
             stage_of[list(stage.operators)] = index
@@ -125,7 +134,7 @@ class AnalyticObjective:
         # A search comes back to the same few groups, and looking at all their links takes long.
         key = accelerators, others
         if key not in self._groups:
-            self._groups[key] = group_of(self._problem.cluster, accelerators, others)
+            self._groups[key] = group_of(self.problem.cluster, accelerators, others)
         return self._groups[key]
 
     def _missing(self, placement: Placement, work: StageWork, talks: _Flags) -> float:
@@ -133,7 +142,7 @@ class AnalyticObjective:
             [self._limits[list(stage.accelerators)].min() for stage in placement.stages]
         )
         replicas = numpy.array([len(stage.accelerators) for stage in placement.stages])
-        memory = self._problem.memory
+        memory = self.problem.memory
         if placement.is_folded:
             # As in predict: such schedules flush, and an accelerator has both of its stages.
             needed = memory.stage_bytes(work, numpy.ones(len(replicas)), replicas)
@@ -201,13 +210,17 @@ class _Tensors:
         return incoming, outgoing, between, talks
 
 
-def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:
+def _in_flight(
+    replicas: NDArray[numpy.int64], talks: _Flags, per_link: int | tuple[int, ...]
+) -> Array:
     """Return what :meth:`drlpp.schedule.pipeline.Pipeline.in_flight` does, as an array."""
+    links = of_links(per_link, len(replicas))
+    into = replicas * (1 + numpy.array([0, *links]))
     behind = numpy.zeros(len(replicas), dtype=int)
     for stage in reversed(range(len(replicas))):
-        later = (replicas + behind)[stage + 1 :][talks[stage, stage + 1 :]]
+        later = (into + behind)[stage + 1 :][talks[stage, stage + 1 :]]
         behind[stage] = later.max(initial=0)
-    return 1 + numpy.ceil((1 + per_link) * behind / replicas)
+    return 1 + numpy.ceil(behind / replicas)
 
 
 def _unreachable_seconds(problem: PlanningProblem) -> float:

@@ -116,6 +116,7 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
         InvalidInput: if the method cannot run on such a pipeline.
     """
     method.schedule_kind.check_stages_held(pipeline)
+    method.check_stages(len(pipeline.stages))
     _check_accumulation(pipeline, method)
     delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
     if method.policy_facts.synchronous and any(delays):

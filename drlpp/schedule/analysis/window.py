@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from drlpp.schedule.actions import Update
 from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import most
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 
@@ -69,7 +70,7 @@ class Window:
             for deep, noam in zip(in_flight, pipeline.in_flight(), strict=True)
             if noam > 1
         ]
-        flight *= max([1 + method.in_flight_per_link, *times_noam])
+        flight *= max([1 + most(method.in_flight_per_link), *times_noam])
         updates = [method.minibatches_of_update(len(replicas)) for replicas in pipeline.stages]
         return cls(
             warm_up=_round_up(max(flight, 4), step),

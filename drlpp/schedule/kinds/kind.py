@@ -94,7 +94,7 @@ class ScheduleKind:
     splits_backward: bool = False
     stages_held: int = 1
     trains: bool = True
-    in_flight: Callable[[Pipeline, int], tuple[int, ...]] = Pipeline.in_flight
+    in_flight: Callable[[Pipeline, int | tuple[int, ...]], tuple[int, ...]] = Pipeline.in_flight
 
     def __post_init__(self) -> None:
         if self.splits_backward and not self.flushes:

@@ -159,6 +159,24 @@ def test_a_worker_of_two_stages_is_busy_with_both_and_holds_both() -> None:
     assert fitted.cluster.memory_bytes == pytest.approx([1e12] * 3, rel=0.05)
 
 
+def test_workers_of_stages_that_recompute_are_not_taken_for_slower_ones() -> None:
+    """Of three alike, the first computes again; what is declared is true, so it stays."""
+    method = Method(recompute=(True, False, False), in_flight_per_link=(0, 1))
+    weights = [1000 * size for size in (1, 2, 3)]
+    _, profile = chain_of(seconds=[30] * 3, parameter_bytes=weights, output_bytes=[1] * 3)
+    cluster = local_cluster(3, LINK, memory_bytes=1e12)
+    workload, memory = Workload.of(profile, method), MemoryModel.with_state(method)
+    candidate = Candidate(Placement.from_assignment(range(3), range(3)), method)
+    outcome = SimulatedCluster(profile, cluster, method=method, memory=memory).measure(candidate)
+    assert isinstance(outcome, Measurement)
+    calibration = Calibration(workload, cluster, memory, method)
+    calibration.observe(candidate, outcome)
+    fitted = calibration.fit()
+    assert fitted.workload.seconds == pytest.approx(workload.seconds, rel=0.01)
+    assert fitted.cluster.speeds == pytest.approx([1.0] * 3, rel=0.01)
+    assert fitted.cluster.memory_bytes == pytest.approx([1e12] * 3, rel=0.05)
+
+
 def test_a_profile_that_is_off_as_a_whole_is_not_taken_for_speeds() -> None:
     profile = generate("chain", 12, 5)
     workload = Workload.of(scaled(profile, [0.01] * 12))

@@ -21,6 +21,7 @@ from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.weight_policies import WeightUse
 from tests.support.strategies.graphs import pipelines
+from tests.support.strategies.methods import depths
 
 
 def test_pipeoptim_figure_1d_and_2_versions_of_the_fifth_minibatch() -> None:
@@ -59,16 +60,17 @@ def test_more_in_flight_makes_the_difference_larger(
 
 @given(
     pipelines(),
-    st.integers(0, 3),
+    st.data(),
     st.integers(1, 7),
     st.integers(1, 5),
     st.sampled_from(["1f1b", "1f1b-flush", "gpipe"]),
 )
 def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
-    pipeline: Pipeline, per_link: int, accumulate: int, microbatches: int, schedule: str
+    pipeline: Pipeline, data: st.DataObject, accumulate: int, microbatches: int, schedule: str
 ) -> None:
     assume(len(pipeline.workers) < 9)
     if schedule == "1f1b":
+        per_link = data.draw(depths(len(pipeline.stages)))
         options = {"in_flight_per_link": per_link, "microbatches": microbatches}
         method = Method.model_validate({**options, "accumulate": accumulate})
     else:

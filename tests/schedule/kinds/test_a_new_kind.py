@@ -22,7 +22,8 @@ from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule, in_order
 from drlpp.schedule.schedule_file import read_schedule

@@ -8,18 +8,21 @@ from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.schedule import Schedule, build_schedule
 from tests.support.schedule_texts import folded
 from tests.support.strategies.graphs import pipelines
+from tests.support.strategies.methods import depths, recomputing
 
 
 @st.composite
 def any_schedule(draw: st.DrawFn) -> Schedule:
     kind = SCHEDULE_KINDS[draw(st.sampled_from(list(SCHEDULE_KINDS)))]
+    pipeline = draw(pipelines()) if kind.stages_held == 1 else folded(draw(st.integers(2, 4)))
+    stages = len(pipeline.stages)
     return build_schedule(
-        draw(pipelines()) if kind.stages_held == 1 else folded(draw(st.integers(2, 4))),
+        pipeline,
         draw(st.integers(1, 12)),
         kind.name,
         draw(st.integers(1, 4)) if kind.takes_microbatches else 1,
         accumulate=draw(st.integers(1, 4)),
-        in_flight_per_link=draw(st.integers(0, 3)) if kind.takes_in_flight_per_link else 0,
-        recompute=draw(st.booleans()),
+        in_flight_per_link=draw(depths(stages)) if kind.takes_in_flight_per_link else 0,
+        recompute=draw(recomputing(stages)),
         share_norm=kind.flushes and draw(st.booleans()),
     )

@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import WEIGHT_POLICIES
 from drlpp.simulator import Simulation, simulate
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -15,6 +16,7 @@ from tests.support.strategies.graphs import (
     profile_of,
     shared_parameters,
 )
+from tests.support.strategies.methods import uneven
 
 METHODS = [
     Method(),
@@ -90,5 +92,5 @@ def clusters(draw: st.DrawFn, cores: bool = True) -> Cluster:
 def simulations(draw: st.DrawFn, cores: bool = True) -> tuple[Profile, Cluster, Simulation]:
     profile, cluster = draw(costed()), draw(clusters(cores))
     placement = draw(placements(profile.graph, 4))
-    method = draw(st.sampled_from(METHODS))
+    method = draw(uneven(draw(st.sampled_from(METHODS)), len(placement.stages)))
     return profile, cluster, simulate(Workload.of(profile), cluster, placement, method, 6)

@@ -1,0 +1,133 @@
+"""Options of a method with one value for all stages, or all links between them, or one for each.
+
+A list of equal values is that value, however long it is, so that what is the same is equal. Links
+are numbered by the stages that they lead into: the first number is for those into stage 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
+
+from drlpp.errors import InvalidInput
+
+_Value = TypeVar("_Value", int, bool)
+
+
+def collapsed(values: Sequence[_Value]) -> _Value | tuple[_Value, ...]:
+    """Return one value if all are equal, otherwise one for each."""
+    return values[0] if len(set(values)) == 1 else tuple(values)
+
+
+def of_links(per_link: int | tuple[int, ...], stages: int) -> tuple[int, ...]:
+    """Return the number for the links into every stage but the first.
+
+    Raises:
+        InvalidInput: so many stages have more or fewer links.
+    """
+    links = stages - 1
+    if not isinstance(per_link, tuple):
+        return (per_link,) * links
+    if len(per_link) != links:
+        raise InvalidInput(
+            f"in_flight_per_link has {len(per_link)} numbers, one for each link between "
+            f"{len(per_link) + 1} stages; the placement has {_stages(stages)}: give "
+            + (f"{links} numbers, or one for all links" if links > 1 else "one number")
+        )
+    return per_link
+
+
+def of_stages(each: bool | tuple[bool, ...], stages: int) -> tuple[bool, ...]:
+    """Return whether each stage recomputes.
+
+    Raises:
+        InvalidInput: there are more or fewer values than stages.
+    """
+    if not isinstance(each, tuple):
+        return (each,) * stages
+    if len(each) != stages:
+        raise InvalidInput(
+            f"recompute has {len(each)} values, one for each stage; the placement has "
+            f"{_stages(stages)}: give "
+            + (f"{stages} values, or one for all stages" if stages > 1 else "one value")
+        )
+    return each
+
+
+def stretched(given: _Value | tuple[_Value, ...], count: int) -> _Value | tuple[_Value, ...]:
+    """Return the values for another number of stages or links: each as the nearest of the old."""
+    if not isinstance(given, tuple) or len(given) == count:
+        return given
+    return collapsed([given[n * len(given) // count] for n in range(count)] or given[:1])
+
+
+def most(given: _Value | tuple[_Value, ...]) -> _Value:
+    """Return the largest value: true if any is."""
+    return max(given) if isinstance(given, tuple) else given
+
+
+def refuse_lists(*given: object) -> None:
+    """Check that no option is a list, where nobody knows how many stages there will be.
+
+    Raises:
+        InvalidInput: one is.
+    """
+    if any(isinstance(one, tuple) for one in given):
+        raise InvalidInput(
+            "a list of in_flight_per_link or recompute is for one number of stages, and here it is "
+            "still to be chosen; give one value for all of them"
+        )
+
+
+def _stages(count: int) -> str:
+    return f"{count} stages" if count > 1 else "one stage"
+
+
+def _one_or_each(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Collapse a list, and of what is wrong say what the value was meant to be."""
+    try:
+        found = check(value)
+    except ValidationError as error:
+        is_list = isinstance(value, list | tuple)
+        for problem in error.errors():
+            if str(problem["loc"][0]).startswith("tuple") == is_list:
+                raise PydanticCustomError(
+                    problem["type"],
+                    "{message}",
+                    {"message": problem["msg"]},
+                ) from None
+        raise
+    return collapsed(found) if isinstance(found, tuple) else found
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, found {str(value).lower()}")
+    return value
+
+
+_MOST_STAGES = 10_000
+
+_Depth = Annotated[int, Field(ge=0, le=100), BeforeValidator(_number)]
+_Several = Field(min_length=1, max_length=_MOST_STAGES)
+
+PerLink = Annotated[
+    Annotated[int, Field(ge=0, le=100)] | Annotated[tuple[_Depth, ...], _Several],
+    WrapValidator(_one_or_each),
+]
+"""A number for all links, or one for each."""
+
+PerStage = Annotated[
+    bool | Annotated[tuple[bool, ...], _Several],
+    WrapValidator(_one_or_each),
+]
+"""Whether all stages do something, or each."""
