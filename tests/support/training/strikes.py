@@ -30,9 +30,7 @@ class Strikes:
         notes: what the training has told.
     """
 
-    def __init__(
-        self, folder: Path, *strikes: Callable[[], None], seconds: float = 0.02
-    ) -> None:
+    def __init__(self, folder: Path, *strikes: Callable[[], None], seconds: float = 0.02) -> None:
         self._folder = folder
         self._left = list(strikes)
         self._seconds = seconds
