@@ -15,7 +15,6 @@ from typing import Any
 from unittest import mock
 
 from drlpp.errors import HostLost
-from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.host import Event, WorkerHost
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.hosts.session_hosts import Hosts
@@ -111,8 +110,7 @@ class LosableHosts:
             hosts.append(self._kind(own, folder, f"host-{number}", limits=limits))
             first += count
         self.hosts = tuple(hosts)
-        here = tuple(available_cores())
-        return Hosts(self.hosts, (("localhost", here),) * workers)
+        return Hosts(self.hosts)
 
     @contextmanager
     def used(self) -> Iterator[None]:

@@ -189,6 +189,13 @@ def train(
             "more again when they return.",
         ),
     ] = None,
+    copy_every: Annotated[
+        int,
+        typer.Option(
+            help="With --elastic: minibatches between copies that each worker keeps on its own "
+            "host, to continue from where every stage has one left; 0 for none."
+        ),
+    ] = 0,
     speeds: SpeedsOption = None,
     device: DeviceOption = DeviceChoice.AUTO,
     cluster: ClusterOption = None,
@@ -264,6 +271,7 @@ def train(
         else None,
         workers=workers,
         elastic=None if elastic is None else Elastic.parse(elastic),
+        copy_every=copy_every,
         speeds=emulated_speeds(speeds, workers),
         device=device,
         cluster=cluster,

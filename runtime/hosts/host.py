@@ -40,13 +40,17 @@ class WorkerHost(ABC):
 
     Attributes:
         workers: their numbers.
-        name: of the machine; workers with the same name share it.
+        name: of the host; workers with the same name share it.
         address: where workers on other machines reach these.
+        machine: tells machines apart; hosts that are emulated on one share it.
+        cores: of the machine that may be used.
     """
 
     workers: tuple[int, ...]
     name: str
     address: str
+    machine: str
+    cores: tuple[int, ...]
 
     @property
     @abstractmethod
@@ -93,7 +97,7 @@ class WorkerHost(ABC):
     def rejoin(self) -> None:
         """Be asked for everything again, after workers that were given up have returned.
 
-        None of the host's workers run then, and it has no files.
+        None of the host's workers run then, it has no files, and it may be another machine.
 
         Raises:
             HostLost: the machine does not answer after all.

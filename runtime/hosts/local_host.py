@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 
 from drlpp.errors import HostLost, WorkerLost
+from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.fork_server import (
     SERVER_HAS_ENDED,
     describe_exit,
@@ -63,6 +64,8 @@ class LocalHost(WorkerHost):
         self.workers = tuple(workers)
         self.name = name
         self.address = address
+        self.machine = "localhost"
+        self.cores = tuple(available_cores())
         self.folder = folder
         self.limits = limits
         self._context = forking_context()

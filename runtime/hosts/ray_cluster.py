@@ -135,7 +135,6 @@ class RayHosts:
 
     Attributes:
         hosts: in the order of their workers.
-        facts: what each said of itself when the session began.
 
     Raises:
         InvalidInput: the cluster has not what is wanted, or other versions.
@@ -170,7 +169,6 @@ class RayHosts:
         except BaseException:
             self.close()
             raise
-        self.facts = [contact.facts for contact in contacts]
         self.hosts = [
             RayHost(
                 contact,

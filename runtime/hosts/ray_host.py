@@ -78,7 +78,7 @@ class RayHost(WorkerHost):
         self.workers = tuple(workers)
         self.name = name
         self._folder = folder
-        self._machine = machine
+        self._here = machine
         self._limits = limits
         self._blame = blame
         self._seek = seek
@@ -92,7 +92,8 @@ class RayHost(WorkerHost):
     def _connect(self, contact: Contact) -> None:
         self.address = contact.address
         self._shares_folder = contact.facts.folder == str(self._folder)
-        self._shares_clock = contact.facts.machine == self._machine
+        self.machine, self.cores = contact.facts.machine, contact.facts.cores
+        self._shares_clock = self.machine == self._here
         self._line = ActorLine(contact.actor, self.name, self._limits, self._blame)
 
     @property

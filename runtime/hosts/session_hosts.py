@@ -30,19 +30,22 @@ def _nothing() -> None:
 class Hosts:
     """The hosts of a session, in the order of their workers.
 
-    ``machines`` gives for every worker which machine it runs on, and the cores that may be used
-    there: emulated hosts may share one. ``release`` lets others have the hosts, when all are
-    closed.
+    ``release`` lets others have the hosts, when all are closed.
     """
 
     hosts: tuple[WorkerHost, ...]
-    machines: tuple[tuple[str, tuple[int, ...]], ...]
     release: Callable[[], None] = _nothing
 
     @cached_property
     def of_worker(self) -> dict[int, WorkerHost]:
         """The host of every worker."""
         return {worker: host for host in self.hosts for worker in host.workers}
+
+    @property
+    def machines(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The machine of every worker now, and the cores that may be used there."""
+        found = [self.of_worker[worker] for worker in sorted(self.of_worker)]
+        return tuple((host.machine, host.cores) for host in found)
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -118,8 +121,7 @@ def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMI
             "this program was started by torchrun, and every process would have workers of its "
             "own; start it once, and name a Ray cluster for several hosts (--cluster, cluster=)"
         )
-    machines = (("localhost", tuple(available_cores())),) * workers
-    return Hosts((LocalHost(range(workers), folder, limits=limits),), machines)
+    return Hosts((LocalHost(range(workers), folder, limits=limits),))
 
 
 def hosts_on_ray(cluster: str, hosts: Cluster | None, *, gpus: bool) -> PlaceWorkers:
@@ -140,13 +142,7 @@ def hosts_on_ray(cluster: str, hosts: Cluster | None, *, gpus: bool) -> PlaceWor
         from drlpp.runtime.hosts.ray_cluster import RayHosts
 
         found = RayHosts(cluster, workers, hosts, folder, limits, gpus=gpus)
-        machines = {
-            worker: (facts.machine, facts.cores)
-            for host, facts in zip(found.hosts, found.facts, strict=True)
-            for worker in host.workers
-        }
-        of_workers = tuple(machines[worker] for worker in range(workers))
-        return Hosts(tuple(found.hosts), of_workers, found.close)
+        return Hosts(tuple(found.hosts), found.close)
 
     return place
 

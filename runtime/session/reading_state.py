@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from drlpp.errors import HostLost
 from drlpp.runtime.deploying.deployment import Deployment, merge_stages
 from drlpp.runtime.ipc.commands import Collect
 from drlpp.runtime.ipc.tensor_file import read_checkpoint as read_tree
@@ -82,6 +84,33 @@ def store_parts(
     return parts
 
 
+def keep_copies(group: WorkerGroup, deployment: Deployment, number: int) -> None:
+    """Let every worker write what it holds into a file on its own host, where it stays."""
+    workers = deployment.pipeline.workers
+    group.command({w: Collect(_copy_of(w, number), in_flight=True) for w in workers})
+
+
+def copies_of(group: WorkerGroup, workers: Sequence[int], number: int) -> dict[int, dict[str, Any]]:
+    """Return the copies with that number that are left, by worker; their files are removed.
+
+    Raises:
+        HostLost: a host is lost whose workers were not given up; no file is removed.
+    """
+    paths = {}
+    for worker in workers:
+        try:
+            paths[worker] = group.files.fetch(worker, _copy_of(worker, number))
+        except HostLost:
+            if worker in group.present.workers:
+                raise
+    copies = {worker: read_tree(path) for worker, path in paths.items()}
+    for worker in copies:
+        # A host that is lost only now is noticed when its workers are started.
+        with suppress(HostLost):
+            group.files.remove(_copy_of(worker, number))
+    return copies
+
+
 def _leaders(deployment: Deployment) -> tuple[int, ...]:
     """Return the first worker of every stage, none twice."""
     return tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
@@ -89,3 +118,7 @@ def _leaders(deployment: Deployment) -> tuple[int, ...]:
 
 def _file_of(worker: int) -> str:
     return f"stage-{worker}.safetensors"
+
+
+def _copy_of(worker: int, number: int) -> str:
+    return f"copy-{number}-{worker}.safetensors"

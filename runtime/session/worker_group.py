@@ -113,7 +113,6 @@ class WorkerGroup:
         self.hosts = place(self.size, Path(folder.name), limits)
         self.present = PresentWorkers(self.hosts)
         self.files = SessionFiles(folder, self.hosts, self.present)
-        self._cores = cores_for(speeds, self.hosts.machines)
         try:
             self.files.write(_MODEL_FILE, captured.state | captured.constants)
             self.files.write(_SAMPLES_FILE, self._samples)
@@ -149,6 +148,8 @@ class WorkerGroup:
                 return
             self._kill()
             store = asked(self.present.hosts[0], self.present.hosts[0].open_store)
+            # A host that has returned may be another machine, with other cores.
+            cores = cores_for(self._speeds, self.hosts.machines)
             before: Counter[str] = Counter()
             posts: dict[int, WorkerSpec] = {}
             for host in self.hosts.hosts:
@@ -160,7 +161,7 @@ class WorkerGroup:
                         store=store,
                         limits=self.limits,
                         speed=self._speeds[worker],
-                        core=self._cores[worker],
+                        core=cores[worker],
                     )
                 before[host.name] += len(host.workers)
             for host in self.present.hosts:

@@ -21,6 +21,11 @@ class WorkersChanged(Record):
         given_up, returned: numbers of workers.
         workers: that there are now.
         configuration: replicas per stage of the placement that training continues with.
+        source: of the state that training continues from, in words; empty for a checkpoint that was
+            made a moment ago.
+        lost_minibatches: that were done after that state, as far as workers had said, and are
+            computed again.
+        lost_seconds: since that state was kept, or last continued from.
     """
 
     epochs: int
@@ -30,6 +35,9 @@ class WorkersChanged(Record):
     returned: tuple[int, ...] = ()
     workers: tuple[int, ...]
     configuration: str
+    source: str = ""
+    lost_minibatches: int = 0
+    lost_seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -37,9 +45,15 @@ class WorkersChanged(Record):
         place = f"epoch {self.epochs + 1}"
         if self.minibatches:
             place = f"minibatch {self.minibatches + 1} of {place}"
+        origin = f" from {self.source}" if self.source else ""
+        lost = (
+            f"; {self.lost_minibatches} minibatches and {self.lost_seconds:.1f} s are lost"
+            if self.source
+            else ""
+        )
         return (
-            f"{self.reason}; training continues at {place} on {len(self.workers)} workers, "
-            f"{self.configuration}"
+            f"{self.reason}; training continues{origin} at {place} on {len(self.workers)} workers, "
+            f"{self.configuration}{lost}"
         )
 
 

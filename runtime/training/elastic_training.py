@@ -16,6 +16,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.training.changes_file import WorkersChanged, write_change
 from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_progress import ResumePoint
 
 _MOST_LOSSES = 2
 """Of a worker without a checkpoint in between, after which it is given up."""
@@ -53,11 +54,12 @@ class Elasticity(Protocol):
 class ElasticTraining:
     """Lets a trainer train to its end, whatever becomes of workers.
 
-    A worker that is lost is replaced with all others, in a fraction of a second, and the last
-    checkpoint continues with what was in flight. It is given up when it is lost again before the
-    next checkpoint, or cannot be started twice; the workers of a lost host are given up at once.
-    Then there is a plan for those that are left, on which what was in flight is computed again.
-    After every checkpoint those that have returned are taken back.
+    A worker that is lost is replaced with all others, in a fraction of a second, and the newest
+    state that is kept continues with what was in flight: copies on the hosts, where there are any
+    and every stage has one left, else the last checkpoint. It is given up when it is lost again
+    before there is another, or cannot be started twice; the workers of a lost host are given up at
+    once. Then there is a plan for those that are left, on which what was in flight is computed
+    again. After every checkpoint those that have returned are taken back.
 
     Args:
         trainer: of a session of ``elasticity.most`` workers.
@@ -73,7 +75,7 @@ class ElasticTraining:
         self._plan = planner.plan(self._session.present, self._most)
         self._losses: Counter[int] = Counter()
         self._replacements = 0
-        self._saved = trainer.saved
+        self._kept = trainer.kept
         trainer.replan = self._grown
 
     def train(self) -> dict[str, Tensor]:
@@ -94,8 +96,7 @@ class ElasticTraining:
         Raises:
             RunFailure: too little is left.
         """
-        if self._trainer.saved != self._saved:
-            self._saved = self._trainer.saved
+        if self._trainer.kept != self._kept:
             self._losses.clear()
             self._replacements = 0
         cause = _original(failure)
@@ -125,7 +126,9 @@ class ElasticTraining:
                     f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
                 ) from error
         reason = f"{cause}: {_given_up(for_good)}" if for_good else f"{cause}: replaced"
-        self._tell(reason, given_up=for_good)
+        point = self._trainer.resume_point()
+        self._kept = point.epochs, point.minibatches
+        self._tell(reason, point, given_up=for_good)
 
     def _grown(self) -> ExecutionPlan | None:
         """Return a plan for more workers, if any have returned."""
@@ -133,16 +136,19 @@ class ElasticTraining:
         if not returned:
             return None
         self._plan = self._planner.plan(self._session.present, self._most)
-        self._tell(f"{_workers(returned)} there again", returned=returned)
+        just_saved = ResumePoint(*self._trainer.saved)
+        self._tell(f"{_workers(returned)} there again", just_saved, returned=returned)
         return self._plan
 
     def _tell(
-        self, reason: str, given_up: tuple[int, ...] = (), returned: tuple[int, ...] = ()
+        self,
+        reason: str,
+        point: ResumePoint,
+        given_up: tuple[int, ...] = (),
+        returned: tuple[int, ...] = (),
     ) -> None:
-        epochs, minibatches = self._trainer.saved
         change = WorkersChanged(
-            epochs=epochs,
-            minibatches=minibatches,
+            **point._asdict(),
             reason=reason,
             given_up=given_up,
             returned=returned,

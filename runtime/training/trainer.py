@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -18,13 +18,18 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoints.checkpoint import TrainingCheckpoint, read_best_weights
+from drlpp.runtime.training.checkpoints.checkpoint import (
+    TrainingCheckpoint,
+    read_best_weights,
+    refuse_older_checkpoint,
+)
 from drlpp.runtime.training.checkpoints.checkpoint_store import (
     CHECKPOINT_NAME,
     CheckpointFile,
     CheckpointStore,
 )
-from drlpp.runtime.training.checkpoints.evaluation_file import evaluation_of, write_evaluation
+from drlpp.runtime.training.checkpoints.evaluation_file import write_evaluation
+from drlpp.runtime.training.checkpoints.host_copies import HostCopies
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
 from drlpp.runtime.training.training_failures import (
@@ -38,6 +43,7 @@ from drlpp.runtime.training.training_failures import (
 )
 from drlpp.runtime.training.training_log import TrainingLog
 from drlpp.runtime.training.training_plan import TrainingPlan
+from drlpp.runtime.training.training_progress import ResumePoint, TrainingProgress
 from drlpp.runtime.training.training_reports import (
     EpochReport,
     ProgressReport,
@@ -46,22 +52,6 @@ from drlpp.runtime.training.training_reports import (
 )
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.specs.optimizer_spec import OptimizerSpec
-
-
-@dataclass
-class _Progress:
-    """How far a training is.
-
-    ``reports`` are of whole epochs, of which the last may not be ``evaluated`` yet. Of the next,
-    the minibatches before number ``position`` are done, with these ``losses``, by a pipeline that
-    was empty before number ``began``.
-    """
-
-    reports: list[EpochReport] = field(default_factory=list)
-    began: int = 0
-    position: int = 0
-    losses: dict[MicrobatchId, float] = field(default_factory=dict)
-    evaluated: bool = True
 
 
 class Trainer:
@@ -95,6 +85,7 @@ class Trainer:
             replan: is asked after every checkpoint but the last for a plan to continue with, None
                 for the same.
             saved: the epochs, and the minibatches of the next, that the last checkpoint has.
+            copies: that workers keep on their hosts between checkpoints.
         """
         self.replan: Callable[[], ExecutionPlan | None] | None = None
         self.session = session
@@ -107,8 +98,11 @@ class Trainer:
         self.evaluation = folder / "evaluation.json"
         self.best = folder / "best.pt"
         self._count = data.minibatches
-        self._progress = _Progress()
+        self.copies = HostCopies(session)
+        self._progress = TrainingProgress()
         self.saved = 0, 0
+        self._saved_at = time.monotonic()
+        self._heard = 0
         self._next: ExecutionPlan | None = None
         self._first_samples = data.state()
         self._rates = plan.rates(self.optimizer, self._count)
@@ -119,6 +113,11 @@ class Trainer:
     def reports(self) -> tuple[EpochReport, ...]:
         """The reports of all epochs so far."""
         return tuple(self._progress.reports)
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """The epochs, and the minibatches of the next, that the newest state has that is kept."""
+        return self.copies.place or self.saved
 
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
@@ -221,7 +220,7 @@ class Trainer:
             report = replace(report, held_out_loss=held_out_loss, score=score)
             for note in notes_of_evaluation(report, self.data.held_out_not_finite):
                 self.observer.on_note(note)
-            self._progress = _Progress([*before, report])
+            self._progress = TrainingProgress([*before, report])
             stopping = self.plan.early_stopping
             if stopping and stopping.best(self.reports) == report:
                 # Before what was found is kept: an epoch that is evaluated has its weights kept.
@@ -231,26 +230,20 @@ class Trainer:
         self.observer.on_epoch(report)
 
     def _restore(self) -> tuple[TrainingCheckpoint | None, Path | None]:
-        """Return the last checkpoint, if any, and a file of it for the workers."""
-        if not self.store.exists():
-            if (older := self.folder / "checkpoint.pt").exists():
-                raise InvalidFile(
-                    f"{older}: a checkpoint of an older drlpp, which this one cannot read; "
-                    "continue with that version, or begin in another folder"
-                )
-            self._progress, self.saved = _Progress(), (0, 0)
+        """Return the newest state that is kept, if any, and a file of it for the workers."""
+        if gathered := self.copies.read(self._count):
+            saved, file = gathered
+        elif not self.store.exists():
+            refuse_older_checkpoint(self.folder)
+            self._progress, self.saved = TrainingProgress(), (0, 0)
+            self._saved_at, self._heard = time.monotonic(), 0
             self.data.load_state(self._first_samples)
             return None, None
-        saved, file = self.store.read(self.session, self._count)
-        found = None if saved.evaluated else evaluation_of(self.evaluation, saved.epochs)
-        self._progress = _Progress(
-            [*saved.epochs[:-1], found] if found else saved.epochs,
-            saved.began,
-            saved.position,
-            saved.losses,
-            evaluated=saved.evaluated or found is not None,
-        )
-        self.saved = len(saved.epochs), saved.position
+        else:
+            saved, file = self.store.read(self.session, self._count)
+            self.saved, self._saved_at = (len(saved.epochs), saved.position), time.monotonic()
+        self._progress = TrainingProgress.of(saved, self.evaluation)
+        self._heard = self._done
         self.data.load_state(LoaderState(*saved.data))
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training continues.
@@ -280,18 +273,31 @@ class Trainer:
             return with_finite_weights(found, self.store)
         return with_way_on(found, self.store, *self.saved)
 
-    def _save(self, deployment: Deployment) -> None:
-        facts = {
-            "deployed": _identity(deployment.plan),
-            "epochs": [asdict(report) for report in self._progress.reports],
-            "began": self._progress.began,
-            "position": self._progress.position,
-            "losses": self._progress.losses,
-            "data": self.data.state(),
-            "evaluated": self._progress.evaluated,
-        }
+    def _save(self, deployment: Deployment, *, copies: bool = False) -> None:
+        """Keep a checkpoint, or only copies on the workers' hosts."""
+        facts = self._progress.facts(_identity(deployment.plan), self.data.state())
+        self._heard = self._done
+        if copies:
+            self.copies.keep(deployment, facts)
+            return
         self.store.save(self.session, deployment, facts)
+        self.copies.drop()
         self.saved = len(self.reports), self._progress.position
+        self._saved_at = time.monotonic()
+
+    def resume_point(self) -> ResumePoint:
+        """Return where :meth:`train` continues after workers were lost: from copies if it can."""
+        why_not = self.copies.gather() if self.plan.copy_every else "--copy-every is not given"
+        place, since = self.copies.place, self.copies.since
+        source = "copies on the hosts"
+        if why_not is not None or place is None:
+            # What continues from here is no continuation of theirs.
+            self.copies.drop()
+            place, since = self.saved, self._saved_at
+            kept = "the last checkpoint" if self.store.exists() else "the beginning"
+            source = f"{kept} ({why_not})"
+        lost = self._heard - place[0] * self._count - place[1]
+        return ResumePoint(*place, source, lost, time.monotonic() - since)
 
     def _epoch(
         self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None = None
@@ -315,7 +321,8 @@ class Trainer:
             # A loader begins the epoch anew to get there, which is no training.
             options = replace(options, loaded=primed(options.loaded))
         left = self._count - began
-        cuts = self.plan.cuts(deployment.plan, left) if stop is None else [stop - began]
+        checkpoints = self.plan.cuts(deployment.plan, left) if stop is None else [stop - began]
+        copies = self.plan.copies(deployment.plan, left) if stop is None else []
         begin, saving = time.perf_counter(), 0.0
 
         def save(cut: int, results: Mapping[int, RunResult]) -> bool:
@@ -323,15 +330,18 @@ class Trainer:
             paused = time.perf_counter()
             losses = before | losses_of(results, began)
             self._log(log, epoch, losses)
-            self._progress = _Progress(self._progress.reports, began, began + cut, losses)
-            self._save(deployment)
+            self._progress = TrainingProgress(self._progress.reports, began, began + cut, losses)
+            self._save(deployment, copies=cut not in checkpoints)
             saving += time.perf_counter() - paused
+            if cut not in checkpoints:
+                return False
             return began + cut == stop or self._ask_for_another_plan()
 
         live: dict[MicrobatchId, float] = {}
 
         def tell(progress: Progress) -> None:
             through = began + progress.through
+            self._heard = (epoch - 1) * self._count + through
             live.update(numbered(progress.losses, began))
             passed = {part: live.pop(part) for part in list(live) if part[0] < through}
             self._log(log, epoch, passed)
@@ -345,7 +355,7 @@ class Trainer:
             left,
             options,
             on_progress=tell,
-            cuts=cuts,
+            cuts=sorted({*checkpoints, *copies}),
             start=done - began if goes_on else None,
             on_cut=save,
         )
@@ -368,7 +378,7 @@ class Trainer:
             score=None,
             minibatches_per_second=(self._count - done) / seconds,
         )
-        self._progress = _Progress(
+        self._progress = TrainingProgress(
             [*self._progress.reports, report], evaluated=not self.data.held_out_samples
         )
 

@@ -25,7 +25,12 @@ from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.loaders import Loader, Unpack
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.argument_checks import check_count, check_kind, check_seed
+from drlpp.runtime.training.argument_checks import (
+    check_count,
+    check_elastic,
+    check_kind,
+    check_seed,
+)
 from drlpp.runtime.training.checkpoints.checkpoint_store import CheckpointParts
 from drlpp.runtime.training.data.given_data import training_data
 from drlpp.runtime.training.data.training_data import TrainingData
@@ -85,6 +90,8 @@ class PipelineTrainer:
             around a checkpoint, which takes memory that the method itself does not need.
         checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every host
             writes its own parts of a checkpoint, instead of ``checkpoint.safetensors`` in ``out``.
+        copy_every: minibatches between two copies of its state that every worker keeps on its own
+            host, for ``elastic`` to continue from where every stage has one left; 0 for none.
         workers: how many; has to be the number that the placement knows, which is the default.
             :func:`drlpp.replanned` makes a placement for another number.
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
@@ -124,6 +131,7 @@ class PipelineTrainer:
         early_stopping: EarlyStopping | None = None,
         checkpoint_every: int = 0,
         checkpoints: str | Path | None = None,
+        copy_every: int = 0,
         workers: int | None = None,
         elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
@@ -146,8 +154,7 @@ class PipelineTrainer:
             'LearningRateSchedule.parse("cosine"); a rate is an option of the optimizer',
         )
         check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
-        if elastic is not None and not hasattr(elastic, "planner"):
-            raise InvalidInput(f"elastic is {elastic!r}; expected such as drlpp.Elastic(2, 4)")
+        check_elastic(elastic, copy_every)
         check_kind("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)")
         check_count("synchronous_epochs", synchronous_epochs, least=0)
         check_count("checkpoint_every", checkpoint_every, least=0)
@@ -183,6 +190,7 @@ class PipelineTrainer:
         self.synchronous_epochs = synchronous_epochs
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
+        self.copy_every = copy_every
         self.checkpoints = None if checkpoints is None else str(checkpoints)
         self.device = device
         self.speeds = speeds if speeds is None else checked_speeds(speeds, known)
@@ -264,6 +272,7 @@ class PipelineTrainer:
             self.synchronous_epochs,
             self.checkpoint_every,
             self.early_stopping,
+            self.copy_every,
         )
         source = training_data(
             data,

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.emulated_cluster.ray_hosts import workers_by_name
 from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import EpochReport, PipelineTrainer, TrainerCallbacks
 from drlpp.runtime.hosts.ray_host import RayHost
-from drlpp.runtime.training.changes_file import read_changes
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.counting import counting, counts, every_sample
-from tests.support.programs.ray_clusters import PATIENT, RayCluster, ray_cluster
+from tests.support.programs.ray_clusters import PATIENT, RayCluster, descendants, ray_cluster
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
+from tests.support.training.strikes import Strikes, changes_in
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,41 @@ def cluster() -> Iterator[RayCluster]:
         yield cluster
 
 
+ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
+
+
+@pytest.mark.system
+def test_copies_that_another_host_keeps_outlive_its_worker(
+    captured: CapturedModel, cluster: RayCluster, tmp_path: Path
+) -> None:
+    """They are fetched from its actor, and what was in flight there continues."""
+    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2), Method(policy="stash"), ONE)
+
+    def kill() -> None:
+        theirs = descendants(cluster.actor(1))
+        (worker,) = [process for process, _ in workers_by_name() if process in theirs]
+        os.kill(worker, signal.SIGKILL)
+
+    strikes = Strikes(tmp_path, kill)
+    with strikes.following_checkpoints():
+        trainer = PipelineTrainer(
+            document,
+            model=captured,
+            elastic=Elastic(1, 3),
+            copy_every=4,
+            cluster=cluster.address,
+            time_limits=PATIENT,
+            out=tmp_path,
+            observer=strikes.observer,
+        )
+        result = trainer.fit(every_sample(), epochs=2)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 2.0) for layer in range(4)}
+    (change,) = changes_in(tmp_path)
+    assert (change.source, change.configuration) == ("copies on the hosts", "1-1-1")
+    assert change.epochs == 0
+    assert change.minibatches % 4 == 0
+
+
 @pytest.mark.system
 def test_hosts_that_are_lost_and_found_again_cost_no_sample(
     captured: CapturedModel,
@@ -41,8 +76,7 @@ def test_hosts_that_are_lost_and_found_again_cost_no_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its node is started again; only its actor ended; another node takes its place."""
-    one = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
-    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2), Method(policy="stash"), one)
+    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2), Method(policy="stash"), ONE)
     look = RayHost.has_returned
 
     def look_until_it_has(host: RayHost, worker: int) -> bool:
@@ -78,7 +112,7 @@ def test_hosts_that_are_lost_and_found_again_cost_no_sample(
     )
     result = trainer.fit(every_sample(), epochs=9)
     assert counts(result.state_dict) == {(f"layers.{layer}.weight", 9.0) for layer in range(4)}
-    changes = read_changes(tmp_path / CHANGES_NAME)
+    changes = changes_in(tmp_path)
     assert [(one.given_up, one.returned, one.configuration) for one in changes] == [
         ((2,), (), "1-1"),
         ((), (2,), "1-1-1"),

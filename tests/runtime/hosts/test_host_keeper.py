@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,8 @@ def test_a_lost_host_goes_on_where_it_is_found(keeper: HostKeeper, tmp_path: Pat
     actor.next_events.remote = lambda *_: Reference(dies)  # type: ignore[method-assign]
     found: list[Contact] = []
     host = host_of(actor, tmp_path, seek=lambda: found.pop() if found else None)
-    found.append(Contact(ActorHere(keeper), FACTS, "127.0.0.2"))
+    larger = replace(FACTS, machine="a larger one", cores=(4, 5))
+    found.append(Contact(ActorHere(keeper), larger, "127.0.0.2"))
     # Nobody looks for another place while it is there.
     assert not host.has_returned(1)
     (news,) = host.waitables()
@@ -277,6 +279,7 @@ def test_a_lost_host_goes_on_where_it_is_found(keeper: HostKeeper, tmp_path: Pat
         host.check()
     host.rejoin()
     assert (host.address, host.is_whole(), host.has_returned(1)) == ("127.0.0.2", False, False)
+    assert (host.machine, host.cores) == ("a larger one", (4, 5))
     (tmp_path / "file").write_bytes(b"content")
     host.publish(tmp_path / "file")
     assert (Path(keeper.facts.folder) / "file").read_bytes() == b"content"

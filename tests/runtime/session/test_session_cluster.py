@@ -17,9 +17,9 @@ def test_emulated_accelerators_share_the_cores_of_their_machine() -> None:
 
 
 def test_hosts_become_a_cluster() -> None:
-    machines = (("a", (0, 1)),) * 3 + (("b", (0, 1, 2, 3)),) + (("c", (0,)),)
-    names = ["x", "x", "x", "y", "z"]
-    hosts = Hosts(tuple(_Named((w,), name) for w, name in enumerate(names)), machines)
+    a, b, c = ("a", (0, 1)), ("b", (0, 1, 2, 3)), ("c", (0,))
+    places = [("x", *a), ("x", *a), ("x", *a), ("y", *b), ("z", *c)]
+    hosts = Hosts(tuple(_Named((worker,), *place) for worker, place in enumerate(places)))
     assert ends_to_measure(hosts) == [(0, 1), (0, 3), (0, 4)]
     inside, quick, slow = (Link(bandwidth_bytes_per_second=b) for b in (1e10, 1e9, 1e8))
     links = {(0, 1): inside, (0, 3): quick, (0, 4): slow}
@@ -37,11 +37,14 @@ def test_hosts_become_a_cluster() -> None:
     assert on_gpus.devices == ("cuda",) * 5
     assert on_gpus.cores_of == (2, 2, 2, None, None), "three workers share two GPUs"
     assert on_gpus.memory_bytes == (40, 40, 40, 80, 80)
-    alone = Hosts((_Named((0,), "x"),), (("a", (0,)),))
+    alone = Hosts((_Named((0,), "x", *c),))
     assert ends_to_measure(alone) == []
     assert session_cluster(alone, [DeviceFacts()], (1.0,), {}).accelerators == 1
 
 
 class _Named(LocalHost):
-    def __init__(self, workers: tuple[int, ...], name: str) -> None:
+    def __init__(
+        self, workers: tuple[int, ...], name: str, machine: str, cores: tuple[int, ...]
+    ) -> None:
         super().__init__(workers, Path("unused"), name)
+        self.machine, self.cores = machine, cores

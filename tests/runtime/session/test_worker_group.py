@@ -19,7 +19,8 @@ class SilentHost(WorkerHost):
     """Has a worker that never answers; to ``kill`` it may be too much for the network."""
 
     workers = (0,)
-    name = address = "127.0.0.1"
+    name = address = machine = "127.0.0.1"
+    cores = (0,)
 
     def __init__(
         self, connection: Connection, *, cut_off: bool = False, restarts: bool = False

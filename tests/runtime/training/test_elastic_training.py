@@ -3,10 +3,9 @@
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import pytest
@@ -18,12 +17,11 @@ from benchmarks.host_loss.losable_hosts import LosableHost, LosableHosts
 from drlpp import Elastic, Task, replanned
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost
-from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import (
-    Deployment,
     Minibatches,
     PipelineTrainer,
+    ProgressReport,
     ReferenceExecutor,
     RunOptions,
     TrainerCallbacks,
@@ -31,19 +29,22 @@ from drlpp.runtime import (
 )
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
-from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
-from drlpp.runtime.training.trainer import Trainer
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.counting import BATCH_SIZE, SAMPLES, counting, counts, every_sample
 from tests.support.models.forked import largest_difference
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import ADAM, file_of
+from tests.support.training.strikes import Strikes, changes_in
 
 ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
 EPOCHS = 3
 DOWN_TO_ONE = Elastic(1, 4)
+IN_A_ROW = (0, 1, 2, 3)
+REPLICATED = (0, 1, 0, 1)
+"""Stages of the workers: each on both of two hosts."""
+COPIES = {"copy_every": 4, "checkpoint_every": 26}
 METHODS = {
     "stash": Method(policy="stash"),
     "flushed": Method(schedule="1f1b-flush", policy="sync", microbatches=1),
@@ -55,45 +56,6 @@ def captured() -> CapturedModel:
     return capture(ModelReference.of(counting))
 
 
-class Strikes:
-    """Strikes shortly after the third checkpoint, and after the third behind every change."""
-
-    def __init__(self, folder: Path, *strikes: Callable[[], None]) -> None:
-        self._folder = folder
-        self._left = list(strikes)
-        self._struck = 0
-        self._saved = 0
-        self.notes: list[str] = []
-
-    @property
-    def observer(self) -> TrainerCallbacks:
-        return TrainerCallbacks(
-            on_note=self.notes.append,
-            on_other_placement=lambda: self.notes.append("another placement"),
-        )
-
-    @contextmanager
-    def following_checkpoints(self) -> Iterator[None]:
-        save = Trainer._save
-        timers: list[Timer] = []
-
-        def save_and_strike(trainer: Trainer, deployment: Deployment) -> None:
-            save(trainer, deployment)
-            known = len(_changes(self._folder))
-            self._saved = self._saved + 1 if known >= self._struck else 0
-            if self._saved == 3 and self._left:
-                self._saved, self._struck = 0, known + 1
-                # While what follows on the checkpoint is computed.
-                timers.append(Timer(0.02, self._left.pop(0)))
-                timers[-1].start()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Trainer, "_save", save_and_strike)
-            yield
-        for timer in timers:
-            timer.join()
-
-
 def _fit(
     captured: CapturedModel,
     hosts: LosableHosts,
@@ -102,24 +64,22 @@ def _fit(
     *,
     method: Method = METHODS["stash"],
     elastic: Elastic = DOWN_TO_ONE,
+    stages: Sequence[int] = IN_A_ROW,
+    checkpoint_every: int = 10,
     **options: Any,
 ) -> TrainingResult:
-    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2, 3), method, ONE)
+    document = file_of(captured, in_a_row(captured.graph, *stages), method, ONE)
     with hosts.used(), strikes.following_checkpoints():
         trainer = PipelineTrainer(
             document,
             model=captured,
             elastic=elastic,
-            checkpoint_every=10,
+            checkpoint_every=checkpoint_every,
             out=folder,
             observer=strikes.observer,
             **options,
         )
         return trainer.fit(every_sample(), epochs=EPOCHS)
-
-
-def _changes(folder: Path) -> tuple[WorkersChanged, ...]:
-    return read_changes(folder / CHANGES_NAME)
 
 
 def _assert_each_sample_once_an_epoch(result: TrainingResult) -> None:
@@ -136,7 +96,7 @@ def test_a_lost_host_and_its_return_cost_no_sample(
     strikes = Strikes(tmp_path, lambda: hosts.hosts[1].lose(), lambda: hosts.hosts[1].return_())
     result = _fit(captured, hosts, strikes, tmp_path, method=METHODS[method])
     _assert_each_sample_once_an_epoch(result)
-    lost, returned = _changes(tmp_path)
+    lost, returned = changes_in(tmp_path)
     assert (lost.given_up, lost.workers, lost.configuration) == ((2, 3), (0, 1), "1-1")
     assert (returned.returned, returned.configuration) == ((2, 3), "1-1-1-1")
     assert returned.epochs * 100 + returned.minibatches > lost.epochs * 100 + lost.minibatches > 0
@@ -160,7 +120,7 @@ def test_parts_of_a_checkpoint_and_a_host_that_only_seems_to_return(
     shared = tmp_path / "shared"
     result = _fit(captured, hosts, strikes, tmp_path, checkpoints=shared)
     _assert_each_sample_once_an_epoch(result)
-    (lost,) = _changes(tmp_path)
+    (lost,) = changes_in(tmp_path)
     assert (lost.given_up, lost.workers) == ((2, 3), (0, 1))
     (parts,) = [path for path in shared.iterdir() if path.is_dir()]
     assert len(list(parts.glob("worker-*"))) == 2
@@ -191,8 +151,11 @@ def perceptron() -> Task:
 
 @pytest.mark.system
 @pytest.mark.parametrize("method", ORACLE)
+@pytest.mark.parametrize(
+    ("stages", "options"), [(IN_A_ROW, {}), (REPLICATED, COPIES)], ids=["checkpoints", "copies"]
+)
 def test_weights_are_those_of_a_reference_that_changes_its_placement(
-    tmp_path: Path, method: str
+    tmp_path: Path, method: str, stages: Sequence[int], options: dict[str, int]
 ) -> None:
     """Down to two hosts' worth of workers and up again, at the minibatches that the file names."""
     captured = capture(ModelReference.of(perceptron))
@@ -200,13 +163,19 @@ def test_weights_are_those_of_a_reference_that_changes_its_placement(
     momentum = OptimizerSpec(name="sgd", options={"lr": 0.02, "momentum": 0.8})
     hosts = LosableHosts([2, 2])
     strikes = Strikes(tmp_path, lambda: hosts.hosts[1].lose(), lambda: hosts.hosts[1].return_())
-    found = _fit(captured, hosts, strikes, tmp_path, method=chosen, optimizer=momentum).state_dict
-    whole = in_a_row(captured.graph, 0, 1, 2, 3)
+    given = {"method": chosen, "optimizer": momentum, "stages": stages, **options}
+    found = _fit(captured, hosts, strikes, tmp_path, **given).state_dict
+    whole = in_a_row(captured.graph, *stages)
     document = file_of(captured, whole, chosen, momentum)
     half = Elastic(1, 4).planner(document, captured.graph, None).plan([0, 1], 4).placement
-    lost, returned = _changes(tmp_path)
-    assert (lost.configuration, returned.configuration) == ("1-1", "1-1-1-1")
+    lost, returned = changes_in(tmp_path)
+    configuration = "2-2" if stages == REPLICATED else "1-1-1-1"
+    assert (lost.configuration, returned.configuration) == ("1-1", configuration)
     places = [(change.epochs * 100 + change.minibatches) for change in (lost, returned)]
+    if options:
+        assert lost.source == "copies on the hosts"
+        assert lost.minibatches % 4 == 0
+        assert lost.minibatches % 26
 
     data = every_sample().train
     executor = ReferenceExecutor(
@@ -216,12 +185,96 @@ def test_weights_are_those_of_a_reference_that_changes_its_placement(
     ends = sorted({*places, *(100 * epoch for epoch in range(1, EPOCHS + 1))})
     for end in ends:
         epoch, first = divmod(done, 100)
-        options = RunOptions(order=_order(epoch + 1)[first:], first_minibatch=done)
-        executor.run(end - done, options)
+        order = _order(epoch + 1)[first:]
+        executor.run(end - done, RunOptions(order=order, first_minibatch=done))
         done = end
         if done in places:
             executor = executor.moved_to(half if done == places[0] else whole)
     assert largest_difference(found, executor.state()) < tolerance
+
+
+@pytest.mark.system
+def test_copies_continue_with_what_was_in_flight_when_a_worker_is_lost(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """Twice, so that the copies which were gathered are replaced by others, and bit for bit."""
+    hosts = LosableHosts([2, 2])
+
+    def kill() -> None:
+        os.kill(hosts.hosts[1].process_ids[0], signal.SIGKILL)
+
+    strikes = Strikes(tmp_path / "killed", kill, kill)
+    found = _fit(captured, hosts, strikes, tmp_path / "killed", **COPIES)
+    once, twice = changes_in(tmp_path / "killed")
+    assert (once.source, twice.source) == ("copies on the hosts",) * 2
+    assert all(change.configuration == "1-1-1-1" for change in (once, twice))
+    assert (0, 0) < (once.epochs, once.minibatches) < (twice.epochs, twice.minibatches)
+    _assert_each_sample_once_an_epoch(found)
+    whole = _fit(captured, hosts, Strikes(tmp_path / "whole"), tmp_path / "whole", **COPIES)
+    assert largest_difference(found.state_dict, whole.state_dict) == 0.0
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("often", "place", "lost_minibatches", "why_not"),
+    [
+        ((3, 5), 5, 1, "stage 2 has no replica on a host that is left"),
+        ((4, 9), 9, 0, "no copy is newer"),
+    ],
+    ids=["no copy left", "no copy newer"],
+)
+def test_the_checkpoint_continues_where_copies_cannot(
+    captured: CapturedModel,
+    tmp_path: Path,
+    often: tuple[int, int],
+    place: int,
+    lost_minibatches: int,
+    why_not: str,
+) -> None:
+    """Struck after the third of what is kept: copies, checkpoint, copies; or checkpoint last."""
+    hosts = LosableHosts([2, 2])
+    strikes = Strikes(tmp_path, lambda: hosts.hosts[1].lose(), seconds=0)
+    copies, checkpoints = often
+    _assert_each_sample_once_an_epoch(
+        _fit(captured, hosts, strikes, tmp_path, copy_every=copies, checkpoint_every=checkpoints)
+    )
+    (lost,) = changes_in(tmp_path)
+    assert (lost.minibatches, lost.lost_minibatches) == (place, lost_minibatches)
+    assert lost.source == f"the last checkpoint ({why_not})"
+    assert f"continues from {lost.source} at " in strikes.notes[0]
+
+
+class _Slow(TensorDataset):
+    """Takes so long that workers say how far they are before an epoch ends."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        time.sleep(0.005)
+        return super().__getitem__(index)
+
+
+@pytest.mark.system
+def test_what_is_lost_is_told(captured: CapturedModel, tmp_path: Path) -> None:
+    hosts = LosableHosts([2, 2])
+    heard: list[int] = []
+
+    def lose(report: ProgressReport) -> None:
+        if report.done >= 10 and not heard:
+            heard.append(report.done)
+            hosts.hosts[1].lose()
+
+    observer = TrainerCallbacks(on_progress=lose, on_note=lambda note: None)
+    data = every_sample().train
+    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2, 3), METHODS["stash"], ADAM)
+    with hosts.used():
+        trainer = PipelineTrainer(
+            document, model=captured, elastic=DOWN_TO_ONE, out=tmp_path, observer=observer
+        )
+        trainer.fit(DataLoader(_Slow(*data.inputs, data.targets), BATCH_SIZE), epochs=1)
+    (lost,) = changes_in(tmp_path)
+    assert lost.source == "the beginning (--copy-every is not given)"
+    assert lost.lost_minibatches >= heard[0]
+    assert lost.lost_seconds > 0
+    assert f"; {lost.lost_minibatches} minibatches and " in lost.text
 
 
 class FailingHost(LocalHost):
@@ -254,7 +307,7 @@ def test_a_worker_that_is_lost_once_is_replaced_and_one_that_cannot_be_is_given_
 
     strikes = Strikes(tmp_path, kill, kill_for_good)
     _assert_each_sample_once_an_epoch(_fit(captured, hosts, strikes, tmp_path))
-    once, first, second = _changes(tmp_path)
+    once, first, second = changes_in(tmp_path)
     assert re.fullmatch(r"worker 1 \(stage 1\) was killed by SIGKILL.*: replaced", once.reason)
     assert first.reason.endswith(": replaced")
     assert re.fullmatch(r"worker 2.* was killed by SIGKILL.*: worker 2 is given up", second.reason)
@@ -317,7 +370,7 @@ def test_before_the_first_checkpoint_a_loader_begins_anew(
     hosts = LosableHosts([3, 1])
     with hosts.used():
         found = fit(tmp_path / "lost", lambda: hosts.hosts[1].lose())
-    (lost,) = _changes(tmp_path / "lost")
+    (lost,) = changes_in(tmp_path / "lost")
     assert (lost.epochs, lost.minibatches, lost.workers) == (0, 0, (0, 1, 2))
     # Of layers alone the gradient depends on no weight, so neither does Adam's step on a placement.
     whole = fit(tmp_path / "whole", lambda: None)

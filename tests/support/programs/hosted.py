@@ -12,5 +12,5 @@ from drlpp.runtime.session.worker_group import WorkerGroup
 def hosted(host: Any, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> WorkerGroup:
     """The only worker of the group runs on ``host``; there it has been started, if it is to."""
     captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
-    hosts = Hosts((host,), ((host.name, (0,)),))
+    hosts = Hosts((host,))
     return WorkerGroup(captured, [1.0], limits=limits, place=lambda *_: hosts)
