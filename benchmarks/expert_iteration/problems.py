@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from random import Random
 
-from benchmarks.sixteen.graphs import NAMES, graph_of
+from benchmarks.learning.branching_graphs import NAMES, graph_of
 from drlpp.agents.pretraining.problems import FAMILIES, draw_problem
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload

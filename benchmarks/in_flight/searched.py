@@ -22,9 +22,9 @@ import typer
 from pandas import DataFrame
 
 from benchmarks import PROFILES
+from benchmarks.learning.branching_graphs import graph_of
 from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
-from benchmarks.sixteen.graphs import graph_of
 from drlpp.cli.command_line import build_console
 from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.profile import Profile

@@ -1,1 +1,1 @@
-"""What studies of learning share: tasks, training with late weights in one process, its curves."""
+"""What studies share: graphs, tasks, training with late weights in one process, its curves."""

@@ -21,10 +21,10 @@ from pandas import DataFrame
 from rich.progress import Progress
 
 from benchmarks.cells import Where, all_of, read_results_of, run_cells
+from benchmarks.learning.branching_graphs import NAMES
 from benchmarks.options import ClusterOption, DocumentOption, JsonOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.sixteen.design import cells_of
-from benchmarks.sixteen.graphs import NAMES
 from benchmarks.sixteen.runs import Run, run
 from drlpp.cli.command_line import build_console, run_program
 

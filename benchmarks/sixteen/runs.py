@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy
 
-from benchmarks.sixteen.graphs import graph_of
+from benchmarks.learning.branching_graphs import graph_of
 from drlpp.agents import GuidedHyperparameters
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.learning.branching_graphs import NAMES, graph_of
 from benchmarks.sixteen.__main__ import calibration, gaps, summary
 from benchmarks.sixteen.design import cells_of
-from benchmarks.sixteen.graphs import NAMES, graph_of
 from benchmarks.sixteen.runs import Cell, Run, Step, run
 
 CELL = Cell(

@@ -46,8 +46,8 @@ def _ended_after_saving(times: int, on_saved: Callable[[Trainer, int], None]) ->
     save = Trainer._save
     saved = []
 
-    def save_and_stop(trainer: Trainer, deployment: Deployment) -> None:
-        save(trainer, deployment)
+    def save_and_stop(trainer: Trainer, deployment: Deployment, **how: bool) -> None:
+        save(trainer, deployment, **how)
         saved.append(True)
         on_saved(trainer, len(saved))
         if len(saved) == times:
