@@ -75,11 +75,17 @@ def connect(address: str) -> None:
         ) from None
     except RuntimeError as error:
         raise InvalidInput(f"the Ray cluster {address} cannot be used: {error}") from None
+    except ImportError:
+        raise InvalidInput(
+            f"{address} needs Ray Client, which is not installed: pip install 'ray[client]', here "
+            "and on the cluster's head"
+        ) from None
 
 
 _TOKEN = (
     "one that was started with RAY_AUTH_MODE=token takes only programs with RAY_AUTH_MODE=token "
-    "and the same secret in RAY_AUTH_TOKEN"
+    "and the same secret in RAY_AUTH_TOKEN, and one with RAY_USE_TLS=1 only those with that and "
+    "its certificate (RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT)"
 )
 
 
@@ -156,8 +162,8 @@ class RayHosts:
         self._folder = folder
         self._closed = threading.Event()
         self._head_is_lost = False
-        client = address.startswith(_CLIENT)
-        self._head = address.removeprefix(_CLIENT) if client else _gcs_address()
+        self._outside = address.startswith(_CLIENT)
+        self._head = address.removeprefix(_CLIENT) if self._outside else _gcs_address()
         self._groups: list[PlacementGroup] = []
         self._actors: list[Any] = []
         self._refused: set[str] = set()
@@ -269,7 +275,7 @@ class RayHosts:
                 place.plan.node.address,
                 # Only where the controller's own files are those of the host.
                 str(self._folder)
-                if place.plan.node.identity == here and self._folder.exists()
+                if place.plan.node.identity == here and not self._outside
                 else None,
                 self._limits,
             )
