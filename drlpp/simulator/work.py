@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy
@@ -14,7 +15,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import BUCKET_BYTES, Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import Count, Lookahead, PartCounts
+from drlpp.schedule.weight_policies import Lookahead, PartCounts
 
 MessageKind = tuple[Payload, int, int]
 """(payload, source stage, target stage)."""
@@ -64,24 +65,18 @@ class PassOverhead:
         it is replicated, accumulates or has microbatches.
         """
         bytes_ = work.memory.parameter_bytes
-        lookahead = method.lookahead or Lookahead()
-        forward, backward = (
-            numpy.array(
-                [_moving(looks, method, pipeline, stage) for stage in range(len(pipeline.stages))]
-            )
-            for looks in (lookahead.forward, lookahead.backward)
-        )
+        forward, backward = _moving(pipeline.numbered, method)
         collects = numpy.array([len(workers) > 1 for workers in pipeline.stages])
         collects |= method.microbatches > 1 or method.accumulate > 1
         tied_forward, tied_backward = numpy.zeros((2, len(pipeline.stages)))
-        apart = method.parts_in_between(pipeline)
+        apart, looks = method.parts_in_between(pipeline), method.lookahead or Lookahead()
         for tie, shared in zip(method.ties(pipeline), work.ties.values(), strict=True):
             parts = tie.together * method.microbatches
             late = PartCounts(0, 0, still_to_come=1)
             for stage in tie.others:
                 # As far ahead as at the root, whose update is still to come at the backward.
                 coming = min(1.0, (apart[tie.root] - apart[stage]) / parts)
-                looks_back = coming * (lookahead.backward(late) != 0)
+                looks_back = coming * (looks.backward(late) != 0)
                 tied_forward[stage] += shared.bytes_ * (forward[tie.root] - forward[stage])
                 tied_backward[stage] += shared.bytes_ * max(looks_back - backward[stage], 0.0)
         seconds_per_byte = workload.prediction_seconds_per_byte
@@ -113,18 +108,24 @@ class PassOverhead:
         )
 
 
-def _moving(looks: Count, method: Method, pipeline: Pipeline, stage: int) -> float:
-    """Return the part of a stage's passes that look ahead or back in steady state.
+@lru_cache(maxsize=1024)
+def _moving(shape: Pipeline, method: Method) -> tuple[Array, Array]:
+    """Return the parts of the stages' forwards, and backwards, that look ahead or back.
 
-    Whether they do, not how far, decides where weights are moved.
+    That is in steady state. Whether they do, not how far, decides where weights are moved.
     """
-    parts = method.parts_of_update(len(pipeline.stages[stage]))
-    late = min(1.0, method.parts_in_between(pipeline)[stage] / parts)
-    until_input = pipeline.rank(stage) // (2 * parts)
-    at_once, later = (
-        looks(PartCounts(0, difference, until_input=until_input)) != 0 for difference in (0, 1)
-    )
-    return late * later + (1 - late) * at_once
+    looks, apart = method.lookahead or Lookahead(), method.parts_in_between(shape)
+    found = numpy.zeros((2, len(apart)))
+    for stage, workers in enumerate(shape.stages):
+        parts = method.parts_of_update(len(workers))
+        late = min(1.0, apart[stage] / parts)
+        until_input = shape.rank(stage) // (2 * parts)
+        at_once, later = (PartCounts(0, behind, until_input=until_input) for behind in (0, 1))
+        found[:, stage] = [
+            late * (count(later) != 0) + (1 - late) * (count(at_once) != 0)
+            for count in (looks.forward, looks.backward)
+        ]
+    return found[0], found[1]
 
 
 class TiedWork(NamedTuple):

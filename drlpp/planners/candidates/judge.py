@@ -184,7 +184,7 @@ class Judge:
         """Return whether the weight policy refuses a candidate, or its staleness is too large."""
         pipeline, method = simulation.pipeline, simulation.method
         # The shape decides, not the numbers of accelerators.
-        shape = replace(pipeline, stages=tuple(_numbered(pipeline)))
+        shape = pipeline.numbered
         if (shape, method) not in self._refused:
             try:
                 delays = ExecutionPlan(Candidate(simulation.placement, method), pipeline).delays
@@ -194,11 +194,6 @@ class Judge:
                 refused = True
             self._refused[shape, method] = refused
         return self._refused[shape, method]
-
-
-def _numbered(pipeline: Pipeline) -> list[tuple[int, ...]]:
-    numbers = {worker: number for number, worker in enumerate(pipeline.stages_by_worker)}
-    return [tuple(numbers[worker] for worker in workers) for workers in pipeline.stages]
 
 
 def memory_under(memory: MemoryModel, before: Method, after: Method) -> MemoryModel:

@@ -187,27 +187,25 @@ class _Tensors:
         present = numpy.zeros((len(self.source), stages), dtype=bool)
         present[self.tensor, stage_of[self.member]] = True
         sources = stage_of[self.source]
-        crosses = present.sum(axis=1) > 1
-        present, sources = present[crosses], sources[crosses]
-        forward, backward = self.forward_bytes[crosses], self.backward_bytes[crosses]
-        between = numpy.zeros((stages, stages))
-        numpy.add.at(between, sources, forward[:, None] * present)
-        returning = numpy.zeros((stages, stages))
-        numpy.add.at(returning, sources, backward[:, None] * present)
-        between += returning.T
-        numpy.fill_diagonal(between, 0.0)
+        present[numpy.arange(len(sources)), sources] = False
         # Of all stages that a tensor touches, its source sends it and the others receive it.
+        tensors, targets = present.nonzero()
+        senders = sources[tensors]
+        there, back = senders * stages + targets, targets * stages + senders
+        forward, backward = self.forward_bytes[tensors], self.backward_bytes[tensors]
+        between = numpy.bincount(there, forward, stages * stages)
+        between += numpy.bincount(back, backward, stages * stages)
+        talks = numpy.zeros(stages * stages, dtype=bool)
+        talks[there] = talks[back] = True
+        once = present.any(axis=1)
         sent, returned = (
-            numpy.bincount(sources, weights=bytes_, minlength=stages)
-            for bytes_ in (forward, backward)
+            numpy.bincount(sources[once], bytes_[once], stages)
+            for bytes_ in (self.forward_bytes, self.backward_bytes)
         )
-        incoming = forward @ present - sent + returned
-        outgoing = backward @ present - returned + sent
-        talks = numpy.zeros((stages, stages), dtype=bool)
-        numpy.logical_or.at(talks, sources, present)
-        talks |= talks.T
-        numpy.fill_diagonal(talks, False)
-        return incoming, outgoing, between, talks
+        incoming = numpy.bincount(targets, forward, stages) + returned
+        outgoing = numpy.bincount(targets, backward, stages) + sent
+        shape = (stages, stages)
+        return incoming, outgoing, between.reshape(shape), talks.reshape(shape)
 
 
 def _in_flight(
