@@ -170,9 +170,11 @@ class PlacedWork:
         """Add up operators and tensors."""
         stages = len(placement.stages)
         stage_of = placement.stage_of_operator(len(workload))
+        of_operators = numpy.array(stage_of)
 
         def total(values: Array) -> Array:
-            return numpy.bincount(stage_of, values, stages).astype(numpy.float64)
+            found: Array = numpy.bincount(of_operators, values, stages)
+            return found
 
         incoming, outgoing = [0.0] * stages, [0.0] * stages
         message_bytes: dict[MessageKind, float] = {}
