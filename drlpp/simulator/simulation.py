@@ -327,7 +327,7 @@ def simulate(
     """
     pipeline = pipeline_of(workload, placement)
     work = PlacedWork.of(workload, placement)
-    overhead = PassOverhead.of(workload, placement, work, pipeline, method)
+    overhead = PassOverhead.of(workload, work, pipeline, method)
     longer = workload.run_factors([len(stage.accelerators) for stage in placement.stages])
     factors = numpy.array([one.seconds for one in longer])
     if (factors > 1).any():

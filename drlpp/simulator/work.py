@@ -51,7 +51,6 @@ class PassOverhead:
     def of(
         cls,
         workload: Workload,
-        placement: Placement,
         work: PlacedWork,
         pipeline: Pipeline,
         method: Method,
@@ -69,9 +68,10 @@ class PassOverhead:
         collects = numpy.array([len(workers) > 1 for workers in pipeline.stages])
         collects |= method.microbatches > 1 or method.accumulate > 1
         tied_forward, tied_backward = numpy.zeros((2, len(pipeline.stages)))
-        apart, looks = method.parts_in_between(pipeline), method.lookahead or Lookahead()
-        for tie, shared in zip(method.ties(pipeline), work.ties.values(), strict=True):
-            parts = tie.together * method.microbatches
+        looks = method.lookahead or Lookahead()
+        ties = method.ties(pipeline) if pipeline.ties else ()
+        for tie, shared in zip(ties, work.ties.values(), strict=True):
+            parts, apart = tie.together * method.microbatches, method.parts_in_between(pipeline)
             late = PartCounts(0, 0, still_to_come=1)
             for stage in tie.others:
                 # As far ahead as at the root, whose update is still to come at the backward.
@@ -83,13 +83,7 @@ class PassOverhead:
         collecting = bytes_ * workload.sharing_seconds_per_byte
         forward_prediction = seconds_per_byte * (bytes_ * forward + tied_forward)
         backward_prediction = seconds_per_byte * (bytes_ * backward + tied_backward)
-        weighted = [
-            (workload.parameter_bytes[list(stage.operators)] > 0).sum()
-            for stage in placement.stages
-        ]
-        half = (
-            workload.backward_overhead_seconds + workload.split_seconds * numpy.array(weighted) / 2
-        )
+        half = workload.backward_overhead_seconds + workload.split_seconds * work.weighted / 2
         return cls(
             forward=workload.forward_overhead_seconds + forward_prediction,
             backward=workload.backward_overhead_seconds
@@ -150,6 +144,7 @@ class PlacedWork:
         backward_weight_seconds: of the half of a backward for weights, in ``backward_seconds``.
         half_done_bytes: what a minibatch keeps between the halves of its backward, in addition to
             its activations.
+        weighted: how many operators with weights they have.
         memory: what their memory follows from, as ``Workload.stage`` gives it for one stage.
         message_bytes: of a minibatch, by payload and edge of the stage graph.
         ties: the weights that stages hold copies of.
@@ -161,6 +156,7 @@ class PlacedWork:
     update_seconds: Array
     own_update_seconds: Array
     half_done_bytes: Array
+    weighted: Array
     memory: StageWork
     message_bytes: dict[MessageKind, float]
     ties: Ties
@@ -220,6 +216,7 @@ class PlacedWork:
             update_seconds=memory.update_seconds,
             own_update_seconds=numpy.maximum(own_update_seconds, 0.0),
             half_done_bytes=total(workload.half_done_bytes),
+            weighted=total(workload.parameter_bytes > 0),
             memory=memory,
             message_bytes=message_bytes,
             ties=ties,
