@@ -98,6 +98,13 @@ class Judge:
         self._seconds[key] = found
         return found[0]
 
+    def known(self, candidate: Candidate) -> float | None:
+        """Return the seconds of a candidate if it was played; infinite if it cannot be run."""
+        seconds, known = self._seconds.get(self.key(candidate), (0.0, _Known.BOUND))
+        if known is _Known.MISSING:
+            return math.inf
+        return None if known is _Known.BOUND else seconds
+
     def fits(self, candidate: Candidate, seconds: float) -> bool:
         """Return whether what a call gave is of a candidate that can be run and has room."""
         found = self._seconds.get(self.key(candidate))

@@ -192,6 +192,11 @@ class Recalibration:
         return self._belief
 
     @property
+    def last_belief(self) -> Belief | None:
+        """The same, if it was needed since the last measurement: the first need none."""
+        return self._belief
+
+    @property
     def settled(self) -> bool:
         """Whether measuring more has not helped for long, or is not expected to help."""
         if 0 < self.options.patience <= self._since_record:
