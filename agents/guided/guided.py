@@ -163,13 +163,13 @@ class GuidedDRLPP(DRLPP):
             self._recalibration = found
         return self._recalibration
 
-    @property
     def sureness_text(self) -> str | None:
-        """How sure the search is of the fastest that was measured, in a line, if there is one."""
+        """Say how sure the search is of the fastest that was measured, in a line, if there is one.
+        """
         search = self._recalibration
         if search is None or not (best := search.best(1)):
             return None
-        belief = search.belief
+        belief = search.last_word()
         return (
             f"{best[0][0].configuration} with {best[0][0].method} is within 1% of the fastest in "
             f"{belief.sureness:.0%} of the draws of what is uncertain; the best of each draw is "

@@ -30,7 +30,7 @@ a search of its own nothing seems to be faster, and one is too sure."""
 _THOROUGH = 4
 """In so many draws there is a long search as well, which finds what brief ones overlook."""
 
-_PLENTY = 0.03
+PLENTY = 0.03
 """Where brief searches have shown that so much is to gain, the next measurement tells more than
 long ones."""
 
@@ -105,7 +105,7 @@ class Belief:
             return cls(candidates, ratios, gain, float((best >= 1 / CLOSE).mean()))
 
         searched(len(draws), brief)
-        if not thorough and (belief := judged()).gain >= _PLENTY:
+        if not thorough and (belief := judged()).gain >= PLENTY:
             return belief
         searched(_THOROUGH, limits)
         return judged()

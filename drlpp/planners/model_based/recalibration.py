@@ -28,7 +28,7 @@ from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.candidates import Limits, Space, search
 from drlpp.planners.exact.exact import exact, tractability
-from drlpp.planners.model_based.belief import Belief
+from drlpp.planners.model_based.belief import PLENTY, Belief
 from drlpp.planners.model_based.calibration import Calibration, Spread
 from drlpp.planners.model_based.surrogate import Surrogate
 from drlpp.planners.pipedream.pipedream import pipedream
@@ -49,7 +49,7 @@ _MEASURED_PARENTS = 4
 _PATIENCE = 4
 """Of a search, with the most probable costs or in a draw."""
 
-_LONG_SEARCH_SECONDS = 0.5
+_LONG_SEARCH_SECONDS = 0.1
 """If a search takes longer, those in draws are made on several cores."""
 
 _IMPROVED = 0.999
@@ -191,6 +191,12 @@ class Recalibration:
             self._belief = self._believed()
         return self._belief
 
+    def last_word(self) -> Belief:
+        """Return what is believed at the end, with long searches however much there is to gain."""
+        if self._belief is None or self._belief.gain >= PLENTY:
+            self._belief = self._believed(thorough=True)
+        return self._belief
+
     @property
     def last_belief(self) -> Belief | None:
         """The same, if it was needed since the last measurement: the first need none."""
@@ -308,7 +314,7 @@ class Recalibration:
         kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]
         self._pool = kept[:_POOL]
 
-    def _believed(self) -> Belief:
+    def _believed(self, *, thorough: bool = False) -> Belief:
         """Search with the most probable costs, then in every draw."""
         begin = time.perf_counter()
         self._search()
@@ -323,6 +329,7 @@ class Recalibration:
             incumbent,
             self._limits,
             seed,
+            thorough=thorough,
             takes_long=takes_long,
         )
         fresh = [
