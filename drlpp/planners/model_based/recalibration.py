@@ -79,8 +79,9 @@ class Options:
         discrepancy: correct the simulator by how far measured seconds are off.
         thompson: draw uncertain costs; otherwise the most probable ones are the only draw.
         neighbours: propose small changes of the best once no draw has anything faster.
-        evaluations: how many candidates a search looks at after a measurement: the one with the
-            most probable costs, and those in four draws; those in the others an eighth of these.
+        evaluations: how many candidates a long search looks at after a measurement: the one with
+            the most probable costs, and, where little is left to gain, those in four draws; brief
+            ones in all draws look at an eighth of these.
         draws: of the costs.
         gain: propose nothing more once the part of the seconds that is expected to be saved by the
             best of each draw is smaller; 0 for never.
