@@ -100,7 +100,7 @@ def learn_placement(
             f"the agent has settled after {memory.distinct} placements: measuring more has not "
             "helped for long, is not expected to, or it keeps asking for what it knows"
         )
-    if isinstance(agent, GuidedDRLPP) and (sure := agent.sureness_text):
+    if isinstance(agent, GuidedDRLPP) and (sure := agent.sureness_text()):
         console.print(sure)
     return True
 

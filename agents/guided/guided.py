@@ -163,13 +163,13 @@ class GuidedDRLPP(DRLPP):
             self._recalibration = found
         return self._recalibration
 
-    @property
     def sureness_text(self) -> str | None:
-        """How sure the search is of the fastest that was measured, in a line, if there is one."""
+        """Say how sure the search is of the fastest that was measured, in a line, if there is one.
+        """
         search = self._recalibration
         if search is None or not (best := search.best(1)):
             return None
-        belief = search.belief
+        belief = search.last_word()
         return (
             f"{best[0][0].configuration} with {best[0][0].method} is within 1% of the fastest in "
             f"{belief.sureness:.0%} of the draws of what is uncertain; the best of each draw is "
@@ -195,15 +195,16 @@ class GuidedDRLPP(DRLPP):
         candidates = search.propose(count, imagined)
         if not candidates:
             return False
-        self.logger.record("placement/expected_gain", search.belief.gain)
-        self.logger.record("placement/sureness", search.belief.sureness)
+        if (belief := search.last_belief) is not None:
+            self.logger.record("placement/expected_gain", belief.gain)
+            self.logger.record("placement/sureness", belief.sureness)
         # Every environment takes a step; those that are left over repeat one.
         filled = candidates + [candidates[-1]] * (-len(candidates) % env.num_envs)
         expected = [search.surrogate(candidate) for candidate in candidates]
         if self.give_up and (fastest := search.best(1)):
             env.env_method("give_up_above", self.give_up * fastest[0][1])
         # By steps, which callbacks and the log of episodes follow.
-        results = self._measure(list(map(codec.encode, filled)), env, callback)
+        results, stopped = self._measure(list(map(codec.encode, filled)), env, callback)
         for candidate, (_, info) in zip(candidates, results, strict=False):
             search.tell(candidate, outcome_in(info))
         if search.best(1):
@@ -212,7 +213,7 @@ class GuidedDRLPP(DRLPP):
         log_totals(self.logger, before, Totals.of(env), len(filled))
         if rollout_buffer.content:
             log_rollout(self.logger, rollout_buffer, self.baseline)
-        if len(results) < len(filled):
+        if stopped:
             return False
         callback.update_locals(locals())
         callback.on_rollout_end()

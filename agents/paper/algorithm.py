@@ -227,10 +227,10 @@ class DRLPP(OnPolicyAlgorithm):
         )
         redraws_left = self.redraws
         while trajectories:
-            results = self._measure([t.action for t in trajectories], env, callback)
+            results, stopped = self._measure([t.action for t in trajectories], env, callback)
             for trajectory, (reward, info) in zip(trajectories, results, strict=False):
                 rollout_buffer.add(Rewarded(trajectory, reward, info.get("error_type")))
-            if len(results) < len(trajectories):
+            if stopped:
                 return False
             trajectories = self._draw_again(env.num_envs) if redraws_left else []
             redraws_left -= 1
@@ -254,8 +254,8 @@ class DRLPP(OnPolicyAlgorithm):
 
     def _measure(
         self, actions: Sequence[NDArray[np.int64]], env: VecEnv, callback: BaseCallback
-    ) -> list[tuple[float, dict[str, Any]]]:
-        """Return reward and info of every action; of fewer if a callback stops it."""
+    ) -> tuple[list[tuple[float, dict[str, Any]]], bool]:
+        """Return reward and info of every action, of fewer if a callback stops it; and whether."""
         for index in range(env.num_envs):
             env.env_method("prefetch", np.stack(actions[index :: env.num_envs]), indices=index)
         results: list[tuple[float, dict[str, Any]]] = []
@@ -265,12 +265,12 @@ class DRLPP(OnPolicyAlgorithm):
             self._last_obs = observations  # type: ignore[assignment]
             self._last_episode_starts = dones
             self.num_timesteps += env.num_envs
+            results += zip(map(float, rewards), infos, strict=True)
             callback.update_locals(locals())
             if not callback.on_step():
-                break
+                return results, True
             self._update_info_buffer(infos, dones)
-            results += zip(map(float, rewards), infos, strict=True)
-        return results
+        return results, False
 
     def train(self) -> None:
         """Make PPO's update on the rollout, all of it in every pass."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.errors import InvalidPlacement
@@ -46,6 +48,30 @@ class Placement(Record):
                     accelerators=tuple(i for i, k in enumerate(stage_of_accelerator) if k == stage),
                 )
                 for stage in used
+            )
+        )
+
+    @classmethod
+    def straight(cls, sizes: Sequence[float], accelerators: Sequence[int]) -> Placement:
+        """Cut operators into consecutive runs of about the same size, each with one or more.
+
+        Args:
+            sizes: of the operators, such as their seconds.
+            accelerators: of the runs; no more than there are operators.
+        """
+        stages, sums = len(accelerators), list(accumulate(sizes))
+        ends = [0]
+        for number in range(1, stages):
+            share = sums[-1] * number / stages
+            operator = bisect_left(sums, share)
+            if operator and share - sums[operator - 1] <= sums[operator] - share:
+                operator = bisect_left(sums, sums[operator - 1])
+            ends.append(min(max(operator + 1, ends[-1] + 1), len(sums) - stages + number))
+        ends.append(len(sums))
+        return cls(
+            stages=tuple(
+                Stage(operators=tuple(range(begin, end)), accelerators=(accelerator,))
+                for accelerator, (begin, end) in zip(accelerators, pairwise(ends), strict=True)
             )
         )
 

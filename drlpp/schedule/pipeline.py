@@ -92,6 +92,13 @@ class Pipeline:
         edges = tuple(StageEdge(k, k + 1) for k in range(len(replicas) - 1))
         return cls(tuple(stages), edges)
 
+    @cached_property
+    def numbered(self) -> Pipeline:
+        """The same shape with workers numbered stage by stage: equal for all that are run alike."""
+        numbers = {worker: number for number, worker in enumerate(self.stages_by_worker)}
+        stages = (tuple(numbers[worker] for worker in workers) for workers in self.stages)
+        return Pipeline(tuple(stages), self.edges, self.ties)
+
     @property
     def workers(self) -> tuple[int, ...]:
         """All workers, sorted."""

@@ -153,8 +153,11 @@ class Simulation:
 
     def without_room(self, cluster: Cluster) -> int | None:
         """Return the first index in the program that needs more memory than its accelerator has."""
+        limits = cluster.memory_bytes
+        if all(limit is None for limit in limits):
+            return None
         for index, needed in enumerate(self.memory_bytes):
-            limit = cluster.memory_bytes[self.accelerators[index]]
+            limit = limits[self.accelerators[index]]
             if limit is not None and needed > limit:
                 return index
         return None
@@ -324,7 +327,7 @@ def simulate(
     """
     pipeline = pipeline_of(workload, placement)
     work = PlacedWork.of(workload, placement)
-    overhead = PassOverhead.of(workload, placement, work, pipeline, method)
+    overhead = PassOverhead.of(workload, work, pipeline, method)
     longer = workload.run_factors([len(stage.accelerators) for stage in placement.stages])
     factors = numpy.array([one.seconds for one in longer])
     if (factors > 1).any():

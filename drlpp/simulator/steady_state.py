@@ -238,7 +238,7 @@ def _period(rows: _Rows, rounding: float) -> tuple[int, int, float] | None:
         shift = later - times[oldest - period : newest + 1 - period]
         seconds = float(shift[-1].max())
         if numpy.ptp(shift) <= rounding * seconds:
-            return oldest - period, oldest, float(numpy.median(shift[-1]))
+            return oldest - period, oldest, float(numpy.median(shift[-1])) if rounding else seconds
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy
@@ -14,7 +15,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import BUCKET_BYTES, Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import Count, Lookahead, PartCounts
+from drlpp.schedule.weight_policies import Lookahead, PartCounts
 
 MessageKind = tuple[Payload, int, int]
 """(payload, source stage, target stage)."""
@@ -50,7 +51,6 @@ class PassOverhead:
     def of(
         cls,
         workload: Workload,
-        placement: Placement,
         work: PlacedWork,
         pipeline: Pipeline,
         method: Method,
@@ -64,37 +64,26 @@ class PassOverhead:
         it is replicated, accumulates or has microbatches.
         """
         bytes_ = work.memory.parameter_bytes
-        lookahead = method.lookahead or Lookahead()
-        forward, backward = (
-            numpy.array(
-                [_moving(looks, method, pipeline, stage) for stage in range(len(pipeline.stages))]
-            )
-            for looks in (lookahead.forward, lookahead.backward)
-        )
+        forward, backward = _moving(pipeline.numbered, method)
         collects = numpy.array([len(workers) > 1 for workers in pipeline.stages])
         collects |= method.microbatches > 1 or method.accumulate > 1
         tied_forward, tied_backward = numpy.zeros((2, len(pipeline.stages)))
-        apart = method.parts_in_between(pipeline)
-        for tie, shared in zip(method.ties(pipeline), work.ties.values(), strict=True):
-            parts = tie.together * method.microbatches
+        looks = method.lookahead or Lookahead()
+        ties = method.ties(pipeline) if pipeline.ties else ()
+        for tie, shared in zip(ties, work.ties.values(), strict=True):
+            parts, apart = tie.together * method.microbatches, method.parts_in_between(pipeline)
             late = PartCounts(0, 0, still_to_come=1)
             for stage in tie.others:
                 # As far ahead as at the root, whose update is still to come at the backward.
                 coming = min(1.0, (apart[tie.root] - apart[stage]) / parts)
-                looks_back = coming * (lookahead.backward(late) != 0)
+                looks_back = coming * (looks.backward(late) != 0)
                 tied_forward[stage] += shared.bytes_ * (forward[tie.root] - forward[stage])
                 tied_backward[stage] += shared.bytes_ * max(looks_back - backward[stage], 0.0)
         seconds_per_byte = workload.prediction_seconds_per_byte
         collecting = bytes_ * workload.sharing_seconds_per_byte
         forward_prediction = seconds_per_byte * (bytes_ * forward + tied_forward)
         backward_prediction = seconds_per_byte * (bytes_ * backward + tied_backward)
-        weighted = [
-            (workload.parameter_bytes[list(stage.operators)] > 0).sum()
-            for stage in placement.stages
-        ]
-        half = (
-            workload.backward_overhead_seconds + workload.split_seconds * numpy.array(weighted) / 2
-        )
+        half = workload.backward_overhead_seconds + workload.split_seconds * work.weighted / 2
         return cls(
             forward=workload.forward_overhead_seconds + forward_prediction,
             backward=workload.backward_overhead_seconds
@@ -113,18 +102,24 @@ class PassOverhead:
         )
 
 
-def _moving(looks: Count, method: Method, pipeline: Pipeline, stage: int) -> float:
-    """Return the part of a stage's passes that look ahead or back in steady state.
+@lru_cache(maxsize=1024)
+def _moving(shape: Pipeline, method: Method) -> tuple[Array, Array]:
+    """Return the parts of the stages' forwards, and backwards, that look ahead or back.
 
-    Whether they do, not how far, decides where weights are moved.
+    That is in steady state. Whether they do, not how far, decides where weights are moved.
     """
-    parts = method.parts_of_update(len(pipeline.stages[stage]))
-    late = min(1.0, method.parts_in_between(pipeline)[stage] / parts)
-    until_input = pipeline.rank(stage) // (2 * parts)
-    at_once, later = (
-        looks(PartCounts(0, difference, until_input=until_input)) != 0 for difference in (0, 1)
-    )
-    return late * later + (1 - late) * at_once
+    looks, apart = method.lookahead or Lookahead(), method.parts_in_between(shape)
+    found = numpy.zeros((2, len(apart)))
+    for stage, workers in enumerate(shape.stages):
+        parts = method.parts_of_update(len(workers))
+        late = min(1.0, apart[stage] / parts)
+        until_input = shape.rank(stage) // (2 * parts)
+        at_once, later = (PartCounts(0, behind, until_input=until_input) for behind in (0, 1))
+        found[:, stage] = [
+            late * (count(later) != 0) + (1 - late) * (count(at_once) != 0)
+            for count in (looks.forward, looks.backward)
+        ]
+    return found[0], found[1]
 
 
 class TiedWork(NamedTuple):
@@ -149,6 +144,7 @@ class PlacedWork:
         backward_weight_seconds: of the half of a backward for weights, in ``backward_seconds``.
         half_done_bytes: what a minibatch keeps between the halves of its backward, in addition to
             its activations.
+        weighted: how many operators with weights they have.
         memory: what their memory follows from, as ``Workload.stage`` gives it for one stage.
         message_bytes: of a minibatch, by payload and edge of the stage graph.
         ties: the weights that stages hold copies of.
@@ -160,6 +156,7 @@ class PlacedWork:
     update_seconds: Array
     own_update_seconds: Array
     half_done_bytes: Array
+    weighted: Array
     memory: StageWork
     message_bytes: dict[MessageKind, float]
     ties: Ties
@@ -169,9 +166,11 @@ class PlacedWork:
         """Add up operators and tensors."""
         stages = len(placement.stages)
         stage_of = placement.stage_of_operator(len(workload))
+        of_operators = numpy.array(stage_of)
 
         def total(values: Array) -> Array:
-            return numpy.bincount(stage_of, values, stages).astype(numpy.float64)
+            found: Array = numpy.bincount(of_operators, values, stages)
+            return found
 
         incoming, outgoing = [0.0] * stages, [0.0] * stages
         message_bytes: dict[MessageKind, float] = {}
@@ -217,6 +216,7 @@ class PlacedWork:
             update_seconds=memory.update_seconds,
             own_update_seconds=numpy.maximum(own_update_seconds, 0.0),
             half_done_bytes=total(workload.half_done_bytes),
+            weighted=total(workload.parameter_bytes > 0),
             memory=memory,
             message_bytes=message_bytes,
             ties=ties,

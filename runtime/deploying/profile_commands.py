@@ -6,13 +6,12 @@ import pickle
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
 
 from drlpp.capturing.blocks import shorten
 from drlpp.capturing.capture import CapturedModel
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidModel
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.session_hosts import Hosts
@@ -105,14 +104,8 @@ def _microbatch(
 
 
 def _even_cut(operators: int, stages: int) -> Placement:
-    """Cut the graph into runs of consecutive operators, with an equal number in each."""
-    ends = [operators * stage // stages for stage in range(stages + 1)]
-    return Placement(
-        stages=tuple(
-            Stage(operators=tuple(range(begin, end)), accelerators=(number,))
-            for number, (begin, end) in enumerate(pairwise(ends))
-        )
-    )
+    """Cut the graph into runs of consecutive operators, with about as many in each."""
+    return Placement.straight([1] * operators, range(stages))
 
 
 def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profile:

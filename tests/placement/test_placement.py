@@ -122,6 +122,22 @@ def test_assignment_round_trip(data: st.DataObject) -> None:
     ]
 
 
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
+def test_every_cut_of_even_runs_is_as_near_to_its_share_as_can_be(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, len(sizes)))
+    stages = Placement.straight(sizes, range(7, 7 + count)).stages
+    assert [op for stage in stages for op in stage.operators] == list(range(len(sizes)))
+    assert [stage.accelerators for stage in stages] == [(7 + n,) for n in range(count)]
+    end = 0
+    for number, stage in enumerate(stages[:-1], 1):
+        possible = range(end + 1, len(sizes) - count + number + 1)
+        off = {cut: abs(sum(sizes[:cut]) - sum(sizes) * number / count) for cut in possible}
+        end += len(stage.operators)
+        assert off[end] == min(off.values())
+
+
 def test_a_tensor_crosses_to_a_stage_once() -> None:
     assert DIAMOND.crossing_bytes([0, 1, 1, 1]) == {(0, 1): 10}
     assert DIAMOND.crossing_bytes([0, 1, 2, 3]) == {(0, 1): 10, (0, 2): 10, (1, 3): 20, (2, 3): 30}

@@ -328,7 +328,7 @@ def test_evaluation_is_played_too(data: st.DataObject) -> None:
     schedule = build_schedule(pipeline_of(workload, placement), 8, "forward")
     program = Program.of(schedule)
     work = PlacedWork.of(workload, placement)
-    overhead = PassOverhead.of(workload, placement, work, schedule.pipeline, Method())
+    overhead = PassOverhead.of(workload, work, schedule.pipeline, Method())
     costs = Costs.of(workload, cluster, placement, work, overhead, program)
     timeline = timeline_of(schedule, program, play_events(program, costs), costs)
     forward = numpy.array([operator.forward_seconds for operator in profile.operators])

@@ -200,7 +200,7 @@ def _print_split(
         f"{running:.0f} s of them on the cluster: measuring {running / wall_seconds:.1%}, "
         f"outside of it {outside / wall_seconds:.1%} "
         f"(deploying {deploying / wall_seconds:.1%}, "
-        f"policy, PPO and logging {(outside - deploying) / wall_seconds:.1%})"
+        f"searching, policy and logging {(outside - deploying) / wall_seconds:.1%})"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -14,7 +15,7 @@ from drlpp.errors import InvalidInput, ModelNote
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.formatting import seconds_text
-from drlpp.planners import Plan, PlanningProblem, Proposal, best_simulated, plan, played
+from drlpp.planners import Plan, PlanningProblem, Proposal, played
 from drlpp.schedule.method import Method
 
 MANY_OPERATORS = 2_000
@@ -70,23 +71,25 @@ class Cutting:
         workload = Workload.of(contracted.profile(profile), method)
         return cls(cut_at, contracted, whole, replace(whole, workload=workload))
 
-    def expanded(self, found: Plan) -> Plan:
-        """Return a plan of modules as one of operators."""
+    def expanded(self, found: Plan, method: Method) -> Plan:
+        """Return a plan of modules, for a method, as one of operators."""
         placement = self.contracted.expanded(found.placement)
         solution = replace(found.solution, placement=placement)
-        memory = found.problem.memory
-        return replace(found, problem=replace(self.whole, memory=memory), solution=solution)
+        workload = self.whole.workload.with_method(method)
+        whole = replace(self.whole, workload=workload, memory=found.problem.memory)
+        return replace(found, problem=whole, solution=solution)
 
-    def costs(self, found: Proposal, planner: str | None, method: Method, *, deepen: bool) -> str:
+    def costs(
+        self, found: Proposal, planned: Callable[[PlanningProblem], Proposal], method: Method
+    ) -> str:
         """Return a sentence that compares a plan with the same planner's cuts between operators.
 
         Where there are too many operators to plan for soon, it says that instead.
 
         Args:
             found: of modules.
-            planner: its name; None for the best of all.
-            method: that both run with.
-            deepen: whether in-flight depths are compared.
+            planned: plans a problem as that was planned.
+            method: that it runs with.
         """
         between = f"cut between {len(self.problem.workload)} {self.cut_at}"
         if len(self.whole.workload) > MANY_OPERATORS:
@@ -94,11 +97,8 @@ class Cutting:
                 f"{between}; not compared with cuts between all {len(self.whole.workload)} "
                 "operators, which take long to plan"
             )
-        if planner is None:
-            finer = best_simulated(self.whole, method, deepen=deepen).best
-        else:
-            finer = played(plan(planner, self.whole), method, deepen=deepen)
-        own = played(self.expanded(found.plan), self._at_depth(found, method))
+        finer = planned(self.whole)
+        own = played(self.expanded(found.plan, method), self._at_depth(found, method))
         seconds, least = own.seconds_per_minibatch, finer.seconds_per_minibatch
         return (
             f"{between}: {seconds_text(seconds)} per minibatch; "

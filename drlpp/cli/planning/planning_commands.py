@@ -40,7 +40,7 @@ from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.schedule.method import DeviceChoice
 
 if TYPE_CHECKING:
-    from drlpp.planners import Choice, Proposal
+    from drlpp.planners import Choice, PlanningProblem, Proposal
 
 BEST = "best"
 """The best that is simulated of what all quick planners propose."""
@@ -339,6 +339,7 @@ def plan_placement(
     choice: Choice | None = None
     proposal: Proposal | None = None
     sharing: Sharing | None = None
+    space: Space | None = None
     if searches and given.profile is not None:
         space = Space(run, varied, max_staleness, given.profile.batch_size)
         with said_if_long("planning with all planners, and searching in the simulator"):
@@ -372,11 +373,18 @@ def plan_placement(
     cut_costs: str | None = None
     of_operators = chosen
     if cutting is not None:
-        of_operators = cutting.expanded(chosen)
+        of_operators = cutting.expanded(chosen, run)
         if proposal is not None:
+
+            def planned(whole: PlanningProblem) -> Proposal:
+                if space is not None:
+                    return best_searched(whole, space).choice.best
+                if method == BEST:
+                    return best_simulated(whole, run, deepen=automatic).best
+                return played(plan(method, whole), run, deepen=automatic)
+
             with said_if_long("planning with cuts between operators"):
-                planner = None if method == BEST else method
-                cut_costs = cutting.costs(proposal, planner, run, deepen=automatic)
+                cut_costs = cutting.costs(proposal, planned, run)
     layouts = compared_layouts(compare, given, of_operators, run, deepen=automatic)
     if automatic and proposal is not None:
         run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})

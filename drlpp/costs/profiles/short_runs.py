@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from statistics import fmean, stdev
 
 from drlpp.costs.analytic_model import predict
@@ -38,27 +37,10 @@ def short_placements(profile: Profile, accelerators: Sequence[int]) -> Iterator[
     operators = len(profile.graph)
     for stages in dict.fromkeys((len(accelerators), 2)):
         if 1 < stages <= min(operators, len(accelerators)):
-            yield _straight(profile.seconds, accelerators[:stages])
+            yield Placement.straight(profile.seconds, accelerators[:stages])
     if len(accelerators) > 1:
         whole = Stage(operators=tuple(range(operators)), accelerators=tuple(accelerators))
         yield Placement(stages=(whole,))
-
-
-def _straight(seconds: Sequence[float], accelerators: Sequence[int]) -> Placement:
-    """Cut operators into consecutive runs of about the same seconds, one or more in each."""
-    stages, sums = len(accelerators), list(accumulate(seconds))
-    ends = [0]
-    for number in range(1, stages):
-        share = sums[-1] * number / stages
-        nearest = min(range(len(sums)), key=lambda op: abs(sums[op] - share)) + 1
-        ends.append(min(max(nearest, ends[-1] + 1), len(sums) - stages + number))
-    ends.append(len(sums))
-    return Placement(
-        stages=tuple(
-            Stage(operators=tuple(range(begin, end)), accelerators=(accelerator,))
-            for accelerator, (begin, end) in zip(accelerators, pairwise(ends), strict=True)
-        )
-    )
 
 
 @dataclass(frozen=True)

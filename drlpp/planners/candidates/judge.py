@@ -98,6 +98,13 @@ class Judge:
         self._seconds[key] = found
         return found[0]
 
+    def known(self, candidate: Candidate) -> float | None:
+        """Return the seconds of a candidate if it was played; infinite if it cannot be run."""
+        seconds, known = self._seconds.get(self.key(candidate), (0.0, _Known.BOUND))
+        if known is _Known.MISSING:
+            return math.inf
+        return None if known is _Known.BOUND else seconds
+
     def fits(self, candidate: Candidate, seconds: float) -> bool:
         """Return whether what a call gave is of a candidate that can be run and has room."""
         found = self._seconds.get(self.key(candidate))
@@ -184,7 +191,7 @@ class Judge:
         """Return whether the weight policy refuses a candidate, or its staleness is too large."""
         pipeline, method = simulation.pipeline, simulation.method
         # The shape decides, not the numbers of accelerators.
-        shape = replace(pipeline, stages=tuple(_numbered(pipeline)))
+        shape = pipeline.numbered
         if (shape, method) not in self._refused:
             try:
                 delays = ExecutionPlan(Candidate(simulation.placement, method), pipeline).delays
@@ -194,11 +201,6 @@ class Judge:
                 refused = True
             self._refused[shape, method] = refused
         return self._refused[shape, method]
-
-
-def _numbered(pipeline: Pipeline) -> list[tuple[int, ...]]:
-    numbers = {worker: number for number, worker in enumerate(pipeline.stages_by_worker)}
-    return [tuple(numbers[worker] for worker in workers) for workers in pipeline.stages]
 
 
 def memory_under(memory: MemoryModel, before: Method, after: Method) -> MemoryModel:

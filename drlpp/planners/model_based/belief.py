@@ -22,13 +22,17 @@ from drlpp.planners.model_based.surrogate import Surrogate
 CLOSE = 1.01
 """A candidate whose seconds are no more than this many times another's is as good."""
 
-_THOROUGH = 4
-"""In so many draws the search is a long one, which finds what short ones overlook."""
-
 _BRIEF = 8
 _LEAST = 60
-"""In the others it may judge this part of the candidates, and so many at least: in a draw without a
-search of its own nothing seems to be faster, and one is too sure."""
+"""A search in a draw may judge this part of the candidates, and so many at least: in a draw without
+a search of its own nothing seems to be faster, and one is too sure."""
+
+_THOROUGH = 4
+"""In so many draws there is a long search as well, which finds what brief ones overlook."""
+
+PLENTY = 0.03
+"""Where brief searches have shown that so much is to gain, the next measurement tells more than
+long ones."""
 
 
 @dataclass(frozen=True)
@@ -58,38 +62,53 @@ class Belief:
         limits: Limits,
         seed: int,
         *,
+        thorough: bool = False,
         takes_long: bool = False,
     ) -> Belief:
         """Look for the best candidates of every draw, and judge all of these in all draws.
+
+        Brief searches look first. Where little seems to be left to gain, long ones have a say.
 
         Args:
             draws: equally probable.
             pool: candidates that are known to be good, not measured; searches begin with them.
             incumbent: the fastest that was measured.
-            limits: of the search in a draw, where it is a long one.
+            limits: of a long search.
             seed: of these searches.
+            thorough: whether there are long searches in any case.
             takes_long: whether it is worth the while to search on several cores; what is found is
                 the same.
         """
-        starts = [*([incumbent] if incumbent else []), *pool]
-        found = dict.fromkeys(pool)
         few = max(limits.judged // _BRIEF, _LEAST)
         brief = replace(limits, judged=few, patience=1, moves=few)
-        searches = [
-            (draw, starts, limits if number < _THOROUGH else brief, seed + number)
-            for number, draw in enumerate(draws)
-        ]
-        for elites in side_by_side(_elites, searches, worth_it=takes_long):
-            found |= dict.fromkeys(elites)
-        candidates = tuple(candidate for candidate in found if candidate != incumbent)
-        judgements = [(draw, incumbent, candidates) for draw in draws]
-        rows = side_by_side(_ratios, judgements, worth_it=takes_long)
-        ratios = numpy.array(rows).reshape(len(draws), len(candidates))
-        best = ratios.min(axis=1, initial=math.inf)
-        if incumbent is None:
-            return cls(candidates, ratios, 1.0, 0.0)
-        gain = float(numpy.maximum(0.0, 1.0 - best).mean())
-        return cls(candidates, ratios, gain, float((best >= 1 / CLOSE).mean()))
+        starts = [*([incumbent] if incumbent else []), *pool]
+        known: list[dict[Candidate, float]] = [{} for _ in draws]
+        found = dict.fromkeys(pool)
+
+        def searched(count: int, limits: Limits) -> None:
+            tasks = [(draw, starts, limits, seed + n) for n, draw in enumerate(draws[:count])]
+            for number, (elites, seconds) in enumerate(
+                side_by_side(_searched, tasks, worth_it=takes_long)
+            ):
+                found.update(dict.fromkeys(elites))
+                known[number] |= seconds
+
+        def judged() -> Belief:
+            candidates = tuple(candidate for candidate in found if candidate != incumbent)
+            tasks = [(draw, incumbent, candidates, known[n]) for n, draw in enumerate(draws)]
+            rows = side_by_side(_ratios, tasks, worth_it=takes_long)
+            ratios = numpy.array(rows).reshape(len(draws), len(candidates))
+            best = ratios.min(axis=1, initial=math.inf)
+            if incumbent is None:
+                return cls(candidates, ratios, 1.0, 0.0)
+            gain = float(numpy.maximum(0.0, 1.0 - best).mean())
+            return cls(candidates, ratios, gain, float((best >= 1 / CLOSE).mean()))
+
+        searched(len(draws), brief)
+        if not thorough and (belief := judged()).gain >= PLENTY:
+            return belief
+        searched(_THOROUGH, limits)
+        return judged()
 
     @property
     def promising(self) -> list[Candidate]:
@@ -124,21 +143,36 @@ class Belief:
         return order
 
 
-def _elites(
+def _searched(
     draw: Surrogate, starts: Sequence[Candidate], limits: Limits, seed: int
-) -> list[Candidate]:
-    """Return what a search finds in a draw."""
-    return [candidate for candidate, _ in search(draw.anew(), starts, limits, seed).elites]
-
-
-def _ratios(draw: Surrogate, incumbent: Candidate | None, candidates: Sequence[Candidate]) -> Array:
-    """Return the seconds of candidates in a draw over the incumbent's, or the fastest's."""
+) -> tuple[list[Candidate], dict[Candidate, float]]:
+    """Return what a search finds in a draw, and what is known then of that and the starts."""
     judge = draw.anew()
-    known = math.inf if incumbent is None else judge(incumbent)
-    row = []
-    for candidate in candidates:
-        seconds = judge(candidate, known)
-        row.append(seconds if judge.fits(candidate, seconds) else math.inf)
-    if not math.isfinite(known):
-        known = min(row, default=math.inf)
-    return numpy.array(row) / known
+    elites = [candidate for candidate, _ in search(judge, starts, limits, seed).elites]
+    seconds = {candidate: judge.known(candidate) for candidate in (*starts, *elites)}
+    return elites, {candidate: one for candidate, one in seconds.items() if one is not None}
+
+
+def _ratios(
+    draw: Surrogate,
+    incumbent: Candidate | None,
+    candidates: Sequence[Candidate],
+    known: dict[Candidate, float],
+) -> Array:
+    """Return the seconds of candidates in a draw over the incumbent's, or the fastest's.
+
+    Infinite is what cannot be run. Some are known.
+    """
+    judge = draw.anew()
+
+    def seconds_of(candidate: Candidate, limit: float = math.inf) -> float:
+        if candidate in known:
+            return known[candidate]
+        seconds = judge(candidate, limit)
+        return seconds if judge.fits(candidate, seconds) else math.inf
+
+    least = math.inf if incumbent is None else seconds_of(incumbent)
+    row = [seconds_of(candidate, least) for candidate in candidates]
+    if not math.isfinite(least):
+        least = min(row, default=math.inf)
+    return numpy.array(row) / least

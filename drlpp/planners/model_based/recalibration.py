@@ -28,7 +28,7 @@ from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.candidates import Limits, Space, search
 from drlpp.planners.exact.exact import exact, tractability
-from drlpp.planners.model_based.belief import Belief
+from drlpp.planners.model_based.belief import PLENTY, Belief
 from drlpp.planners.model_based.calibration import Calibration, Spread
 from drlpp.planners.model_based.surrogate import Surrogate
 from drlpp.planners.pipedream.pipedream import pipedream
@@ -49,7 +49,7 @@ _MEASURED_PARENTS = 4
 _PATIENCE = 4
 """Of a search, with the most probable costs or in a draw."""
 
-_LONG_SEARCH_SECONDS = 0.5
+_LONG_SEARCH_SECONDS = 0.1
 """If a search takes longer, those in draws are made on several cores."""
 
 _IMPROVED = 0.999
@@ -79,8 +79,9 @@ class Options:
         discrepancy: correct the simulator by how far measured seconds are off.
         thompson: draw uncertain costs; otherwise the most probable ones are the only draw.
         neighbours: propose small changes of the best once no draw has anything faster.
-        evaluations: how many candidates a search looks at after a measurement: the one with the
-            most probable costs, and those in four draws; those in the others an eighth of these.
+        evaluations: how many candidates a long search looks at after a measurement: the one with
+            the most probable costs, and, where little is left to gain, those in four draws; brief
+            ones in all draws look at an eighth of these.
         draws: of the costs.
         gain: propose nothing more once the part of the seconds that is expected to be saved by the
             best of each draw is smaller; 0 for never.
@@ -189,6 +190,17 @@ class Recalibration:
         """What is believed of the candidates, with everything known so far."""
         if self._belief is None:
             self._belief = self._believed()
+        return self._belief
+
+    def last_word(self) -> Belief:
+        """Return what is believed at the end, with long searches however much there is to gain."""
+        if self._belief is None or self._belief.gain >= PLENTY:
+            self._belief = self._believed(thorough=True)
+        return self._belief
+
+    @property
+    def last_belief(self) -> Belief | None:
+        """The same, if it was needed since the last measurement: the first need none."""
         return self._belief
 
     @property
@@ -303,7 +315,7 @@ class Recalibration:
         kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]
         self._pool = kept[:_POOL]
 
-    def _believed(self) -> Belief:
+    def _believed(self, *, thorough: bool = False) -> Belief:
         """Search with the most probable costs, then in every draw."""
         begin = time.perf_counter()
         self._search()
@@ -318,6 +330,7 @@ class Recalibration:
             incumbent,
             self._limits,
             seed,
+            thorough=thorough,
             takes_long=takes_long,
         )
         fresh = [

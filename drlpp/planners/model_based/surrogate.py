@@ -111,6 +111,11 @@ class Surrogate(Judge):
         """Return what a judge does, corrected by the discrepancy."""
         return super().exactly(candidate) * self.discrepancy.factor(candidate.placement)
 
+    def known(self, candidate: Candidate) -> float | None:
+        """Return what a judge does, corrected by the discrepancy."""
+        found = super().known(candidate)
+        return None if found is None else found * self.discrepancy.factor(candidate.placement)
+
     def by_rule(self, candidate: Candidate) -> float:
         """Return what a judge does, corrected by the discrepancy."""
         return super().by_rule(candidate) * self.discrepancy.factor(candidate.placement)

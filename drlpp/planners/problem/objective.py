@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from drlpp.costs.analytic_model import group_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.message_load import MessageLoad
-from drlpp.costs.stage_cost import Group, Groups, StageSeconds
+from drlpp.costs.stage_cost import Groups, StageSeconds
 from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.tied_sums import TiedSums
 from drlpp.placement.placement import Placement
@@ -27,6 +27,9 @@ Objective = Callable[[Placement], float]
 """Seconds per minibatch of a valid placement: predicted, simulated or measured."""
 
 _Flags = NDArray[numpy.bool_]
+_Holders = tuple[tuple[int, ...], ...]
+_Key = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+"""The operators and the accelerators of every stage."""
 
 
 class AnalyticObjective:
@@ -41,7 +44,8 @@ class AnalyticObjective:
         self.problem = problem
         self._tensors = _Tensors.of(problem)
         self._one_link = len(cluster.host_names) == 1
-        self._groups: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
+        self._groups: dict[tuple[_Holders, bytes], Groups] = {}
+        self._known: dict[_Key, tuple[float, StageWork, _Flags]] = {}
         self._speeds = numpy.array(cluster.speeds)
         self._crowded = [(list(host.accelerators), host.cores) for host in cluster.crowded]
         self._limits = numpy.array(
@@ -70,6 +74,18 @@ class AnalyticObjective:
 
         The bytes are given per byte of memory, added up over the stages.
         """
+        # A search comes back to placements, also with other methods that only memory knows.
+        key = tuple((stage.operators, stage.accelerators) for stage in placement.stages)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._placed(placement)
+        seconds, work, talks = found
+        if not self._limited:
+            return seconds, 0.0
+        return seconds, self._missing(placement, work, talks)
+
+    def _placed(self, placement: Placement) -> tuple[float, StageWork, _Flags]:
+        """Return seconds per minibatch, the work of the stages, and which of them talk."""
         problem, stages = self.problem, placement.stages
         stage_of = numpy.empty(len(problem.workload) + 1, dtype=int)
         for index, stage in enumerate(stages):
@@ -79,41 +95,34 @@ class AnalyticObjective:
         incoming, outgoing, bytes_, talks = self._tensors.crossing(stage_of, len(stages))
 
         def total(values: Array) -> Array:
-            return numpy.bincount(stage_of[:-1], values, len(stages)).astype(numpy.float64)
+            found: Array = numpy.bincount(stage_of[:-1], values, len(stages))
+            return found
 
-        together = problem.workload.work_of(
+        work = problem.workload.work_of(
             total,
             incoming_bytes=incoming,
             outgoing_bytes=outgoing,
             last=numpy.arange(len(stages)) == len(stages) - 1,
         )
-        linked = talks.copy()
-        tied = TiedSums.of(
-            problem.workload, together, stage_of.tolist(), [len(s.accelerators) for s in stages]
-        )
-        for sharing, _ in tied.bytes_:
-            linked[numpy.ix_(sharing, sharing)] = True
-        numpy.fill_diagonal(linked, False)
-
-        holders = [stage.accelerators for stage in stages]
-        groups = []
-        for index, held in enumerate(holders):
-            others: tuple[int, ...] = ()
-            if not self._one_link:
-                partners = numpy.flatnonzero(linked[index])
-                others = tuple(a for partner in partners for a in holders[partner])
-            groups.append(self._group(held, others))
-        group = Groups.of(groups)
-        slowest, folded = 0.0, placement.is_folded
+        together, linked, copies = work, talks, ()
+        if problem.workload.ties:
+            tied = TiedSums.of(
+                problem.workload, work, stage_of.tolist(), [len(s.accelerators) for s in stages]
+            )
+            copies, linked = tied.bytes_, talks.copy()
+            for sharing, _ in copies:
+                linked[numpy.ix_(sharing, sharing)] = True
+            numpy.fill_diagonal(linked, False)
+            if problem.costs == "overlapped":
+                together = tied.applied(work, range(len(stages)))
+        holders = tuple(stage.accelerators for stage in stages)
+        group = self._groups_of(holders, linked)
+        seconds, slowest = StageSeconds.of(together, group, problem.costs), 0.0
         if problem.costs == "overlapped":
-            together = tied.applied(together, range(len(stages)))
-            load = MessageLoad.of(problem.cluster, holders, bytes_, tied.bytes_)
-            seconds = StageSeconds.of(together, group, problem.costs)
+            load = MessageLoad.of(problem.cluster, holders, bytes_, copies)
             seconds = replace(seconds, messages=load.stages)
             slowest = max(load.shared.values(), default=0.0)
-        else:
-            seconds = StageSeconds.of(together, group, problem.costs)
-        if folded:
+        if placement.is_folded:
             seconds = seconds.of_both(problem.costs)
         slowest = max(slowest, float(seconds.total(problem.costs).max()))
         if self._crowded:
@@ -126,15 +135,19 @@ class AnalyticObjective:
             on_cores = (busy / self._speeds)[accelerators]
             if numpy.count_nonzero(on_cores) > cores:
                 slowest = max(slowest, float(on_cores.sum()) / cores)
-        if not self._limited:
-            return slowest, 0.0
-        return slowest, self._missing(placement, together, talks)
+        return slowest, work, talks
 
-    def _group(self, accelerators: tuple[int, ...], others: tuple[int, ...]) -> Group:
-        # A search comes back to the same few groups, and looking at all their links takes long.
-        key = accelerators, others
+    def _groups_of(self, holders: _Holders, linked: _Flags) -> Groups:
+        """Return the groups of stages; links to others are looked at where they may differ."""
+        # A search comes back to the same few, and looking at all their links takes long.
+        key = holders, b"" if self._one_link else linked.tobytes()
         if key not in self._groups:
-            self._groups[key] = group_of(self.problem.cluster, accelerators, others)
+            groups = []
+            for index, held in enumerate(holders):
+                partners = () if self._one_link else numpy.flatnonzero(linked[index])
+                others = tuple(a for partner in partners for a in holders[partner])
+                groups.append(group_of(self.problem.cluster, held, others))
+            self._groups[key] = Groups.of(groups)
         return self._groups[key]
 
     def _missing(self, placement: Placement, work: StageWork, talks: _Flags) -> float:
@@ -187,27 +200,25 @@ class _Tensors:
         present = numpy.zeros((len(self.source), stages), dtype=bool)
         present[self.tensor, stage_of[self.member]] = True
         sources = stage_of[self.source]
-        crosses = present.sum(axis=1) > 1
-        present, sources = present[crosses], sources[crosses]
-        forward, backward = self.forward_bytes[crosses], self.backward_bytes[crosses]
-        between = numpy.zeros((stages, stages))
-        numpy.add.at(between, sources, forward[:, None] * present)
-        returning = numpy.zeros((stages, stages))
-        numpy.add.at(returning, sources, backward[:, None] * present)
-        between += returning.T
-        numpy.fill_diagonal(between, 0.0)
+        present[numpy.arange(len(sources)), sources] = False
         # Of all stages that a tensor touches, its source sends it and the others receive it.
+        tensors, targets = present.nonzero()
+        senders = sources[tensors]
+        there, back = senders * stages + targets, targets * stages + senders
+        forward, backward = self.forward_bytes[tensors], self.backward_bytes[tensors]
+        between = numpy.bincount(there, forward, stages * stages)
+        between += numpy.bincount(back, backward, stages * stages)
+        talks = numpy.zeros(stages * stages, dtype=bool)
+        talks[there] = talks[back] = True
+        once = present.any(axis=1)
         sent, returned = (
-            numpy.bincount(sources, weights=bytes_, minlength=stages)
-            for bytes_ in (forward, backward)
+            numpy.bincount(sources[once], bytes_[once], stages)
+            for bytes_ in (self.forward_bytes, self.backward_bytes)
         )
-        incoming = forward @ present - sent + returned
-        outgoing = backward @ present - returned + sent
-        talks = numpy.zeros((stages, stages), dtype=bool)
-        numpy.logical_or.at(talks, sources, present)
-        talks |= talks.T
-        numpy.fill_diagonal(talks, False)
-        return incoming, outgoing, between, talks
+        incoming = numpy.bincount(targets, forward, stages) + returned
+        outgoing = numpy.bincount(targets, backward, stages) + sent
+        shape = (stages, stages)
+        return incoming, outgoing, between.reshape(shape), talks.reshape(shape)
 
 
 def _in_flight(

@@ -89,10 +89,8 @@ def neighbour(
     Where accelerators hold two stages each, so they do in what is returned.
     """
     kinds, up_to = _FOLDED if state.is_folded else _STRAIGHT
-    # All are drawn at first, as `choices` does, so that seeds lead to the searches they always did;
-    # mostly one is looked at.
-    for number in [draw.random() for _ in range(_DRAWS)]:
-        found = kinds[bisect_right(up_to, number * up_to[-1])](state, problem, draw)
+    for _ in range(_DRAWS):
+        found = kinds[bisect_right(up_to, draw.random() * up_to[-1])](state, problem, draw)
         if found is not None and found != state:
             return found
     return None

@@ -186,6 +186,12 @@ class Costs:
         def rounded(values: Iterable[float]) -> tuple[float, ...]:
             return tuple([round(value / tick) * tick for value in values])
 
+        paths = []
+        for path in self.paths:
+            ports, held = zip(*path.hops, strict=True)
+            *seconds, latency = rounded((*held, path.latency_seconds))
+            hops = tuple(zip(ports, seconds, strict=True))
+            paths.append(Path(path.receiver, hops, latency))
         return replace(
             self,
             seconds=tuple(map(rounded, self.seconds)),
@@ -195,14 +201,7 @@ class Costs:
                 zip(self.tied_ring_seconds, rounded(self.tied_ring_seconds.values()), strict=True)
             ),
             squared_norm_seconds=round(self.squared_norm_seconds / tick) * tick,
-            paths=tuple(
-                replace(
-                    path,
-                    hops=tuple((port, round(seconds / tick) * tick) for port, seconds in path.hops),
-                    latency_seconds=round(path.latency_seconds / tick) * tick,
-                )
-                for path in self.paths
-            ),
+            paths=tuple(paths),
         )
 
 

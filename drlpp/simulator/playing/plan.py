@@ -63,7 +63,7 @@ def plan_for(pipeline: Pipeline, method: Method, window: Window) -> Plan:
     """Return the plan for the shape of a pipeline; the numbers of its workers do not matter."""
     passes = len(pipeline.stages) * window.minibatches * method.microbatches
     make = _cached_plan if passes <= _CACHED_PASSES else Plan.of
-    return make(_shape(pipeline), method, window)
+    return make(pipeline.numbered, method, window)
 
 
 def endless_for(pipeline: Pipeline, method: Method) -> EndlessProgram | None:
@@ -71,17 +71,10 @@ def endless_for(pipeline: Pipeline, method: Method) -> EndlessProgram | None:
 
     None is where it cannot be found (:func:`drlpp.simulator.playing.endless.endless_program`).
     """
-    return _cached_endless(_shape(pipeline), method)
+    return _cached_endless(pipeline.numbered, method)
 
 
 @lru_cache(maxsize=256)
 def _cached_endless(shape: Pipeline, method: Method) -> EndlessProgram | None:
     with _no_search_for_cycles():
         return endless_program(shape, method)
-
-
-def _shape(pipeline: Pipeline) -> Pipeline:
-    """Return the pipeline with its workers numbered stage by stage."""
-    numbers = {worker: number for number, worker in enumerate(pipeline.stages_by_worker)}
-    stages = (tuple(numbers[worker] for worker in workers) for workers in pipeline.stages)
-    return Pipeline(tuple(stages), pipeline.edges, pipeline.ties)

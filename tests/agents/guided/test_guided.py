@@ -31,7 +31,8 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, Space, Vary
-from drlpp.planners.model_based.recalibration import Options
+from drlpp.planners.model_based.belief import Belief
+from drlpp.planners.model_based.recalibration import Options, Recalibration
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
@@ -106,6 +107,29 @@ def test_a_run_is_repeated_by_its_seed() -> None:
         learn(env, 3, seed)
         runs.append(list(env.outcomes))
     assert runs[0] == runs[1] != runs[2]
+
+
+def test_what_was_measured_last_counts_and_the_first_needs_no_draws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env, drawn = environment(), []
+    believed = Recalibration._believed
+
+    def counted(self: Recalibration, *, thorough: bool = False) -> Belief:
+        drawn.append((len(self.measured), thorough))
+        return believed(self, thorough=thorough)
+
+    monkeypatch.setattr(Recalibration, "_believed", counted)
+    agent = learn(env, 3)
+    assert drawn == [(1, False), (2, False)]
+    assert agent.env is not None
+    measured = agent.recalibration(agent.env).measured
+    assert {candidate.canonical for candidate in measured} == set(env.outcomes)
+    text = agent.sureness_text()
+    assert drawn[2:] == [(3, True)]
+    best = env.memory.best()
+    assert best is not None
+    assert text is not None and text.startswith(f"{best[0].configuration} with {best[0].method}")
 
 
 def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path) -> None:

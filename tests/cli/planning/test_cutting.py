@@ -90,6 +90,20 @@ def test_a_profile_alone_is_enough_to_keep_blocks_whole(shell: Shell, tmp_path: 
     assert re.search(r"cut between \d+ blocks: .* so whole blocks cost \+?-?\d", out), out
 
 
+def test_a_search_is_compared_with_a_search_between_operators(
+    shell: Shell, tmp_path: Path
+) -> None:
+    graph = capture(ModelReference.named(MODEL)).graph
+    costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
+    arguments = ("plan", "--profile", costs, "--accelerators", 3, "--bandwidth", 1e9)
+    arguments = (*arguments, "--method", "search", "--vary", "microbatches")
+    code, out, error = shell(*arguments, "--cut-at", "blocks", "--json")
+    assert code == 0, error
+    blocks, finer = json.loads(out), json.loads(shell(*arguments, "--json")[1])
+    seconds = [r["simulated_seconds_per_minibatch"] for r in (blocks, finer)]
+    assert f"whole blocks cost {seconds[0] / seconds[1] - 1:+.1%} (simulated)" in blocks["cut_at"]
+
+
 def test_cuts_of_very_many_operators_are_no_yardstick(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
