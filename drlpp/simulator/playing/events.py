@@ -12,11 +12,13 @@ always played alike, in every round.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from drlpp.simulator.playing.cores import CoreGroup
 from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.network import Hop
 from drlpp.simulator.playing.program import (
     FINISH_SUM,
     ROUTE_BITS,
@@ -24,7 +26,7 @@ from drlpp.simulator.playing.program import (
     Program,
     Rounds,
 )
-from drlpp.simulator.playing.sums import Sums
+from drlpp.simulator.playing.sums import Next, Sums
 
 _MESSAGE = (1 << ROUTE_BITS) - 1
 
@@ -84,7 +86,7 @@ class Play:
         self._free = [0.0] * costs.ports
         # (seconds, number, detail). By number, above its lower bits: the route of a message, with
         # the hop it has come to; then a worker that begins a step on shared cores; then a group of
-        # these, whose next end was foretold.
+        # these, whose next end was foretold; then a link of the ring of a sum, with its hop.
         self._events: list[tuple[float, int, int]] = []
         self._runnable = list(range(workers - 1, -1, -1))
         # Where every worker is: at which of its present steps, how often it has repeated them, and
@@ -110,6 +112,7 @@ class Play:
         arrivals, leaving, free = self.arrivals, self._leaving, self._free
         events, runnable, all_steps = self._events, self._runnable, self._steps
         routes, workers = len(paths), len(ends)
+        first_link = routes + workers + len(groups)
         messages_of_round = sums_of_round = 0
         repeats = self._rounds
         if repeats is not None:
@@ -122,6 +125,14 @@ class Play:
         runnable += self._stopped
         self._stopped = []
         limit = math.inf
+
+        def go_on(number: int, following: Next) -> None:
+            begin, freed = following
+            runnable.extend(freed)
+            if begin is not None:
+                for link in range(len(sums.ring(number).links)):
+                    heappush(events, (begin, (first_link + link << ROUTE_BITS) + number, 0))
+
         while True:
             while runnable:
                 worker = runnable.pop()
@@ -147,12 +158,12 @@ class Play:
                                     break
                                 if kind == SUMMED_BACKWARD:
                                     number += max(turn, 0) * sums_of_round
-                                    runnable += sums.release(number, worker, now)
+                                    go_on(number, sums.release(number, worker, now))
                                 now += seconds[kind]
                             else:
                                 number += max(turn, 0) * sums_of_round
                                 if kind != FINISH_SUM and sums.ends[number] < 0.0:
-                                    runnable += sums.join(number, now)
+                                    go_on(number, sums.join(number, now))
                                 end = sums.ends[number]
                                 if end < 0.0:
                                     sums.wait(number, worker)
@@ -185,24 +196,25 @@ class Play:
             code = number >> ROUTE_BITS
             if code < routes:
                 path, message = paths[code], number & _MESSAGE
-                hops = path.hops
-                entered = now
-                for hop in range(detail, len(hops)):
-                    port, held = hops[hop]
-                    if free[port] > entered:
-                        entered = free[port]
-                    free[port] = left = entered + held
-                    if left > leaving[message]:
-                        leaving[message] = left
-                    if entered > now and hop + 1 < len(hops):
-                        # Until then others may come to the next port.
-                        heappush(events, (entered, number, hop + 1))
-                        break
+                hop, entered, left = _pass_ports(path.hops, detail, now, free)
+                leaving[message] = max(leaving[message], left)
+                if hop < len(path.hops):
+                    heappush(events, (entered, number, hop))
+                    continue
+                arrivals[message] = leaving[message] + path.latency_seconds
+                if lacking[path.receiver] == message:
+                    lacking[path.receiver] = -1
+                    runnable.append(path.receiver)
+                continue
+            if code >= first_link:
+                summed, link = number & _MESSAGE, code - first_link
+                hops = sums.ring(summed).links[link]
+                hop, entered, left = _pass_ports(hops, detail, now, free)
+                sums.pass_ports(summed, left)
+                if hop < len(hops):
+                    heappush(events, (entered, number, hop))
                 else:
-                    arrivals[message] = leaving[message] + path.latency_seconds
-                    if lacking[path.receiver] == message:
-                        lacking[path.receiver] = -1
-                        runnable.append(path.receiver)
+                    go_on(summed, sums.leave(summed))
                 continue
             if code < routes + workers:
                 worker = code - routes
@@ -219,7 +231,7 @@ class Play:
                 _, kind, sends, number = all_steps[worker][self._position[worker]]
                 if kind == SUMMED_BACKWARD and mark < len(costs.ready_seconds[worker]):
                     number += turn * sums_of_round
-                    runnable += sums.release_bucket(number, mark, now)
+                    go_on(number, sums.release_bucket(number, mark, now))
                 else:
                     groups[group].end()
                     clock[worker] = now
@@ -234,3 +246,30 @@ class Play:
                     events,
                     (foretold, routes + workers + group << ROUTE_BITS, groups[group].stamp),
                 )
+
+
+def _pass_ports(
+    hops: Sequence[Hop], first: int, now: float, free: list[float]
+) -> tuple[int, float, float]:
+    """Pass through ports from a hop on, up to where something has to wait and others may come.
+
+    Args:
+        hops: of the way.
+        first: the one that it has come to.
+        now: when.
+        free: from when on each port is.
+
+    Returns:
+        The next hop, or how many there are; when it enters that; when it has left all ports so far.
+    """
+    entered, last_left = now, 0.0
+    for hop in range(first, len(hops)):
+        port, held = hops[hop]
+        if free[port] > entered:
+            entered = free[port]
+        free[port] = left = entered + held
+        if left > last_left:
+            last_left = left
+        if entered > now and hop + 1 < len(hops):
+            return hop + 1, entered, last_left
+    return len(hops), entered, last_left
