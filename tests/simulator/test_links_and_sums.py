@@ -160,7 +160,9 @@ def test_sums_of_hosts_share_their_network() -> None:
     assert found.seconds_per_minibatch >= 20 - 1e-6
     # Where each has a host of its own they do not.
     apart = Placement.from_assignment([0, 1], (0, 0, 1, 1))
-    assert simulate(Workload.of(profile_of(graph, [3, 3])), cluster, apart).seconds_per_minibatch < 4
+    assert (
+        simulate(Workload.of(profile_of(graph, [3, 3])), cluster, apart).seconds_per_minibatch < 4
+    )
 
 
 def test_buckets_are_summed_one_after_the_other() -> None:

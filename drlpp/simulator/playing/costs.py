@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -137,27 +137,35 @@ class Costs:
         shares_norm = any(summed.stage < 0 for summed in program.all_reduces)
         numbers = {accelerator: index for index, accelerator in enumerate(accelerators)}
         holders = [[numbers[a] for a in stage.accelerators] for stage in placement.stages]
-        rings, tied_rings = _shared(
-            paths,
-            [
-                tuple(network.ring(held, bucket.bytes_) for bucket in found)
-                for held, found in zip(holders, buckets, strict=True)
-            ],
-            {
-                (stage, number): network.ring(holders[stage], tie.bytes_)
-                for number, (stages, tie) in enumerate(work.ties.items())
-                for stage in stages
-            },
+        ways = [network.ring(held) for held in holders]
+        tied = {
+            (stage, number): tie.bytes_
+            for number, (stages, tie) in enumerate(work.ties.items())
+            for stage in stages
+        }
+        # Where nothing else passes through the ports of a ring, all that counts is how long it
+        # takes, and most of the work of playing it is spared.
+        uses = Counter(port for path in paths for port, _ in path.hops)
+        uses.update(
+            port for way, found in zip(ways, buckets, strict=True) if found for port in way.ports
         )
+        uses.update(port for stage, _ in tied for port in ways[stage].ports)
+        alone = [all(uses[port] == 1 for port in way.ports) for way in ways]
         everyone = [numbers[accelerator] for accelerator in sorted(accelerators)]
-        norm = network.ring(everyone, _SQUARED_NORM_BYTES).alone() if shares_norm else None
+        norm = network.ring(everyone).carrying(_SQUARED_NORM_BYTES, alone=True)
         found = cls(
             seconds=tuple(seconds),
             prediction_seconds=tuple(predicting),
             ready_seconds=tuple(ready),
-            rings=rings,
-            tied_rings=tied_rings,
-            squared_norm_seconds=norm.latency_seconds if norm else 0.0,
+            rings=tuple(
+                tuple(way.carrying(bucket.bytes_, alone=by_itself) for bucket in found)
+                for way, by_itself, found in zip(ways, alone, buckets, strict=True)
+            ),
+            tied_rings={
+                key: ways[key[0]].carrying(bytes_, alone=alone[key[0]])
+                for key, bytes_ in tied.items()
+            },
+            squared_norm_seconds=norm.latency_seconds if shares_norm else 0.0,
             message_bytes=message_bytes,
             paths=paths,
             ports=network.ports,
@@ -216,29 +224,6 @@ class Costs:
                 for path in self.paths
             ),
         )
-
-
-def _shared(
-    paths: Sequence[Path],
-    rings: Sequence[tuple[Ring, ...]],
-    tied: Mapping[tuple[int, int], Ring],
-) -> tuple[tuple[tuple[Ring, ...], ...], dict[tuple[int, int], Ring]]:
-    """Return rings, of stages and of ties, with links where something else passes their ports.
-
-    The others need none, which is most of the work of simulating them.
-    """
-    # The buckets of a stage follow each other, and are alike but for their bytes.
-    one_of_each = [*(of_stage[0] for of_stage in rings if of_stage), *tied.values()]
-    uses = Counter(port for path in paths for port, _ in path.hops)
-    uses.update(port for ring in one_of_each for port in ring.ports)
-
-    def shared(ring: Ring) -> Ring:
-        return ring if any(uses[port] > 1 for port in ring.ports) else ring.alone()
-
-    return (
-        tuple(tuple(map(shared, of_stage)) for of_stage in rings),
-        {key: shared(ring) for key, ring in tied.items()},
-    )
 
 
 def _core_groups(cluster: Cluster, accelerators: Sequence[int]) -> list[tuple[frozenset[int], int]]:

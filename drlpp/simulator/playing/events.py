@@ -12,13 +12,11 @@ always played alike, in every round.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from drlpp.simulator.playing.cores import CoreGroup
 from drlpp.simulator.playing.costs import Costs
-from drlpp.simulator.playing.network import Hop
 from drlpp.simulator.playing.program import (
     FINISH_SUM,
     ROUTE_BITS,
@@ -86,7 +84,7 @@ class Play:
         self._free = [0.0] * costs.ports
         # (seconds, number, detail). By number, above its lower bits: the route of a message, with
         # the hop it has come to; then a worker that begins a step on shared cores; then a group of
-        # these, whose next end was foretold; then a link of the ring of a sum, with its hop.
+        # these, whose next end was foretold; then a sum, whose next bucket begins.
         self._events: list[tuple[float, int, int]] = []
         self._runnable = list(range(workers - 1, -1, -1))
         # Where every worker is: at which of its present steps, how often it has repeated them, and
@@ -112,7 +110,7 @@ class Play:
         arrivals, leaving, free = self.arrivals, self._leaving, self._free
         events, runnable, all_steps = self._events, self._runnable, self._steps
         routes, workers = len(paths), len(ends)
-        first_link = routes + workers + len(groups)
+        a_bucket = routes + workers + len(groups)
         messages_of_round = sums_of_round = 0
         repeats = self._rounds
         if repeats is not None:
@@ -130,8 +128,7 @@ class Play:
             begin, freed = following
             runnable.extend(freed)
             if begin is not None:
-                for link in range(len(sums.ring(number).links)):
-                    heappush(events, (begin, (first_link + link << ROUTE_BITS) + number, 0))
+                heappush(events, (begin, (a_bucket << ROUTE_BITS) + number, 0))
 
         while True:
             while runnable:
@@ -196,25 +193,37 @@ class Play:
             code = number >> ROUTE_BITS
             if code < routes:
                 path, message = paths[code], number & _MESSAGE
-                hop, entered, left = _pass_ports(path.hops, detail, now, free)
-                leaving[message] = max(leaving[message], left)
-                if hop < len(path.hops):
-                    heappush(events, (entered, number, hop))
-                    continue
-                arrivals[message] = leaving[message] + path.latency_seconds
-                if lacking[path.receiver] == message:
-                    lacking[path.receiver] = -1
-                    runnable.append(path.receiver)
-                continue
-            if code >= first_link:
-                summed, link = number & _MESSAGE, code - first_link
-                hops = sums.ring(summed).links[link]
-                hop, entered, left = _pass_ports(hops, detail, now, free)
-                sums.pass_ports(summed, left)
-                if hop < len(hops):
-                    heappush(events, (entered, number, hop))
+                hops = path.hops
+                entered = now
+                for hop in range(detail, len(hops)):
+                    port, held = hops[hop]
+                    if free[port] > entered:
+                        entered = free[port]
+                    free[port] = left = entered + held
+                    if left > leaving[message]:
+                        leaving[message] = left
+                    if entered > now and hop + 1 < len(hops):
+                        # Until then others may come to the next port.
+                        heappush(events, (entered, number, hop + 1))
+                        break
                 else:
-                    go_on(summed, sums.leave(summed))
+                    arrivals[message] = leaving[message] + path.latency_seconds
+                    if lacking[path.receiver] == message:
+                        lacking[path.receiver] = -1
+                        runnable.append(path.receiver)
+                continue
+            if code == a_bucket:
+                # It takes its place at all of its ports now, also where it comes a little later.
+                last_left, summed = now, number & _MESSAGE
+                for hops in sums.ring(summed).links:
+                    entered = now
+                    for port, held in hops:
+                        if free[port] > entered:
+                            entered = free[port]
+                        free[port] = left = entered + held
+                        if left > last_left:
+                            last_left = left
+                go_on(summed, sums.passed(summed, last_left))
                 continue
             if code < routes + workers:
                 worker = code - routes
@@ -246,30 +255,3 @@ class Play:
                     events,
                     (foretold, routes + workers + group << ROUTE_BITS, groups[group].stamp),
                 )
-
-
-def _pass_ports(
-    hops: Sequence[Hop], first: int, now: float, free: list[float]
-) -> tuple[int, float, float]:
-    """Pass through ports from a hop on, up to where something has to wait and others may come.
-
-    Args:
-        hops: of the way.
-        first: the one that it has come to.
-        now: when.
-        free: from when on each port is.
-
-    Returns:
-        The next hop, or how many there are; when it enters that; when it has left all ports so far.
-    """
-    entered, last_left = now, 0.0
-    for hop in range(first, len(hops)):
-        port, held = hops[hop]
-        if free[port] > entered:
-            entered = free[port]
-        free[port] = left = entered + held
-        if left > last_left:
-            last_left = left
-        if entered > now and hop + 1 < len(hops):
-            return hop + 1, entered, last_left
-    return len(hops), entered, last_left

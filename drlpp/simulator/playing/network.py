@@ -49,10 +49,15 @@ class Ring:
         """All that it passes through, as often as it does."""
         return [port for hops in self.links for port, _ in hops]
 
-    def alone(self) -> Ring:
-        """Return it as it is where nothing else passes through its ports: it takes its time."""
+    def carrying(self, bytes_: float, *, alone: bool) -> Ring:
+        """Return the ring for a byte as one for so many, without links if it is alone."""
+        if not alone:
+            links = tuple(
+                tuple([(port, bytes_ * seconds) for port, seconds in hops]) for hops in self.links
+            )
+            return Ring(links, self.latency_seconds)
         longest = max((seconds for hops in self.links for _, seconds in hops), default=0.0)
-        return Ring((), longest + self.latency_seconds)
+        return Ring((), bytes_ * longest + self.latency_seconds)
 
 
 @dataclass
@@ -88,20 +93,20 @@ class Network:
         between = self._between(sender, receiver, level, bytes_) if level else ()
         return (out, *between, into)
 
-    def ring(self, workers: Sequence[int], bytes_: float) -> Ring:
-        """Return the way of an all-reduce of ``bytes_`` among workers, by their indices.
+    def ring(self, workers: Sequence[int]) -> Ring:
+        """Return the way of an all-reduce of a byte among workers, by their indices.
 
-        It is 2(m − 1) messages of bytes / m on each link, in step.
+        It is 2(m − 1) messages of 1 / m bytes on each link, in step.
         """
         replicas = len(workers)
         if replicas == 1:
             return Ring((), 0.0)
         pairs = list(pairwise((*workers, workers[0])))
-        part = 2 * (replicas - 1) / replicas * bytes_
         latency = max(
             self.cluster.link(self.accelerators[one], self.accelerators[other]).latency_seconds
             for one, other in pairs
         )
+        part = 2 * (replicas - 1) / replicas
         links = tuple(self.hops(one, other, part) for one, other in pairs)
         return Ring(links, 2 * (replicas - 1) * latency)
 

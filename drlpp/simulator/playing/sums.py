@@ -22,8 +22,7 @@ class _Sum:
         ready: when the last worker so far has it.
         bucket: that is on its way, or comes next.
         on_its_way: whether its begin is known.
-        links: of its ring that it has yet to leave.
-        left: when it has left those that it has.
+        end: of the bucket before.
         waiting: workers that wait for the end.
     """
 
@@ -32,8 +31,7 @@ class _Sum:
     ready: list[float] = field(init=False)
     bucket: int = 0
     on_its_way: bool = False
-    links: int = 0
-    left: float = 0.0
+    end: float = 0.0
     waiting: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -49,8 +47,7 @@ _NOTHING: Next = (None, ())
 class Sums:
     """All-reduces by number.
 
-    From when the next bucket begins, it has to pass the ports of its :meth:`ring`, link by link,
-    and then :meth:`leave` each.
+    When the next bucket begins, it has to pass the ports of its :meth:`ring`.
 
     Attributes:
         ends: when each ends, below 0 while that is not known.
@@ -102,18 +99,10 @@ class Sums:
         found = self._sums[number]
         return found.rings[found.bucket]
 
-    def pass_ports(self, number: int, seconds: float) -> None:
-        """Leave ports of a link, the last of them at that moment."""
+    def passed(self, number: int, seconds: float) -> Next:
+        """Let the bucket that is on its way leave the last of its ports at that moment."""
         found = self._sums[number]
-        found.left = max(found.left, seconds)
-
-    def leave(self, number: int) -> Next:
-        """Leave a link."""
-        found = self._sums[number]
-        found.links -= 1
-        if found.links:
-            return _NOTHING
-        found.left += self.ring(number).latency_seconds
+        found.end = seconds + self.ring(number).latency_seconds
         found.bucket += 1
         found.on_its_way = False
         return self._next(number)
@@ -126,12 +115,12 @@ class Sums:
             bucket, ring = found.bucket, found.rings[found.bucket]
             if found.missing[bucket]:
                 return _NOTHING
-            begin = max(found.ready[bucket], found.left)
+            begin = max(found.ready[bucket], found.end)
             if ring.links:
-                found.on_its_way, found.links, found.left = True, len(ring.links), begin
+                found.on_its_way = True
                 return begin, ()
-            found.left = begin + ring.latency_seconds
+            found.end = begin + ring.latency_seconds
             found.bucket += 1
         if found.rings:
-            self.ends[number] = found.left
+            self.ends[number] = found.end
         return None, found.waiting
