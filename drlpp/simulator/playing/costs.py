@@ -134,7 +134,6 @@ class Costs:
             for route in program.routes
         )
         paths = tuple(map(network.path, program.routes, message_bytes))
-        shares_norm = any(summed.stage < 0 for summed in program.all_reduces)
         numbers = {accelerator: index for index, accelerator in enumerate(accelerators)}
         holders = [[numbers[a] for a in stage.accelerators] for stage in placement.stages]
         ways = [network.ring(held) for held in holders]
@@ -151,8 +150,10 @@ class Costs:
         )
         uses.update(port for stage, _ in tied for port in ways[stage].ports)
         alone = [all(uses[port] == 1 for port in way.ports) for way in ways]
-        everyone = [numbers[accelerator] for accelerator in sorted(accelerators)]
-        norm = network.ring(everyone).carrying(_SQUARED_NORM_BYTES, alone=True)
+        norm = Ring((), 0.0)
+        if any(summed.stage < 0 for summed in program.all_reduces):
+            everyone = [numbers[accelerator] for accelerator in sorted(accelerators)]
+            norm = network.ring(everyone).carrying(_SQUARED_NORM_BYTES, alone=True)
         found = cls(
             seconds=tuple(seconds),
             prediction_seconds=tuple(predicting),
@@ -165,7 +166,7 @@ class Costs:
                 key: ways[key[0]].carrying(bytes_, alone=alone[key[0]])
                 for key, bytes_ in tied.items()
             },
-            squared_norm_seconds=norm.latency_seconds if shares_norm else 0.0,
+            squared_norm_seconds=norm.latency_seconds,
             message_bytes=message_bytes,
             paths=paths,
             ports=network.ports,
