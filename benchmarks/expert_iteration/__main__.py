@@ -62,8 +62,9 @@ def compare(
     console = build_console()
     cells = [
         Cell(problem=number, arm=arm, seed=seed)
-        for seed in range(seeds)
+        # A process that has the planners' answers for a problem keeps them for what comes next.
         for number in range(problems)
+        for seed in range(seeds)
         for arm in Arm
     ]
     wanted = all_of(cells, attrgetter("cell"))

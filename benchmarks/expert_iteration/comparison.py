@@ -23,7 +23,7 @@ from drlpp.planners.best_searched import starts_of
 from drlpp.planners.candidates import Judge, search
 from drlpp.schedule.method import Method
 
-SECONDS = (1.0, 4.0, 16.0)
+SECONDS = (1.0, 4.0, 8.0)
 """Processor seconds after which is looked at what was found."""
 
 _PROPOSED = 4

@@ -25,7 +25,7 @@ from typing import Annotated
 import typer
 from pandas import DataFrame
 
-from benchmarks.emulated_cluster import EmulatedCluster, available
+from benchmarks.emulated_cluster import EmulatedCluster, available, ended_by_signals
 from benchmarks.faults.agent import AgentTrials
 from benchmarks.faults.network import HOSTS, KINDS, NetworkTrials
 from benchmarks.faults.strikes import EXPECTED, SURVIVED
@@ -93,7 +93,7 @@ def _trials(folder: str, count: int) -> Iterator[Trial]:
 
 
 def _network_trials(folder: Path, count: int) -> Iterator[Trial]:
-    with EmulatedCluster(HOSTS) as emulated:
+    with ended_by_signals(), EmulatedCluster(HOSTS) as emulated:
         trials = NetworkTrials(emulated, folder, _NETWORK_EPOCHS)
         for seed in range(count):
             for kind in KINDS:
