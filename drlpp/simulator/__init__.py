@@ -17,10 +17,10 @@ order. What is simpler than on real accelerators:
 * **All-reduces** of gradients go around a ring of the replicas, 2(m − 1) messages of bytes / m over
   the slowest of its links, in the buckets of the runtime, one after the other, each from when all
   replicas have it; so each pays the latency of the whole ring, which the formula of
-  :mod:`drlpp.costs.stage_cost` counts once. They overlap with the backward, and hold no ports:
-  messages and all-reduces do not slow each other down. The squared norm for clipping is an
-  all-reduce of 8 bytes of all workers. Where the last backward comes in halves, the buckets leave
-  behind the second one.
+  :mod:`drlpp.costs.stage_cost` counts once. They overlap with the backward. A bucket passes the
+  ports of every link of its ring as one message would, so it queues with messages, and they with
+  it. The squared norm for clipping is an all-reduce of 8 bytes of all workers, and holds no ports.
+  Where the last backward comes in halves, the buckets leave behind the second one.
 * **Copies of weights** that several stages hold are updated when the schedule says so, by messages
   of their size, for which nobody computes; replicas sum their gradients of them while they wait.
 * **Memory** is that of :mod:`drlpp.costs.memory` for the most minibatches that a worker has in

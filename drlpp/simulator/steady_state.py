@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy
 
@@ -248,6 +249,10 @@ def _least_seconds(program: EndlessProgram, costs: Costs) -> float:
     for path, messages in zip(costs.paths, program.route_messages, strict=True):
         for port, seconds in path.hops:
             held[port] += messages * seconds
+    for summed in program.rounds.all_reduces:
+        for ring in costs.rings_of(summed):
+            for port, seconds in chain(*ring.links):
+                held[port] += seconds
     loads = [
         sum(
             costs.seconds[worker][kind]

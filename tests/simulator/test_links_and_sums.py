@@ -135,6 +135,36 @@ def test_gradients_are_summed_during_the_backward(bandwidth: float, round_second
     assert exposed == pytest.approx([round_seconds - 9] * len(exposed))
 
 
+def test_sums_and_messages_wait_for_each_other() -> None:
+    # Each replica: F until 1 s, its message until 11 s, B until 3 s; only then the sum's 8 bytes
+    # leave, until 19 s, and the update lets the next F begin. Nothing comes back.
+    graph = graph_of(
+        [(0, 1)], parameter_bytes=[8, 0], output_bytes=[10, 1], dtypes=["int64", "float32"]
+    )
+    profile = profile_of(graph, [3, 3])
+    found = stages_of(profile, cluster_of(4, bandwidth=1), 2, 2)
+    assert found.seconds_per_minibatch == pytest.approx((1 + 10 + 8) / 2)
+
+
+def test_sums_of_hosts_share_their_network() -> None:
+    # Two stages on the same two hosts: the sums of both cross the same networks.
+    slow = Link(bandwidth_bytes_per_second=1)
+    cluster = Cluster(
+        hosts=(Host(name="a", accelerators=2), Host(name="b", accelerators=2)),
+        within_host=Link(bandwidth_bytes_per_second=FAST),
+        between_hosts=slow,
+    )
+    graph = graph_of([(0, 1)], parameter_bytes=[20, 20], output_bytes=[0, 0])
+    placement = Placement.from_assignment([0, 1], (0, 1, 0, 1))
+    found = simulate(Workload.of(profile_of(graph, [3, 3])), cluster, placement)
+    assert found.seconds_per_minibatch >= 20 - 1e-6
+    # Where each has a host of its own they do not.
+    apart = Placement.from_assignment([0, 1], (0, 0, 1, 1))
+    assert (
+        simulate(Workload.of(profile_of(graph, [3, 3])), cluster, apart).seconds_per_minibatch < 4
+    )
+
+
 def test_buckets_are_summed_one_after_the_other() -> None:
     # F 2 s, B 4 s. The last operator's bucket takes 6 s from 2 s on, the first one's then 6 s.
     profile = chain_of(seconds=[3, 3], parameter_bytes=[8 * MIB] * 2, output_bytes=[1, 1])[1]

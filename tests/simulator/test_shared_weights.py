@@ -13,6 +13,7 @@ from drlpp.runtime import ClusterSession
 from drlpp.schedule.actions import Forward
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
+from drlpp.simulator.playing.network import Ring
 from drlpp.simulator.work import buckets_of
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.in_turns import in_turns
@@ -78,7 +79,12 @@ def test_a_sum_leaves_when_all_have_contributed() -> None:
     together = Placement.from_assignment([0, 0], (0, 0))
     played = simulate(workload, cluster_of(1), Placement.from_assignment([0, 0], (0,)), method)
     assert played.seconds_per_minibatch == pytest.approx(12 + 4)
-    assert simulate(workload, cluster_of(2), together, method).costs.ring_seconds == ((8.0,),)
+    costs = simulate(workload, cluster_of(2), together, method).costs
+    assert costs.rings == ((Ring((), 8.0),),)
+
+
+def _longest(ring: Ring) -> float:
+    return max((seconds for hops in ring.links for _, seconds in hops), default=0.0)
 
 
 def test_replicas_sum_copies_of_others_weights_apart() -> None:
@@ -88,5 +94,10 @@ def test_replicas_sum_copies_of_others_weights_apart() -> None:
     placement = Placement.from_assignment([0, 0, 1], (0, 0, 1))
     costs = simulate(workload, cluster_of(3), placement, Method(policy="stash")).costs
     # Of two replicas, two messages of half the bytes.
-    assert costs.tied_ring_seconds == {(0, 0): 8.0, (1, 0): 0.0}
-    assert costs.ring_seconds == ((2.0,), ())
+    # Its own weights and the copy go one after the other, over the ports of the messages.
+    assert [_longest(ring) for ring in costs.rings[0]] == [2.0]
+    assert {key: _longest(ring) for key, ring in costs.tied_rings.items()} == {
+        (0, 0): 8.0,
+        (1, 0): 0.0,
+    }
+    assert costs.rings[1] == ()

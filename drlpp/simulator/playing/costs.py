@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -10,8 +11,8 @@ from itertools import chain
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import COMPUTATIONS, Cost
-from drlpp.simulator.playing.network import Network, Path
-from drlpp.simulator.playing.program import Program
+from drlpp.simulator.playing.network import Hop, Network, Path, Ring
+from drlpp.simulator.playing.program import Program, Sum
 from drlpp.simulator.work import Bucket, PassOverhead, PlacedWork, buckets_of
 from drlpp.specs.cluster import Cluster
 
@@ -34,8 +35,8 @@ class Costs:
         prediction_seconds: for every worker what predicting weights takes of a forward and of a
             backward.
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
-        ring_seconds: for every stage the seconds of each bucket's all-reduce.
-        tied_ring_seconds: of the all-reduce among the replicas of a stage for a tie, by both.
+        rings: for every stage the way of each bucket's all-reduce.
+        tied_rings: of the all-reduce among the replicas of a stage for a tie, by both.
         squared_norm_seconds: of the all-reduce of one number among all workers.
         message_bytes: of a message of each route.
         paths: of each route.
@@ -46,8 +47,8 @@ class Costs:
     seconds: tuple[tuple[float, ...], ...]
     prediction_seconds: tuple[tuple[float, float], ...]
     ready_seconds: tuple[tuple[float, ...], ...]
-    ring_seconds: tuple[tuple[float, ...], ...]
-    tied_ring_seconds: dict[tuple[int, int], float]
+    rings: tuple[tuple[Ring, ...], ...]
+    tied_rings: dict[tuple[int, int], Ring]
     squared_norm_seconds: float
     message_bytes: tuple[float, ...]
     paths: tuple[Path, ...]
@@ -133,33 +134,53 @@ class Costs:
             for route in program.routes
         )
         paths = tuple(map(network.path, program.routes, message_bytes))
-        shares_norm = any(summed.stage < 0 for summed in program.all_reduces)
+        numbers = {accelerator: index for index, accelerator in enumerate(accelerators)}
+        holders = [[numbers[a] for a in stage.accelerators] for stage in placement.stages]
+        ways = [network.ring(held) for held in holders]
+        tied = {
+            (stage, number): tie.bytes_
+            for number, (stages, tie) in enumerate(work.ties.items())
+            for stage in stages
+        }
+        # Where nothing else passes through the ports of a ring, all that counts is how long it
+        # takes, and most of the work of playing it is spared.
+        uses = Counter(port for path in paths for port, _ in path.hops)
+        uses.update(
+            port for way, found in zip(ways, buckets, strict=True) if found for port in way.ports
+        )
+        uses.update(port for stage, _ in tied for port in ways[stage].ports)
+        alone = [all(uses[port] == 1 for port in way.ports) for way in ways]
+        norm = Ring((), 0.0)
+        if any(summed.stage < 0 for summed in program.all_reduces):
+            everyone = [numbers[accelerator] for accelerator in sorted(accelerators)]
+            norm = network.ring(everyone).carrying(_SQUARED_NORM_BYTES, alone=True)
         found = cls(
             seconds=tuple(seconds),
             prediction_seconds=tuple(predicting),
             ready_seconds=tuple(ready),
-            ring_seconds=tuple(
-                _ring_seconds(cluster, stage.accelerators, [bucket.bytes_ for bucket in found])
-                for stage, found in zip(placement.stages, buckets, strict=True)
+            rings=tuple(
+                tuple(way.carrying(bucket.bytes_, alone=by_itself) for bucket in found)
+                for way, by_itself, found in zip(ways, alone, buckets, strict=True)
             ),
-            tied_ring_seconds={
-                (stage, number): _ring_seconds(
-                    cluster, placement.stages[stage].accelerators, [tie.bytes_]
-                )[0]
-                for number, (stages, tie) in enumerate(work.ties.items())
-                for stage in stages
+            tied_rings={
+                key: ways[key[0]].carrying(bytes_, alone=alone[key[0]])
+                for key, bytes_ in tied.items()
             },
-            squared_norm_seconds=_ring_seconds(
-                cluster, sorted(accelerators), [_SQUARED_NORM_BYTES]
-            )[0]
-            if shares_norm
-            else 0.0,
+            squared_norm_seconds=norm.latency_seconds,
             message_bytes=message_bytes,
             paths=paths,
             ports=network.ports,
             core_groups=tuple(_core_groups(cluster, accelerators)),
         )
         return found._rounded()
+
+    def rings_of(self, summed: Sum) -> tuple[Ring, ...]:
+        """Return the ways of the buckets of an all-reduce."""
+        if summed.tie >= 0:
+            return (self.tied_rings[summed.stage, summed.tie],)
+        if summed.stage >= 0:
+            return self.rings[summed.stage]
+        return (Ring((), self.squared_norm_seconds),)
 
     def _rounded(self) -> Costs:
         """Return them as multiples of a power of two, of which sums are exact in any order.
@@ -168,14 +189,13 @@ class Costs:
         it; with sums that are off in the last digit, now one message would come first and now the
         other.
         """
-        hops = [seconds for path in self.paths for _, seconds in path.hops]
+        rings = [*chain(*self.rings), *self.tied_rings.values()]
+        ways = [*(path.hops for path in self.paths), *(hops for r in rings for hops in r.links)]
         largest = max(
             chain(
                 *self.seconds,
-                *self.ring_seconds,
-                self.tied_ring_seconds.values(),
-                hops,
-                (path.latency_seconds for path in self.paths),
+                (seconds for hops in ways for _, seconds in hops),
+                (way.latency_seconds for way in (*self.paths, *rings)),
                 (self.squared_norm_seconds,),
             )
         )
@@ -186,39 +206,25 @@ class Costs:
         def rounded(values: Iterable[float]) -> tuple[float, ...]:
             return tuple([round(value / tick) * tick for value in values])
 
-        paths = []
-        for path in self.paths:
-            ports, held = zip(*path.hops, strict=True)
-            *seconds, latency = rounded((*held, path.latency_seconds))
-            hops = tuple(zip(ports, seconds, strict=True))
-            paths.append(Path(path.receiver, hops, latency))
+        def hops_of(way: Sequence[Hop]) -> tuple[Hop, ...]:
+            return tuple([(port, round(seconds / tick) * tick) for port, seconds in way])
+
+        def ring_of(ring: Ring) -> Ring:
+            (latency,) = rounded((ring.latency_seconds,))
+            return Ring(tuple(map(hops_of, ring.links)), latency)
+
         return replace(
             self,
             seconds=tuple(map(rounded, self.seconds)),
             ready_seconds=tuple(map(rounded, self.ready_seconds)),
-            ring_seconds=tuple(map(rounded, self.ring_seconds)),
-            tied_ring_seconds=dict(
-                zip(self.tied_ring_seconds, rounded(self.tied_ring_seconds.values()), strict=True)
+            rings=tuple(tuple(map(ring_of, of_stage)) for of_stage in self.rings),
+            tied_rings={key: ring_of(ring) for key, ring in self.tied_rings.items()},
+            squared_norm_seconds=rounded((self.squared_norm_seconds,))[0],
+            paths=tuple(
+                Path(path.receiver, hops_of(path.hops), *rounded((path.latency_seconds,)))
+                for path in self.paths
             ),
-            squared_norm_seconds=round(self.squared_norm_seconds / tick) * tick,
-            paths=tuple(paths),
         )
-
-
-def _ring_seconds(
-    cluster: Cluster, ring: Sequence[int], sizes: Sequence[float]
-) -> tuple[float, ...]:
-    """Return the seconds of ring all-reduces.
-
-    Each consists of 2(m − 1) messages of bytes / m over the slowest link.
-    """
-    if not sizes:
-        return ()
-    replicas = len(ring)
-    links = cluster.ring(ring)
-    latency = max((link.latency_seconds for link in links), default=0.0)
-    slowest = min((link.bandwidth_bytes_per_second for link in links), default=1.0)
-    return tuple(2 * (replicas - 1) * (latency + size / replicas / slowest) for size in sizes)
 
 
 def _core_groups(cluster: Cluster, accelerators: Sequence[int]) -> list[tuple[frozenset[int], int]]:

@@ -24,7 +24,7 @@ from drlpp.simulator.playing.program import (
     Program,
     Rounds,
 )
-from drlpp.simulator.playing.sums import Sums
+from drlpp.simulator.playing.sums import Next, Sums
 
 _MESSAGE = (1 << ROUTE_BITS) - 1
 
@@ -84,7 +84,7 @@ class Play:
         self._free = [0.0] * costs.ports
         # (seconds, number, detail). By number, above its lower bits: the route of a message, with
         # the hop it has come to; then a worker that begins a step on shared cores; then a group of
-        # these, whose next end was foretold.
+        # these, whose next end was foretold; then a sum, whose next bucket begins.
         self._events: list[tuple[float, int, int]] = []
         self._runnable = list(range(workers - 1, -1, -1))
         # Where every worker is: at which of its present steps, how often it has repeated them, and
@@ -110,6 +110,7 @@ class Play:
         arrivals, leaving, free = self.arrivals, self._leaving, self._free
         events, runnable, all_steps = self._events, self._runnable, self._steps
         routes, workers = len(paths), len(ends)
+        a_bucket = routes + workers + len(groups)
         messages_of_round = sums_of_round = 0
         repeats = self._rounds
         if repeats is not None:
@@ -122,6 +123,13 @@ class Play:
         runnable += self._stopped
         self._stopped = []
         limit = math.inf
+
+        def go_on(number: int, following: Next) -> None:
+            begin, freed = following
+            runnable.extend(freed)
+            if begin is not None:
+                heappush(events, (begin, (a_bucket << ROUTE_BITS) + number, 0))
+
         while True:
             while runnable:
                 worker = runnable.pop()
@@ -147,12 +155,12 @@ class Play:
                                     break
                                 if kind == SUMMED_BACKWARD:
                                     number += max(turn, 0) * sums_of_round
-                                    runnable += sums.release(number, worker, now)
+                                    go_on(number, sums.release(number, worker, now))
                                 now += seconds[kind]
                             else:
                                 number += max(turn, 0) * sums_of_round
                                 if kind != FINISH_SUM and sums.ends[number] < 0.0:
-                                    runnable += sums.join(number, now)
+                                    go_on(number, sums.join(number, now))
                                 end = sums.ends[number]
                                 if end < 0.0:
                                     sums.wait(number, worker)
@@ -204,6 +212,19 @@ class Play:
                         lacking[path.receiver] = -1
                         runnable.append(path.receiver)
                 continue
+            if code == a_bucket:
+                # It takes its place at all of its ports now, also where it comes a little later.
+                last_left, summed = now, number & _MESSAGE
+                for hops in sums.ring(summed).links:
+                    entered = now
+                    for port, held in hops:
+                        if free[port] > entered:
+                            entered = free[port]
+                        free[port] = left = entered + held
+                        if left > last_left:
+                            last_left = left
+                go_on(summed, sums.passed(summed, last_left))
+                continue
             if code < routes + workers:
                 worker = code - routes
                 group = group_of[worker]
@@ -219,7 +240,7 @@ class Play:
                 _, kind, sends, number = all_steps[worker][self._position[worker]]
                 if kind == SUMMED_BACKWARD and mark < len(costs.ready_seconds[worker]):
                     number += turn * sums_of_round
-                    runnable += sums.release_bucket(number, mark, now)
+                    go_on(number, sums.release_bucket(number, mark, now))
                 else:
                     groups[group].end()
                     clock[worker] = now

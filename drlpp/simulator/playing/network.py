@@ -1,16 +1,19 @@
-"""The ports that messages pass through: first come, first served, each for as long as it takes.
+"""The ports that messages and sums pass through: first come, first served, one after the other.
 
 Every accelerator has a port for what it sends and one for what it receives, since links carry both
 directions at once. A message holds both for bytes / bandwidth of the link between its ends. To
 another host it also passes the network of both hosts, to another rack that of both racks; these
 are shared by all accelerators behind them, and held for bytes / their own bandwidth. A message
 streams: it enters the next port as soon as that is free, not when it has left the one before.
+What an all-reduce sends over a link of its ring passes through the same ports, all of a bucket at
+once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from drlpp.simulator.playing.program import Route
 from drlpp.specs.cluster import Cluster
@@ -26,6 +29,35 @@ class Path:
     receiver: int
     hops: tuple[Hop, ...]
     latency_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The way of an all-reduce among replicas.
+
+    Attributes:
+        links: the hops of each link of the ring, which carries its part of all that is summed; none
+            where nothing else passes through its ports.
+        latency_seconds: after all of it has passed; without links what the whole sum takes.
+    """
+
+    links: tuple[tuple[Hop, ...], ...]
+    latency_seconds: float
+
+    @property
+    def ports(self) -> list[int]:
+        """All that it passes through, as often as it does."""
+        return [port for hops in self.links for port, _ in hops]
+
+    def carrying(self, bytes_: float, *, alone: bool) -> Ring:
+        """Return the ring for a byte as one for so many, without links if it is alone."""
+        if not alone:
+            links = tuple(
+                tuple([(port, bytes_ * seconds) for port, seconds in hops]) for hops in self.links
+            )
+            return Ring(links, self.latency_seconds)
+        longest = max((seconds for hops in self.links for _, seconds in hops), default=0.0)
+        return Ring((), bytes_ * longest + self.latency_seconds)
 
 
 @dataclass
@@ -49,12 +81,34 @@ class Network:
     def path(self, route: Route, bytes_: float) -> Path:
         """Return the way of a message of ``bytes_`` on this route."""
         sender, receiver = self.accelerators[route.sender], self.accelerators[route.receiver]
-        link = self.cluster.link(sender, receiver)
-        seconds = bytes_ / link.bandwidth_bytes_per_second
-        out, into = (2 * route.sender, seconds), (2 * route.receiver + 1, seconds)
+        hops = self.hops(route.sender, route.receiver, bytes_)
+        return Path(route.receiver, hops, self.cluster.link(sender, receiver).latency_seconds)
+
+    def hops(self, worker: int, other: int, bytes_: float) -> tuple[Hop, ...]:
+        """Return what ``bytes_`` from one worker to another, by their indices, pass through."""
+        sender, receiver = self.accelerators[worker], self.accelerators[other]
+        seconds = bytes_ / self.cluster.link(sender, receiver).bandwidth_bytes_per_second
+        out, into = (2 * worker, seconds), (2 * other + 1, seconds)
         level = self.cluster.level(sender, receiver)
         between = self._between(sender, receiver, level, bytes_) if level else ()
-        return Path(route.receiver, (out, *between, into), link.latency_seconds)
+        return (out, *between, into)
+
+    def ring(self, workers: Sequence[int]) -> Ring:
+        """Return the way of an all-reduce of a byte among workers, by their indices.
+
+        It is 2(m − 1) messages of 1 / m bytes on each link, in step.
+        """
+        replicas = len(workers)
+        if replicas == 1:
+            return Ring((), 0.0)
+        pairs = list(pairwise((*workers, workers[0])))
+        latency = max(
+            self.cluster.link(self.accelerators[one], self.accelerators[other]).latency_seconds
+            for one, other in pairs
+        )
+        part = 2 * (replicas - 1) / replicas
+        links = tuple(self.hops(one, other, part) for one, other in pairs)
+        return Ring(links, 2 * (replicas - 1) * latency)
 
     def _between(self, sender: int, receiver: int, level: int, bytes_: float) -> tuple[Hop, ...]:
         cluster = self.cluster

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.network import Ring
 from drlpp.simulator.playing.program import Sum
 
 _UNKNOWN = -1.0
@@ -13,22 +14,43 @@ _UNKNOWN = -1.0
 
 @dataclass(slots=True)
 class _Sum:
-    """``ready`` is when the last worker has each bucket, ``missing`` who has yet to give some."""
+    """One bucket after the other.
 
-    ring_seconds: tuple[float, ...]
-    missing: int
+    Attributes:
+        rings: of the buckets.
+        missing: how many workers have yet to give each bucket.
+        ready: when the last worker so far has it.
+        bucket: that is on its way, or comes next.
+        on_its_way: whether its begin is known.
+        end: of the bucket before.
+        waiting: workers that wait for the end.
+    """
+
+    rings: tuple[Ring, ...]
+    missing: list[int]
     ready: list[float] = field(init=False)
+    bucket: int = 0
+    on_its_way: bool = False
+    end: float = 0.0
     waiting: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ready = [0.0] * len(self.ring_seconds)
+        self.ready = [0.0] * len(self.rings)
+
+
+Next = tuple[float | None, Sequence[int]]
+"""When the next bucket begins, if that is known now; workers that wait for the end, if it is."""
+
+_NOTHING: Next = (None, ())
 
 
 class Sums:
     """All-reduces by number.
 
+    When the next bucket begins, it has to pass the ports of its :meth:`ring`.
+
     Attributes:
-        ends: when each ends, below 0 while a worker is missing.
+        ends: when each ends, below 0 while that is not known.
     """
 
     def __init__(self, costs: Costs) -> None:
@@ -39,51 +61,66 @@ class Sums:
 
     def add(self, all_reduces: Iterable[Sum]) -> None:
         """Add those of a program, or a round."""
-        costs = self._costs
-        for stage, members, tie in all_reduces:
-            ring: tuple[float, ...] = (costs.squared_norm_seconds,)
-            if tie >= 0:
-                ring = (costs.tied_ring_seconds[stage, tie],)
-            elif stage >= 0:
-                ring = costs.ring_seconds[stage]
-            self._sums.append(_Sum(ring, members))
+        for summed in all_reduces:
+            rings = self._costs.rings_of(summed)
+            self._sums.append(_Sum(rings, [summed.members] * len(rings)))
             # Where there are no weights there is nothing to wait for.
-            self.ends.append(_UNKNOWN if ring else 0.0)
+            self.ends.append(_UNKNOWN if rings else 0.0)
 
-    def release(self, number: int, worker: int, begin: float) -> list[int]:
-        """Begin a worker's last backward, after which it contributes nothing more.
-
-        Returns:
-            Workers that need not wait for the end any longer, as it is known now.
-        """
-        ready = self._sums[number].ready
+    def release(self, number: int, worker: int, begin: float) -> Next:
+        """Begin a worker's last backward, after which it contributes nothing more."""
+        found = self._sums[number]
         for bucket, seconds in enumerate(self._bucket_seconds[worker]):
-            ready[bucket] = max(ready[bucket], begin + seconds)
-        return self._complete(number)
+            found.ready[bucket] = max(found.ready[bucket], begin + seconds)
+            found.missing[bucket] -= 1
+        return self._next(number)
 
-    def release_bucket(self, number: int, bucket: int, now: float) -> list[int]:
-        """Count one bucket of a worker as ready, and return what :meth:`release` does."""
+    def release_bucket(self, number: int, bucket: int, now: float) -> Next:
+        """Count one bucket of a worker as ready."""
         found = self._sums[number]
         found.ready[bucket] = max(found.ready[bucket], now)
-        return self._complete(number) if bucket + 1 == len(found.ready) else []
+        found.missing[bucket] -= 1
+        return self._next(number)
 
-    def join(self, number: int, now: float) -> list[int]:
-        """Count everything of a worker as ready, and return what :meth:`release` does."""
+    def join(self, number: int, now: float) -> Next:
+        """Count everything of a worker as ready."""
         found = self._sums[number]
-        found.ready = [max(ready, now) for ready in found.ready]
-        return self._complete(number)
+        for bucket, ready in enumerate(found.ready):
+            found.ready[bucket] = max(ready, now)
+            found.missing[bucket] -= 1
+        return self._next(number)
 
     def wait(self, number: int, worker: int) -> None:
-        """Return ``worker`` when the end is known."""
+        """Keep a worker that waits for the end."""
         self._sums[number].waiting.append(worker)
 
-    def _complete(self, number: int) -> list[int]:
+    def ring(self, number: int) -> Ring:
+        """Return the way of the bucket that is on its way."""
         found = self._sums[number]
-        found.missing -= 1
-        if found.missing or not found.ready:
-            return []
-        end = 0.0
-        for ready, seconds in zip(found.ready, found.ring_seconds, strict=True):
-            end = max(end, ready) + seconds
-        self.ends[number] = end
-        return found.waiting
+        return found.rings[found.bucket]
+
+    def passed(self, number: int, seconds: float) -> Next:
+        """Let the bucket that is on its way leave the last of its ports at that moment."""
+        found = self._sums[number]
+        found.end = seconds + self.ring(number).latency_seconds
+        found.bucket += 1
+        found.on_its_way = False
+        return self._next(number)
+
+    def _next(self, number: int) -> Next:
+        found = self._sums[number]
+        if found.on_its_way:
+            return _NOTHING
+        while found.bucket < len(found.rings):
+            bucket, ring = found.bucket, found.rings[found.bucket]
+            if found.missing[bucket]:
+                return _NOTHING
+            begin = max(found.ready[bucket], found.end)
+            if ring.links:
+                found.on_its_way = True
+                return begin, ()
+            found.end = begin + ring.latency_seconds
+            found.bucket += 1
+        if found.rings:
+            self.ends[number] = found.end
+        return None, found.waiting

@@ -85,7 +85,8 @@ def test_depth_is_chosen_with_the_placement() -> None:
     fixed = search(Judge(given, Space(Method(), frozenset())), [], Limits(judged=800), 0)
     both = search(Judge(given, Space(Method())), [fixed.candidate], Limits(judged=800), 0)
     assert both.seconds < 0.99 * fixed.seconds
-    assert both.candidate.method.in_flight_per_link > 0
+    # A number for all links, or one for each.
+    assert both.candidate.method.in_flight_per_link != 0
 
 
 @given(most=st.integers(0, 4), seed=st.integers(0, 20))
