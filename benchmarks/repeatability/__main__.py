@@ -43,7 +43,7 @@ _ALONE, _RAY = "without Ray", "with Ray"
 _SAID = {
     Verdict.SHOWS: "slower",
     Verdict.DOES_NOT_SHOW: "faster",
-    Verdict.WITHIN_NOISE: "no difference",
+    Verdict.WITHIN_NOISE: "noise",
 }
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -66,9 +66,8 @@ def main(
         profile, described = alone.profile()
         problem = PlanningProblem(Workload.of(profile), described)
         placements = {name: PLANNERS[name](problem).placement for name in BASELINES}
-        if cluster is None:
-            seconds = measured(sessions, placements, minibatches, times)
-        else:
+        load = None
+        if cluster is not None:
             sessions[_RAY] = ending.enter_context(
                 ClusterSession(alone.captured, workers, cluster=cluster)
             )
@@ -76,16 +75,16 @@ def main(
             load = RayLoad()
             with load.during(_NOTHING):
                 time.sleep(_IDLE_SECONDS)
-            seconds = measured(sessions, placements, minibatches, times, load)
+        seconds = measured(sessions, placements, minibatches, times, load)
         deploying = {
             where: session.spent.deploying_seconds / (times * len(placements))
             for where, session in sessions.items()
         }
     title = f"{model} on {workers} workers, {times} × {minibatches} minibatches"
-    console.print(terminal(table_of(placements, seconds), title, names=2))
+    console.print(terminal(table_of(placements, seconds), title, names=len(sessions) + 1))
     for where, spent in deploying.items():
-        console.print(f"deploying a placement {where}: {seconds_text(spent)} on average")
-    if cluster is not None:
+        console.print(f"deploying a placement, {where}: {seconds_text(spent)} on average")
+    if load is not None:
         console.print(f"Ray's {load.processes} processes, of a core:")
         for what, share in load.shares.items():
             console.print(f"  while {what}: {share:.1%}")
@@ -129,15 +128,13 @@ def table_of(placements: Mapping[str, Placement], seconds: Seconds) -> DataFrame
     for name, found in seconds.items():
         for where, values in found.items():
             spread = statistics.stdev(values) / statistics.mean(values)
-            row = {
-                "placement": name,
-                "configuration": placements[name].configuration,
-                "median": seconds_text(statistics.median(values)),
-                "coefficient of variation": f"{spread:.1%}",
-            }
+            row = {"placement": name, "configuration": placements[name].configuration}
             if _RAY in found:
-                ratio = compared(found) if where == _RAY else ""
-                row |= {"": where, "Ray over none": ratio}
+                row["session"] = where
+            row["median"] = seconds_text(statistics.median(values))
+            row["coefficient of variation"] = f"{spread:.1%}"
+            if _RAY in found:
+                row["with over without"] = compared(found) if where == _RAY else ""
             rows.append(row)
     return DataFrame(rows)
 

@@ -10,26 +10,21 @@ from pathlib import Path
 
 import psutil
 
-_RAYS_TITLE = "ray::"
-"""What Ray calls the processes of actors and of tasks, and those that wait for some."""
-
 
 class RayLoad:
     """The part of a core that all of Ray's processes on this machine take, by what is going on.
 
     The actors that keep workers are among them, the workers are not, and neither is the program.
-    They are those that run when this object is made.
+    What a process takes before it ends in the middle is left out.
+
+    Attributes:
+        processes: how many there were last.
     """
 
     def __init__(self) -> None:
-        self._processes = _processes_of_ray()
+        self.processes = 0
         self._used: defaultdict[str, float] = defaultdict(float)
         self._seconds: defaultdict[str, float] = defaultdict(float)
-
-    @property
-    def processes(self) -> int:
-        """How many there are."""
-        return len(self._processes)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -39,24 +34,23 @@ class RayLoad:
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
         """Count what they take in the block."""
-        used, begin = self._processor_seconds(), time.perf_counter()
+        before, begin = _processor_seconds_of_ray(), time.perf_counter()
         yield
-        self._seconds[what] += time.perf_counter() - begin
-        self._used[what] += self._processor_seconds() - used
-
-    def _processor_seconds(self) -> float:
-        times = [process.cpu_times() for process in self._processes]
-        return sum(one.user + one.system for one in times)
+        seconds, after = time.perf_counter() - begin, _processor_seconds_of_ray()
+        self.processes = len(after)
+        self._seconds[what] += seconds
+        self._used[what] += sum(used - before.get(process, 0.0) for process, used in after.items())
 
 
-def _processes_of_ray() -> list[psutil.Process]:
+def _processor_seconds_of_ray() -> dict[psutil.Process, float]:
     import ray
 
-    installed = str(Path(ray.__file__).parent)
-    found = []
+    # Of its programs, of its modules (`-m`), and what it calls processes that run actors.
+    begins = (str(Path(ray.__file__).parent), "ray.", "ray::")
+    found = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            command = process.cmdline()
-            if command and (command[0].startswith(_RAYS_TITLE) or installed in " ".join(command)):
-                found.append(process)
+            if any(p.startswith(begins) or p.endswith("/bin/ray") for p in process.cmdline()):
+                times = process.cpu_times()
+                found[process] = times.user + times.system
     return found
