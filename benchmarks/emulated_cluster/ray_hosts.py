@@ -103,12 +103,18 @@ class RayHosts:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Let this thread, and those that it begins, be a program on the first host."""
+        """Let this thread, and those that it begins, be a program on the first host.
+
+        Ray puts handlers of signals of its own in place of those that there were.
+        """
         import ray
+
+        from drlpp.runtime.hosts.ray_cluster import connect
 
         network = self._places[0].network
         with mock.patch.dict(os.environ, ALONE), _inside(network):
             try:
+                connect(self.address)
                 yield
             finally:
                 # Before its head ends, or Ray would end this process.

@@ -110,7 +110,7 @@ def table_of(trials: Sequence[Trial]) -> DataFrame:
                 "lost by": way,
                 "trials": str(len(own)),
                 "parameters": f"{own[0].parameters:,}",
-                "planned": _median_and_most([trial.planned_seconds for trial in own]),
+                "noticed and planned": _median_and_most([trial.planned_seconds for trial in own]),
                 "trains again": _median_and_most([trial.again_seconds for trial in own]),
                 "grown back": _median_and_most([trial.grown_seconds for trial in own]),
                 "weights differ by": f"{max(trial.largest_difference for trial in own):.1e}",

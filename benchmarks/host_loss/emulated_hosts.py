@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.emulated_cluster import EmulatedCluster
+from benchmarks.emulated_cluster import EmulatedCluster, ended_by_signals
 from benchmarks.processes import process_of
 
 CUT, KILLED = "cut", "killed raylet"
@@ -43,7 +43,8 @@ class EmulatedHosts:
     def used(self) -> Iterator[None]:
         """Be a program on the first host, with a new Ray cluster, in the block."""
         try:
-            with self._emulated.ray.joined():
+            # Ray's own handlers would end this process at once.
+            with self._emulated.ray.joined(), ended_by_signals():
                 yield
         finally:
             self._over.set()
