@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
 from benchmarks.emulated_cluster.job import GRACE_SECONDS, Place, Printed, free_port, last_words
 from benchmarks.emulated_cluster.names import MARK
@@ -19,6 +21,9 @@ from drlpp.runtime.hosts.ray_start import RayNodeProcess
 _POLL_SECONDS = 0.05
 _START_SECONDS = 120.0
 _STORE_BYTES = 200_000_000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_NETWORK_NAMESPACE = 0x40000000
+"""``CLONE_NEWNET``."""
 ALONE = {
     # Whatever this user has in ~/.ray: a token file would be demanded of everybody, and such hosts
     # are reached from nowhere else.
@@ -96,6 +101,25 @@ class RayHosts:
         environment = {**self._environment, "RAY_ADDRESS": self.address}
         return HostProgram([*self._places[0].prefix, *command], environment, self._folder)
 
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Let this thread, and those that it begins, be a program on the first host.
+
+        Ray puts handlers of signals of its own in place of those that there were.
+        """
+        import ray
+
+        from drlpp.runtime.hosts.ray_cluster import connect
+
+        network = self._places[0].network
+        with mock.patch.dict(os.environ, ALONE), _inside(network):
+            try:
+                connect(self.address)
+                yield
+            finally:
+                # Before its head ends, or Ray would end this process.
+                ray.shutdown()
+
     def stop(self) -> None:
         """End Ray on all hosts."""
         self._stopped.set()
@@ -137,6 +161,26 @@ class RayHosts:
                     if place.network is not None and place.network.stat().st_ino == network:
                         return host
         return None
+
+
+@contextmanager
+def _inside(network: Path | None) -> Iterator[None]:
+    """Let this thread, and those that it begins, be in a network namespace."""
+    if network is None:
+        yield
+        return
+    with Path("/proc/thread-self/ns/net").open() as ours, network.open() as theirs:
+        _enter(theirs.fileno())
+        try:
+            yield
+        finally:
+            _enter(ours.fileno())
+
+
+def _enter(namespace: int) -> None:
+    # os.setns is new in Python 3.12.
+    if _LIBC.setns(namespace, _NETWORK_NAMESPACE):
+        raise OSError(ctypes.get_errno(), "the network namespace of a host cannot be entered")
 
 
 def workers_by_name() -> list[tuple[int, int]]:

@@ -92,8 +92,13 @@ class LosableHosts:
         kind: makes a host.
 
     Attributes:
+        lost_by: what becomes of a host that is lost.
+        cluster: they are of no Ray cluster.
         hosts: of the last session.
     """
+
+    lost_by = "nothing answers"
+    cluster = None
 
     def __init__(
         self, workers: Sequence[int], kind: Callable[..., WorkerHost] = LosableHost
@@ -111,6 +116,14 @@ class LosableHosts:
             first += count
         self.hosts = tuple(hosts)
         return Hosts(self.hosts)
+
+    def lose(self) -> None:
+        """Lose the last host."""
+        self.hosts[-1].lose()
+
+    def return_(self) -> None:
+        """Let it be there again."""
+        self.hosts[-1].return_()
 
     @contextmanager
     def used(self) -> Iterator[None]:

@@ -6,17 +6,18 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
+from typing import Protocol
 
 from torch import Tensor
 
 from benchmarks.deep_models import decoder, even_stages, spread, topics_text
-from benchmarks.host_loss.losable_hosts import LosableHosts
 from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import RunFailure
 from drlpp.io.documents import Record
 from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -28,17 +29,43 @@ from drlpp.runtime.training.elastic_training import ElasticTraining
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.data import Data
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-HOSTS = (2, 2)
-WORKERS = sum(HOSTS)
+HOSTS = Cluster(
+    hosts=(Host(name="host", count=2, accelerators=2, speed=0.4),),
+    within_host=Link(bandwidth_bytes_per_second=1.25e9),
+    between_hosts=Link(bandwidth_bytes_per_second=1.25e8),
+)
+WORKERS = HOSTS.accelerators
 _LENGTH = 32
 _OPTIMIZER = OptimizerSpec(name="adam", options={"lr": 0.0001})
-_LINK = Link(bandwidth_bytes_per_second=1e9)
 
 Replan = Callable[[], ExecutionPlan | None]
+
+
+class TrialHosts(Protocol):
+    """Two hosts of two workers for the sessions of a trial, the last of which can be lost.
+
+    Attributes:
+        lost_by: what becomes of a host that is lost.
+    """
+
+    lost_by: str
+
+    @property
+    def cluster(self) -> str | None:
+        """Address of the Ray cluster that they are; None for this machine."""
+
+    def used(self) -> AbstractContextManager[None]:
+        """Let a session that begins in the block run its workers here."""
+
+    def lose(self) -> None:
+        """Lose the last host; from any thread."""
+
+    def return_(self) -> None:
+        """Let it be there again, or begin to."""
 
 
 class Trial(Record):
@@ -46,6 +73,7 @@ class Trial(Record):
 
     Attributes:
         policy: of weights, on 1F1B.
+        lost_by: what became of the host.
         parameters: of the model.
         planned_seconds: from the loss until there was a plan for what was left.
         again_seconds: from the loss until minibatches were done again on it.
@@ -57,6 +85,7 @@ class Trial(Record):
     """
 
     policy: str
+    lost_by: str
     parameters: int
     planned_seconds: float
     again_seconds: float
@@ -99,7 +128,7 @@ class Task:
             captured.reference,
             captured.graph,
             even_stages(captured.graph, WORKERS),
-            local_cluster(WORKERS, _LINK),
+            HOSTS,
             method=method,
             optimizer=_OPTIMIZER,
             found_by="even cut",
@@ -112,10 +141,18 @@ class Task:
         return sum(self.captured.state[name].numel() for name in self.captured.trained)
 
     @contextmanager
-    def trainer(self, folder: Path, observer: TrainerCallbacks) -> Iterator[Trainer]:
-        """Lend a trainer on workers of its own."""
+    def trainer(
+        self, folder: Path, observer: TrainerCallbacks, cluster: str | None = None
+    ) -> Iterator[Trainer]:
+        """Lend a trainer on workers of its own, on this machine or on a Ray cluster."""
         with ClusterSession(
-            self.captured, WORKERS, method=self.document.method, optimizer=_OPTIMIZER, device="cpu"
+            self.captured,
+            WORKERS,
+            method=self.document.method,
+            optimizer=_OPTIMIZER,
+            device="cpu",
+            cluster=cluster,
+            hosts=self.document.cluster if cluster else None,
         ) as session:
             data = SamplesInMemory(None, self.data, self.captured.task.batch_size, seed=0)
             yield Trainer(session, data, folder, self.plan, observer)
@@ -132,18 +169,20 @@ class _Clock:
             self.at[what] = time.perf_counter()
 
     def between(self, begin: str, end: str) -> float:
+        if end not in self.at:
+            raise RunFailure(f"training ended before it was {end}; give it more minibatches")
         return self.at[end] - self.at[begin]
 
 
-def run_trial(task: Task, folder: Path, seed: int) -> Trial:
+def run_trial(task: Task, folder: Path, seed: int, hosts: TrialHosts) -> Trial:
     """Lose a host in the middle of a training, get it back, and compare."""
     clock, draw = _Clock(), random.Random(seed)
-    hosts = LosableHosts(HOSTS)
     timers: list[Timer] = []
 
     def on_note(note: str) -> None:
         clock.note("planned", after="lost")
-        clock.note("grown", after="returned")
+        if len(trainer.session.present) == WORKERS:
+            clock.note("grown", after="returned")
 
     def done() -> None:
         clock.note("again", after="planned")
@@ -151,7 +190,7 @@ def run_trial(task: Task, folder: Path, seed: int) -> Trial:
 
     def lose() -> None:
         clock.note("lost")
-        hosts.hosts[-1].lose()
+        hosts.lose()
 
     def after_checkpoint() -> None:
         done()
@@ -161,8 +200,8 @@ def run_trial(task: Task, folder: Path, seed: int) -> Trial:
             timers.append(Timer(draw.random() * segment_seconds(), lose))
             timers[-1].start()
         elif "again" in clock.at and "returned" not in clock.at:
-            hosts.hosts[-1].return_()
             clock.note("returned")
+            hosts.return_()
 
     def segment_seconds() -> float:
         return clock.between("begun", "first checkpoint")
@@ -172,7 +211,7 @@ def run_trial(task: Task, folder: Path, seed: int) -> Trial:
     )
     lost = folder / "lost"
     lost.mkdir()
-    with hosts.used(), task.trainer(lost, observer) as trainer:
+    with hosts.used(), task.trainer(lost, observer, hosts.cluster) as trainer:
         planner = Elastic(1, WORKERS).planner(task.document, task.captured.graph, None)
         training = ElasticTraining(trainer, Elastic(1, WORKERS), planner)
         trainer.replan = _before(after_checkpoint, trainer.replan)
@@ -184,6 +223,7 @@ def run_trial(task: Task, folder: Path, seed: int) -> Trial:
     wanted = _by_hand(task, folder / "by-hand", changes)
     return Trial(
         policy=task.document.method.policy,
+        lost_by=hosts.lost_by,
         parameters=task.parameters,
         planned_seconds=clock.between("lost", "planned"),
         again_seconds=clock.between("lost", "again"),

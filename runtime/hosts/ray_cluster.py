@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray.exceptions import AuthenticationError, GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -33,11 +34,13 @@ from drlpp.runtime.hosts.ray_nodes import (
     kind_of_accelerators,
     matched,
 )
+from drlpp.runtime.ipc.grpc_greeting import greets
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.specs.cluster import Cluster
 
 _POLL_SECONDS = 0.5
 _NODE_SECONDS = 2.0
+_HEAD_SECONDS = 10.0
 _CLIENT = "ray://"
 
 
@@ -60,8 +63,11 @@ def connect(address: str) -> None:
             )
         return
     try:
+        _wait_for_greeting(address)
         # Hosts' processes print nothing that a user should read; errors are ours to say.
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except InvalidInput:
+        raise
     except AuthenticationError:
         raise InvalidInput(f"the Ray cluster {address} refuses this program: {_TOKEN}") from None
     except (ConnectionError, ValueError) as error:
@@ -80,6 +86,21 @@ def connect(address: str) -> None:
             f"{address} needs Ray Client, which is not installed: pip install 'ray[client]', here "
             "and on the cluster's head"
         ) from None
+
+
+def _wait_for_greeting(address: str) -> None:
+    """Wait until a cluster's head speaks with this program; Ray would try for many minutes.
+
+    Raises:
+        ConnectionError: it does not.
+    """
+    head = canonicalize_bootstrap_address_or_die(address.removeprefix(_CLIENT))
+    name, _, port = head.removeprefix(_CLIENT).rpartition(":")
+    give_up = time.monotonic() + _HEAD_SECONDS
+    while not greets(name, int(port), _NODE_SECONDS):
+        if time.monotonic() > give_up:
+            raise ConnectionError(f"no word from {head}")
+        time.sleep(_POLL_SECONDS)
 
 
 _TOKEN = (

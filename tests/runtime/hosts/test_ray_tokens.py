@@ -1,12 +1,16 @@
 """Who may use a Ray cluster, and what those are told who may not."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from benchmarks.emulated_cluster.job import free_port
 from drlpp.runtime.hosts import session_hosts
+from tests.support.programs.certificates import certified
 from tests.support.programs.ray_clusters import RayCluster, ray_cluster
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -24,9 +28,11 @@ run_program(program, "program.py")
 """
 
 
-def run(cluster: RayCluster, environment: Mapping[str, str]) -> tuple[int, str, str]:
+def run(
+    cluster: RayCluster, environment: Mapping[str, str], address: str = ""
+) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, cluster.address],
+        [sys.executable, "-c", PROGRAM, address or cluster.address],
         env={**cluster.environment, **environment},
         capture_output=True,
         text=True,
@@ -53,6 +59,43 @@ def test_only_programs_with_the_token_get_in() -> None:
             assert cluster.address in line
             assert "RAY_AUTH_TOKEN" in line
             assert TOKEN not in err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_an_encrypted_cluster_takes_programs_with_its_certificate(tmp_path: Path) -> None:
+    """And says within seconds that it takes no others, which Ray would let try for minutes."""
+    port = free_port()
+    options = {0: ["--ray-client-server-port", str(port)]}
+    with ray_cluster((1, 1), options=options, encrypted=True) as cluster:
+        client = f"ray://{cluster.addresses[0]}:{port}"
+        for address in (cluster.address, client):
+            code, out, err = run(cluster, {}, address)
+            assert (code, out) == (0, "2\n"), err
+        others = certified(tmp_path, cluster.addresses)
+        mixed = {name: others[name] for name in ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY")}
+        for address, other in (
+            (cluster.address, {"RAY_USE_TLS": "0"}),
+            (cluster.address, others),
+            (cluster.address, mixed),
+            (client, {"RAY_USE_TLS": "0"}),
+        ):
+            code, out, err = run(cluster, other, address)
+            assert (code, out) == (2, ""), err
+            (line,) = [line for line in err.splitlines() if line.startswith("program.py: error")]
+            assert address in line
+            assert "RAY_TLS_CA_CERT" in line
+
+
+def test_an_address_where_nobody_speaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from drlpp.runtime import ClusterSession
+    from drlpp.runtime.hosts import ray_cluster as joining
+
+    monkeypatch.setattr(joining, "_HEAD_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ValueError, match=rf"the Ray cluster {address} cannot be reached"):
+            ClusterSession("tests.support.models.small:forked", 1, cluster=address)
 
 
 def test_a_cluster_without_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from benchmarks.emulated_cluster.ray_hosts import ALONE
 from benchmarks.processes import children_of, process_of
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.hosts.ray_start import RayNodeProcess
+from tests.support.programs.certificates import certified
 
 START_SECONDS = 120.0
 PATIENT = TimeLimits(host_silence_seconds=40, lease_seconds=60, gathering_seconds=60)
@@ -30,6 +31,7 @@ class RayCluster:
         cpus: of every node.
         environment: of every node, besides this process's.
         options: of every node.
+        encrypted: by TLS, with a certificate of the nodes' addresses.
     """
 
     def __init__(
@@ -37,6 +39,8 @@ class RayCluster:
         cpus: Sequence[int],
         environment: Mapping[str, str] | None = None,
         options: Mapping[int, Sequence[str]] | None = None,
+        *,
+        encrypted: bool = False,
     ) -> None:
         self.name = new_name()
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
@@ -53,6 +57,8 @@ class RayCluster:
         self._cpus = list(cpus)
         self._port = free_port()
         self.nodes: list[RayNodeProcess] = []
+        if encrypted:
+            self.environment |= certified(self.folder, self.addresses)
 
     @property
     def addresses(self) -> list[str]:
@@ -125,11 +131,13 @@ def ray_cluster(
     cpus: Sequence[int] = (2, 2),
     environment: Mapping[str, str] | None = None,
     options: Mapping[int, Sequence[str]] | None = None,
+    *,
+    encrypted: bool = False,
 ) -> Iterator[RayCluster]:
     """Lend a cluster; this process leaves it at the end, if it has joined."""
     import ray
 
-    cluster = RayCluster(cpus, environment, options)
+    cluster = RayCluster(cpus, environment, options, encrypted=encrypted)
     before = {name: os.environ.get(name) for name in ALONE}
     os.environ.update(ALONE)
     try:
