@@ -129,7 +129,8 @@ def test_what_was_measured_last_counts_and_the_first_needs_no_draws(
     assert drawn[2:] == [(3, True)]
     best = env.memory.best()
     assert best is not None
-    assert text is not None and text.startswith(f"{best[0].configuration} with {best[0].method}")
+    assert text is not None
+    assert text.startswith(f"{best[0].configuration} with {best[0].method}")
 
 
 def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path) -> None:

@@ -90,9 +90,7 @@ def test_a_profile_alone_is_enough_to_keep_blocks_whole(shell: Shell, tmp_path: 
     assert re.search(r"cut between \d+ blocks: .* so whole blocks cost \+?-?\d", out), out
 
 
-def test_a_search_is_compared_with_a_search_between_operators(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_a_search_is_compared_with_a_search_between_operators(shell: Shell, tmp_path: Path) -> None:
     graph = capture(ModelReference.named(MODEL)).graph
     costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
     arguments = ("plan", "--profile", costs, "--accelerators", 3, "--bandwidth", 1e9)

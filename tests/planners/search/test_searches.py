@@ -81,7 +81,8 @@ def test_equal_seeds_give_equal_runs_and_others_do_not(run: Run) -> None:
 @RUNS
 def test_evaluations_are_counted_and_the_given_objective_is_minimised(run: Run) -> None:
     problem = chain_problem([1.0] * 30, local_cluster(3, Link(bandwidth_bytes_per_second=1.0)))
-    # With this seed evolution comes by as many as it may evaluate; with most it asks again too often.
+    # With this seed evolution comes by as many as it may evaluate; with most it asks for known ones
+    # too often.
     problem = replace(problem, seed=6)
     asked: list[Placement] = []
 
