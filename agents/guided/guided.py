@@ -164,7 +164,7 @@ class GuidedDRLPP(DRLPP):
         return self._recalibration
 
     def sureness_text(self) -> str | None:
-        """Say how sure the search is of the fastest that was measured, in a line, if there is one."""
+        """Say how sure the search is of the fastest that was measured; None if nothing was."""
         search = self._recalibration
         if search is None or not (best := search.best(1)):
             return None

@@ -195,7 +195,8 @@ class Costs:
             chain(
                 *self.seconds,
                 (seconds for hops in ways for _, seconds in hops),
-                (way.latency_seconds for way in (*self.paths, *rings)),
+                (path.latency_seconds for path in self.paths),
+                (ring.latency_seconds for ring in rings),
                 (self.squared_norm_seconds,),
             )
         )
