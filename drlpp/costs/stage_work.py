@@ -13,6 +13,12 @@ Array = NDArray[numpy.float64]
 Indices = NDArray[numpy.int_]
 
 
+def sums_of(stage_of: Indices, values: Array, stages: int) -> Array:
+    """Add up values by the stage that each belongs to."""
+    found: Array = numpy.bincount(stage_of, values, stages).astype(numpy.float64, copy=False)
+    return found
+
+
 def _nothing() -> Array:
     return numpy.zeros(())
 

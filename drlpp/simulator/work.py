@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy
 
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_work import Array, StageWork, sums_of
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import BUCKET_BYTES, Payload
@@ -169,8 +169,7 @@ class PlacedWork:
         of_operators = numpy.array(stage_of)
 
         def total(values: Array) -> Array:
-            found: Array = numpy.bincount(of_operators, values, stages)
-            return found
+            return sums_of(of_operators, values, stages)
 
         incoming, outgoing = [0.0] * stages, [0.0] * stages
         message_bytes: dict[MessageKind, float] = {}
@@ -216,7 +215,7 @@ class PlacedWork:
             update_seconds=memory.update_seconds,
             own_update_seconds=numpy.maximum(own_update_seconds, 0.0),
             half_done_bytes=total(workload.half_done_bytes),
-            weighted=total(workload.parameter_bytes > 0),
+            weighted=total((workload.parameter_bytes > 0).astype(numpy.float64)),
             memory=memory,
             message_bytes=message_bytes,
             ties=ties,

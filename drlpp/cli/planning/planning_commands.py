@@ -376,7 +376,7 @@ def plan_placement(
         of_operators = cutting.expanded(chosen, run)
         if proposal is not None:
 
-            def planned(whole: PlanningProblem) -> Proposal:
+            def planned_alike(whole: PlanningProblem) -> Proposal:
                 if space is not None:
                     return best_searched(whole, space).choice.best
                 if method == BEST:
@@ -384,7 +384,7 @@ def plan_placement(
                 return played(plan(method, whole), run, deepen=automatic)
 
             with said_if_long("planning with cuts between operators"):
-                cut_costs = cutting.costs(proposal, planned, run)
+                cut_costs = cutting.costs(proposal, planned_alike, run)
     layouts = compared_layouts(compare, given, of_operators, run, deepen=automatic)
     if automatic and proposal is not None:
         run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})

@@ -6,7 +6,7 @@ since a search asks thousands of times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from drlpp.costs.analytic_model import group_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.message_load import MessageLoad
 from drlpp.costs.stage_cost import Groups, StageSeconds
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_work import Array, StageWork, sums_of
 from drlpp.costs.tied_sums import TiedSums
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
@@ -95,8 +95,7 @@ class AnalyticObjective:
         incoming, outgoing, bytes_, talks = self._tensors.crossing(stage_of, len(stages))
 
         def total(values: Array) -> Array:
-            found: Array = numpy.bincount(stage_of[:-1], values, len(stages))
-            return found
+            return sums_of(stage_of[:-1], values, len(stages))
 
         work = problem.workload.work_of(
             total,
@@ -104,7 +103,8 @@ class AnalyticObjective:
             outgoing_bytes=outgoing,
             last=numpy.arange(len(stages)) == len(stages) - 1,
         )
-        together, linked, copies = work, talks, ()
+        together, linked = work, talks
+        copies: Sequence[tuple[tuple[int, ...], float]] = ()
         if problem.workload.ties:
             tied = TiedSums.of(
                 problem.workload, work, stage_of.tolist(), [len(s.accelerators) for s in stages]
@@ -206,17 +206,17 @@ class _Tensors:
         senders = sources[tensors]
         there, back = senders * stages + targets, targets * stages + senders
         forward, backward = self.forward_bytes[tensors], self.backward_bytes[tensors]
-        between = numpy.bincount(there, forward, stages * stages)
-        between += numpy.bincount(back, backward, stages * stages)
+        between = sums_of(there, forward, stages * stages)
+        between += sums_of(back, backward, stages * stages)
         talks = numpy.zeros(stages * stages, dtype=bool)
         talks[there] = talks[back] = True
         once = present.any(axis=1)
         sent, returned = (
-            numpy.bincount(sources[once], bytes_[once], stages)
+            sums_of(sources[once], bytes_[once], stages)
             for bytes_ in (self.forward_bytes, self.backward_bytes)
         )
-        incoming = numpy.bincount(targets, forward, stages) + returned
-        outgoing = numpy.bincount(targets, backward, stages) + sent
+        incoming = sums_of(targets, forward, stages) + returned
+        outgoing = sums_of(targets, backward, stages) + sent
         shape = (stages, stages)
         return incoming, outgoing, between.reshape(shape), talks.reshape(shape)
 
