@@ -2,7 +2,16 @@
 
 import typer
 
-from benchmarks.speed import agent, capture, deployment, large, planners, profile, simulator
+from benchmarks.speed import (
+    agent,
+    capture,
+    deployment,
+    large,
+    planners,
+    profile,
+    searching,
+    simulator,
+)
 from drlpp.cli.command_line import run_program
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
@@ -11,6 +20,7 @@ app.command("large")(large.main)
 app.command("profile")(profile.main)
 app.command("planners")(planners.main)
 app.command("simulator")(simulator.main)
+app.command("search")(searching.main)
 app.command("agent")(agent.main)
 app.command("deployment")(deployment.main)
 
