@@ -16,12 +16,19 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from benchmarks.emulated_cluster import LEAST_SPEED, EmulatedCluster, ended_by_signals
-from benchmarks.in_flight.program import METHOD, STAGES, DepthSamples, Settings, even_placement
+from benchmarks.in_flight.program import (
+    METHOD,
+    STAGES,
+    DepthSamples,
+    Settings,
+    TurnSettings,
+    even_placement,
+)
 from benchmarks.in_flight.report import Row, as_plain, table_of
 from benchmarks.in_flight.simulated import BITS_PER_SECOND, MOST_PER_LINK
 from benchmarks.machine import this_machine
@@ -31,7 +38,7 @@ from benchmarks.report import markdown, terminal, write_between
 from drlpp.cli.command_line import build_console
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.io.documents import read_document
+from drlpp.io.documents import Document, read_document
 from drlpp.simulator import simulate_depths
 from drlpp.specs.cluster import Cluster, Host, Link
 
@@ -40,16 +47,18 @@ END = "<!-- end of in-flight depth on links -->"
 
 _MODEL = "convolutions"
 _RATES = ",".join(f"{bits / 1e6:g}" for bits in BITS_PER_SECOND)
+RatesOption = Annotated[
+    str, typer.Option(help="Of the links between hosts, in Mbit/s, with commas.")
+]
+SpeedOption = Annotated[
+    float, typer.Option(min=LEAST_SPEED, max=1, help="Of an accelerator, in cores.")
+]
 _WITHIN_HOST = Link(bandwidth_bytes_per_second=1.25e9)
 
 
 def main(
-    rates: Annotated[
-        str, typer.Option(help="Of the links between hosts, in Mbit/s, with commas.")
-    ] = _RATES,
-    speed: Annotated[
-        float, typer.Option(min=LEAST_SPEED, max=1, help="Of an accelerator, in cores.")
-    ] = 0.2,
+    rates: RatesOption = _RATES,
+    speed: SpeedOption = 0.2,
     repetitions: Annotated[int, typer.Option(min=1, help="Of every depth, in turns.")] = 3,
     minibatches: Annotated[int, typer.Option(min=1, help="Of a measurement.")] = 12,
     short: Annotated[
@@ -115,16 +124,36 @@ def measure(cluster: Cluster, settings: Settings) -> Row:
         InvalidCluster: this machine has not the cores.
         RunFailure: the kernel refuses, or the measurements fail.
     """
+    samples = samples_on(cluster, "benchmarks.in_flight.program", settings, DepthSamples)
+    return row_of(cluster, samples)
+
+
+_Samples = TypeVar("_Samples", bound=Document)
+
+
+def samples_on(
+    cluster: Cluster,
+    program: str,
+    settings: TurnSettings,
+    kind: type[_Samples],
+    *,
+    quotas: bool = True,
+) -> _Samples:
+    """Emulate a cluster, run a program on it, and return what it writes; progress goes to stderr.
+
+    Raises:
+        InvalidCluster: this machine has not the cores.
+        RunFailure: the kernel refuses, or the program fails.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
-        EmulatedCluster(cluster) as emulated,
+        EmulatedCluster(cluster, quotas=quotas) as emulated,
     ):
         _tell(f"{emulated.description}\n")
         path = Path(folder) / "samples.json"
-        program = [sys.executable, "-m", "benchmarks.in_flight.program"]
-        emulated.run([*program, settings.model_dump_json(), str(path)], on_output=_tell)
-        samples = read_document(path, DepthSamples)
-    return row_of(cluster, samples)
+        command = [sys.executable, "-m", program, settings.model_dump_json(), str(path)]
+        emulated.run(command, on_output=_tell)
+        return read_document(path, kind)
 
 
 def row_of(cluster: Cluster, samples: DepthSamples) -> Row:

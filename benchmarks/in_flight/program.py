@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from benchmarks.models import placement_of
 from drlpp.cli.command_line import run_program
@@ -22,7 +23,8 @@ from drlpp.io.documents import Document, Record, write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.trust import trusting
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
@@ -35,23 +37,31 @@ BLOCKS = (2, 2, 2, 2)
 METHOD = Method(policy="pipeoptim")
 
 # The default rate is too large for weights that are ten updates old.
-_OPTIMIZER = OptimizerSpec(name="sgd", options={"lr": 1e-4, "momentum": 0.9})
+OPTIMIZER = OptimizerSpec(name="sgd", options={"lr": 1e-4, "momentum": 0.9})
 
 
-class Settings(Record):
-    """What is measured.
+class TurnSettings(Record):
+    """What is measured in turns.
 
     Attributes:
-        model: one of :mod:`benchmarks.models`.
+        model: by name.
         minibatches: of a measurement, in addition to those that warm up.
-        repetitions: of every depth, taken in turns.
-        most_per_link: minibatches in flight beyond NOAM, for each link, of the deepest.
-        profile_repeats: timed passes of the profile.
+        repetitions: of everything, taken in turns.
     """
 
     model: ModelReference
     minibatches: int
     repetitions: int
+
+
+class Settings(TurnSettings):
+    """The same, of depths.
+
+    Attributes:
+        most_per_link: minibatches in flight beyond NOAM, for each link, of the deepest.
+        profile_repeats: timed passes of the profile.
+    """
+
     most_per_link: int
     profile_repeats: int
 
@@ -90,60 +100,85 @@ def take(settings: Settings) -> DepthSamples:
         settings.model,
         STAGES,
         method=METHOD,
-        optimizer=_OPTIMIZER,
+        optimizer=OPTIMIZER,
         device="cpu",
         cluster="auto",
     ) as session:
         profile, _ = session.profile(settings.profile_repeats)
         placement = even_placement(profile)
         print("profiled", flush=True)
-        turns: list[tuple[float, ...]] = []
-        messages: list[LinkUsage] = []
-        for repetition, order in enumerate(orders(settings.repetitions, settings.most_per_link)):
-            seconds = {}
-            for per_link in order:
-                found = _measure(session, placement, per_link, settings.minibatches)
-                seconds[per_link] = found.seconds_per_minibatch
-                messages += found.links
-            turns.append(tuple(seconds[per_link] for per_link in sorted(seconds)))
-            print(
-                f"turn {repetition + 1} of {settings.repetitions}: "
-                + ", ".join(map(seconds_text, turns[-1])),
-                flush=True,
-            )
+        depths = range(settings.most_per_link + 1)
+        turns = in_turns(
+            session,
+            [
+                Candidate(placement, METHOD.model_copy(update={"in_flight_per_link": per_link}))
+                for per_link in depths
+            ],
+            [f"{per_link} more in flight for each link" for per_link in depths],
+            settings,
+        )
+    messages = [link for turn in turns for found in turn for link in found.links]
     return DepthSamples(
         profile=profile,
         message_bytes=max(message.bytes_ for message in messages),
         message_seconds=statistics.median(message.seconds for message in messages),
-        turns=tuple(turns),
+        turns=seconds_of(turns),
     )
 
 
-def orders(repetitions: int, most_per_link: int) -> Iterator[list[int]]:
-    """Yield the depths of every repetition, there and back: the machine's drift hits all alike."""
-    there = list(range(most_per_link + 1))
+def in_turns(
+    session: ClusterSession,
+    candidates: Sequence[Candidate],
+    names: Sequence[str],
+    settings: TurnSettings,
+) -> list[tuple[Measurement, ...]]:
+    """Measure candidates in turns, equal ones once in each, and print what every turn came to.
+
+    Raises:
+        RunFailure: the workers fail.
+    """
+    named = dict(zip(candidates, names, strict=True))
+    distinct = list(named)
+    turns = []
+    for repetition, order in enumerate(orders(settings.repetitions, len(distinct) - 1)):
+        found = {}
+        for candidate in (distinct[number] for number in order):
+            outcome = session.measure(candidate, settings.minibatches)
+            if isinstance(outcome, FailedMeasurement):
+                raise RunFailure(f"{named[candidate]}: {outcome.reason}")
+            found[candidate] = outcome
+        turns.append(tuple(found[candidate] for candidate in candidates))
+        print(
+            f"turn {repetition + 1} of {settings.repetitions}: "
+            + ", ".join(map(seconds_text, seconds_of(turns)[-1])),
+            flush=True,
+        )
+    return turns
+
+
+def seconds_of(turns: Sequence[Sequence[Measurement]]) -> tuple[tuple[float, ...], ...]:
+    """Return the seconds per minibatch of every turn."""
+    return tuple(tuple(found.seconds_per_minibatch for found in turn) for turn in turns)
+
+
+def orders(repetitions: int, last: int) -> Iterator[list[int]]:
+    """Yield the numbers of every repetition, there and back: the machine's drift hits all alike."""
+    there = list(range(last + 1))
     for repetition in range(repetitions):
         yield there if repetition % 2 == 0 else there[::-1]
 
 
-def _measure(
-    session: ClusterSession, placement: Placement, per_link: int, minibatches: int
-) -> Measurement:
-    method = METHOD.model_copy(update={"in_flight_per_link": per_link})
-    outcome = session.measure(placement, minibatches, method)
-    if isinstance(outcome, FailedMeasurement):
-        raise RunFailure(f"{per_link} more in flight for each link: {outcome.reason}")
-    return outcome
+_Settings = TypeVar("_Settings", bound=TurnSettings)
 
 
-def main() -> None:
-    """Run with the settings of the command line."""
+def run(settings_of: type[_Settings], take: Callable[[_Settings], Document]) -> None:
+    """Run with the settings of the command line, and write what was taken into its file."""
     given, path = sys.argv[1:]
-    settings = Settings.model_validate_json(given)
+    settings = settings_of.model_validate_json(given)
     # The study names its model in the command that starts this.
     model = trusting(settings.model, {settings.model.name.partition(".")[0]})
     write_document(Path(path), take(settings.model_copy(update={"model": model})))
 
 
 if __name__ == "__main__":
-    run_program(main, "benchmarks.in_flight.program")
+    run_program(partial(run, Settings, take), "benchmarks.in_flight.program")

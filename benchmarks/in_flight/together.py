@@ -12,25 +12,21 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from pandas import DataFrame
 
-from benchmarks.emulated_cluster import LEAST_SPEED, EmulatedCluster, ended_by_signals
-from benchmarks.in_flight.links import cluster_of, rates_of
+from benchmarks.emulated_cluster import ended_by_signals
+from benchmarks.in_flight.links import RatesOption, SpeedOption, cluster_of, rates_of, samples_on
 from benchmarks.in_flight.simulated import speed_text
 from benchmarks.in_flight.together_program import CandidateSamples, SearchSettings
 from benchmarks.machine import this_machine
 from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.cli.command_line import build_console
-from drlpp.io.documents import read_document
 from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.specs.cluster import Cluster
@@ -76,12 +72,8 @@ class Row:
 
 def main(
     models: Annotated[str, typer.Option(help="Which, with commas.")] = _MODELS,
-    rates: Annotated[
-        str, typer.Option(help="Of the links between hosts, in Mbit/s, with commas.")
-    ] = "100,300,1000",
-    speed: Annotated[
-        float, typer.Option(min=LEAST_SPEED, max=1, help="Of an accelerator, in cores.")
-    ] = 0.3,
+    rates: RatesOption = "100,300,1000",
+    speed: SpeedOption = 0.3,
     repetitions: Annotated[int, typer.Option(min=1, help="Of everything found, in turns.")] = 3,
     minibatches: Annotated[int, typer.Option(min=1, help="Of a measurement.")] = 30,
     short: Annotated[
@@ -132,14 +124,8 @@ def measure(cluster: Cluster, settings: SearchSettings) -> Row:
         RunFailure: the kernel refuses, or the measurements fail.
     """
     assert cluster.between_hosts is not None
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        EmulatedCluster(cluster, quotas=False) as emulated,
-    ):
-        path = Path(folder) / "samples.json"
-        program = [sys.executable, "-m", "benchmarks.in_flight.together_program"]
-        emulated.run([*program, settings.model_dump_json(), str(path)], on_output=_tell)
-        samples = read_document(path, CandidateSamples)
+    program = "benchmarks.in_flight.together_program"
+    samples = samples_on(cluster, program, settings, CandidateSamples, quotas=False)
     return Row(
         model=settings.model.name.rpartition(":")[2],
         bits_per_second=8 * cluster.between_hosts.bandwidth_bytes_per_second,
@@ -191,7 +177,3 @@ def summary(rows: Sequence[Row]) -> str:
             f"{statistics.median(simulated):.0%}, {min(simulated):.0%} to {max(simulated):.0%})"
         )
     return f"Searching together saves {'; '.join(parts)}."
-
-
-def _tell(text: str) -> None:
-    print(text, end="", file=sys.stderr, flush=True)
