@@ -37,7 +37,7 @@ class Costs:
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
         rings: for every stage the way of each bucket's all-reduce.
         tied_rings: of the all-reduce among the replicas of a stage for a tie, by both.
-        squared_norm_seconds: of the all-reduce of one number among all workers.
+        norm_ring: of the all-reduce of one number among all workers, which holds no ports.
         message_bytes: of a message of each route.
         paths: of each route.
         ports: how many the paths pass through.
@@ -49,7 +49,7 @@ class Costs:
     ready_seconds: tuple[tuple[float, ...], ...]
     rings: tuple[tuple[Ring, ...], ...]
     tied_rings: dict[tuple[int, int], Ring]
-    squared_norm_seconds: float
+    norm_ring: Ring
     message_bytes: tuple[float, ...]
     paths: tuple[Path, ...]
     ports: int
@@ -150,10 +150,10 @@ class Costs:
         )
         uses.update(port for stage, _ in tied for port in ways[stage].ports)
         alone = [all(uses[port] == 1 for port in way.ports) for way in ways]
-        norm = Ring((), 0.0)
+        norm_ring = Ring((), 0.0)
         if any(summed.stage < 0 for summed in program.all_reduces):
             everyone = [numbers[accelerator] for accelerator in sorted(accelerators)]
-            norm = network.ring(everyone).carrying(_SQUARED_NORM_BYTES, alone=True)
+            norm_ring = network.ring(everyone).carrying(_SQUARED_NORM_BYTES, alone=True)
         found = cls(
             seconds=tuple(seconds),
             prediction_seconds=tuple(predicting),
@@ -166,7 +166,7 @@ class Costs:
                 key: ways[key[0]].carrying(bytes_, alone=alone[key[0]])
                 for key, bytes_ in tied.items()
             },
-            squared_norm_seconds=norm.latency_seconds,
+            norm_ring=norm_ring,
             message_bytes=message_bytes,
             paths=paths,
             ports=network.ports,
@@ -180,7 +180,7 @@ class Costs:
             return (self.tied_rings[summed.stage, summed.tie],)
         if summed.stage >= 0:
             return self.rings[summed.stage]
-        return (Ring((), self.squared_norm_seconds),)
+        return (self.norm_ring,)
 
     def _rounded(self) -> Costs:
         """Return them as multiples of a power of two, of which sums are exact in any order.
@@ -189,7 +189,7 @@ class Costs:
         it; with sums that are off in the last digit, now one message would come first and now the
         other.
         """
-        rings = [*chain(*self.rings), *self.tied_rings.values()]
+        rings = [*chain(*self.rings), *self.tied_rings.values(), self.norm_ring]
         ways = [*(path.hops for path in self.paths), *(hops for r in rings for hops in r.links)]
         largest = max(
             chain(
@@ -197,32 +197,33 @@ class Costs:
                 (seconds for hops in ways for _, seconds in hops),
                 (path.latency_seconds for path in self.paths),
                 (ring.latency_seconds for ring in rings),
-                (self.squared_norm_seconds,),
             )
         )
         if not 0 < largest < math.inf:
             return self
         tick = 2.0 ** (math.frexp(largest)[1] - _DIGITS)
 
-        def rounded(values: Iterable[float]) -> tuple[float, ...]:
-            return tuple([round(value / tick) * tick for value in values])
+        def rounded(seconds: float) -> float:
+            return round(seconds / tick) * tick
+
+        def each_rounded(seconds: Iterable[float]) -> tuple[float, ...]:
+            return tuple(map(rounded, seconds))
 
         def hops_of(way: Sequence[Hop]) -> tuple[Hop, ...]:
-            return tuple([(port, round(seconds / tick) * tick) for port, seconds in way])
+            return tuple([(port, rounded(seconds)) for port, seconds in way])
 
         def ring_of(ring: Ring) -> Ring:
-            (latency,) = rounded((ring.latency_seconds,))
-            return Ring(tuple(map(hops_of, ring.links)), latency)
+            return Ring(tuple(map(hops_of, ring.links)), rounded(ring.latency_seconds))
 
         return replace(
             self,
-            seconds=tuple(map(rounded, self.seconds)),
-            ready_seconds=tuple(map(rounded, self.ready_seconds)),
+            seconds=tuple(map(each_rounded, self.seconds)),
+            ready_seconds=tuple(map(each_rounded, self.ready_seconds)),
             rings=tuple(tuple(map(ring_of, of_stage)) for of_stage in self.rings),
             tied_rings={key: ring_of(ring) for key, ring in self.tied_rings.items()},
-            squared_norm_seconds=rounded((self.squared_norm_seconds,))[0],
+            norm_ring=ring_of(self.norm_ring),
             paths=tuple(
-                Path(path.receiver, hops_of(path.hops), *rounded((path.latency_seconds,)))
+                Path(path.receiver, hops_of(path.hops), rounded(path.latency_seconds))
                 for path in self.paths
             ),
         )

@@ -80,18 +80,7 @@ class Network:
 
     def path(self, route: Route, bytes_: float) -> Path:
         """Return the way of a message of ``bytes_`` on this route."""
-        sender, receiver = self.accelerators[route.sender], self.accelerators[route.receiver]
-        hops = self.hops(route.sender, route.receiver, bytes_)
-        return Path(route.receiver, hops, self.cluster.link(sender, receiver).latency_seconds)
-
-    def hops(self, worker: int, other: int, bytes_: float) -> tuple[Hop, ...]:
-        """Return what ``bytes_`` from one worker to another, by their indices, pass through."""
-        sender, receiver = self.accelerators[worker], self.accelerators[other]
-        seconds = bytes_ / self.cluster.link(sender, receiver).bandwidth_bytes_per_second
-        out, into = (2 * worker, seconds), (2 * other + 1, seconds)
-        level = self.cluster.level(sender, receiver)
-        between = self._between(sender, receiver, level, bytes_) if level else ()
-        return (out, *between, into)
+        return Path(route.receiver, *self._way(route.sender, route.receiver, bytes_))
 
     def ring(self, workers: Sequence[int]) -> Ring:
         """Return the way of an all-reduce of a byte among workers, by their indices.
@@ -101,14 +90,20 @@ class Network:
         replicas = len(workers)
         if replicas == 1:
             return Ring((), 0.0)
-        pairs = list(pairwise((*workers, workers[0])))
-        latency = max(
-            self.cluster.link(self.accelerators[one], self.accelerators[other]).latency_seconds
-            for one, other in pairs
-        )
         part = 2 * (replicas - 1) / replicas
-        links = tuple(self.hops(one, other, part) for one, other in pairs)
-        return Ring(links, 2 * (replicas - 1) * latency)
+        ways = [self._way(one, other, part) for one, other in pairwise((*workers, workers[0]))]
+        latency = max(latency for _, latency in ways)
+        return Ring(tuple(hops for hops, _ in ways), 2 * (replicas - 1) * latency)
+
+    def _way(self, worker: int, other: int, bytes_: float) -> tuple[tuple[Hop, ...], float]:
+        """Return what ``bytes_`` from one worker to another pass through, and the latency."""
+        sender, receiver = self.accelerators[worker], self.accelerators[other]
+        link = self.cluster.link(sender, receiver)
+        seconds = bytes_ / link.bandwidth_bytes_per_second
+        out, into = (2 * worker, seconds), (2 * other + 1, seconds)
+        level = self.cluster.level(sender, receiver)
+        between = self._between(sender, receiver, level, bytes_) if level else ()
+        return (out, *between, into), link.latency_seconds
 
     def _between(self, sender: int, receiver: int, level: int, bytes_: float) -> tuple[Hop, ...]:
         cluster = self.cluster

@@ -69,25 +69,24 @@ class Sums:
 
     def release(self, number: int, worker: int, begin: float) -> Next:
         """Begin a worker's last backward, after which it contributes nothing more."""
-        found = self._sums[number]
-        for bucket, seconds in enumerate(self._bucket_seconds[worker]):
-            found.ready[bucket] = max(found.ready[bucket], begin + seconds)
-            found.missing[bucket] -= 1
-        return self._next(number)
+        return self._give(number, [begin + seconds for seconds in self._bucket_seconds[worker]])
 
     def release_bucket(self, number: int, bucket: int, now: float) -> Next:
         """Count one bucket of a worker as ready."""
-        found = self._sums[number]
-        found.ready[bucket] = max(found.ready[bucket], now)
-        found.missing[bucket] -= 1
-        return self._next(number)
+        return self._give(number, [now], bucket)
 
     def join(self, number: int, now: float) -> Next:
         """Count everything of a worker as ready."""
+        return self._give(number, [now] * len(self._sums[number].ready))
+
+    def _give(self, number: int, moments: Sequence[float], first: int = 0) -> Next:
+        """Count a worker's buckets, from the first of these on, as ready at those moments."""
         found = self._sums[number]
-        for bucket, ready in enumerate(found.ready):
-            found.ready[bucket] = max(ready, now)
-            found.missing[bucket] -= 1
+        ready, missing = found.ready, found.missing
+        for bucket, moment in enumerate(moments, first):
+            if moment > ready[bucket]:
+                ready[bucket] = moment
+            missing[bucket] -= 1
         return self._next(number)
 
     def wait(self, number: int, worker: int) -> None:
