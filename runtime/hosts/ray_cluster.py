@@ -41,6 +41,8 @@ from drlpp.specs.cluster import Cluster
 _POLL_SECONDS = 0.5
 _NODE_SECONDS = 2.0
 _HEAD_SECONDS = 10.0
+_CLIENT_SECONDS = 30.0
+"""Ray Client's server begins only after its head has; on a busy machine ten seconds later."""
 _CLIENT = "ray://"
 
 
@@ -76,9 +78,7 @@ def connect(address: str) -> None:
                 "no Ray cluster runs on this machine; start one (`ray start --head`), or name "
                 "the address of another's head"
             ) from None
-        raise InvalidInput(
-            f"the Ray cluster {address} cannot be reached, or refuses this program; {_TOKEN}"
-        ) from None
+        raise _unreachable(address, reason_of(error)) from None
     except RuntimeError as error:
         raise InvalidInput(f"the Ray cluster {address} cannot be used: {error}") from None
     except ImportError:
@@ -92,15 +92,22 @@ def _wait_for_greeting(address: str) -> None:
     """Wait until a cluster's head speaks with this program; Ray would try for many minutes.
 
     Raises:
-        ConnectionError: it does not.
+        InvalidInput: it does not.
     """
     head = canonicalize_bootstrap_address_or_die(address.removeprefix(_CLIENT))
     name, _, port = head.removeprefix(_CLIENT).rpartition(":")
-    give_up = time.monotonic() + _HEAD_SECONDS
+    patience = _CLIENT_SECONDS if address.startswith(_CLIENT) else _HEAD_SECONDS
+    give_up = time.monotonic() + patience
     while not greets(name, int(port), _NODE_SECONDS):
         if time.monotonic() > give_up:
-            raise ConnectionError(f"no word from {head}")
+            raise _unreachable(address, f"no word from {name}:{port} in {patience:.0f} s")
         time.sleep(_POLL_SECONDS)
+
+
+def _unreachable(address: str, reason: str) -> InvalidInput:
+    return InvalidInput(
+        f"the Ray cluster {address} cannot be reached, or refuses this program ({reason}); {_TOKEN}"
+    )
 
 
 _TOKEN = (

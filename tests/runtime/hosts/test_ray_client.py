@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from benchmarks.emulated_cluster.job import free_port
-from tests.support.programs.ray_clusters import ray_cluster
+from tests.support.programs.ray_clusters import client_address, ray_cluster
 
 PROGRAM = """
 import sys
@@ -46,7 +46,7 @@ def test_a_program_outside_of_the_cluster_trains_to_the_references_weights() -> 
     options = {0: ["--ray-client-server-port", str(port)]}
     with ray_cluster((2, 2), options=options) as cluster:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, f"ray://{cluster.addresses[0]}:{port}"],
+            [sys.executable, "-c", PROGRAM, client_address(cluster, port)],
             env=cluster.environment,
             capture_output=True,
             text=True,

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.emulated_cluster.job import free_port
 from drlpp.runtime.hosts import session_hosts
 from tests.support.programs.certificates import certified
-from tests.support.programs.ray_clusters import RayCluster, ray_cluster
+from tests.support.programs.ray_clusters import RayCluster, client_address, ray_cluster
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 PROGRAM = """
@@ -68,7 +68,7 @@ def test_an_encrypted_cluster_takes_programs_with_its_certificate(tmp_path: Path
     port = free_port()
     options = {0: ["--ray-client-server-port", str(port)]}
     with ray_cluster((1, 1), options=options, encrypted=True) as cluster:
-        client = f"ray://{cluster.addresses[0]}:{port}"
+        client = client_address(cluster, port)
         for address in (cluster.address, client):
             code, out, err = run(cluster, {}, address)
             assert (code, out) == (0, "2\n"), err
@@ -94,7 +94,7 @@ def test_an_address_where_nobody_speaks_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(joining, "_HEAD_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ValueError, match=rf"the Ray cluster {address} cannot be reached"):
+        with pytest.raises(ValueError, match=rf"the Ray cluster {address} cannot.*no word"):
             ClusterSession("tests.support.models.small:forked", 1, cluster=address)
 
 

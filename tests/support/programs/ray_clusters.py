@@ -6,7 +6,9 @@ import os
 import random
 import shutil
 import signal
+import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -152,6 +154,16 @@ def ray_cluster(
                 os.environ.pop(name)
             else:
                 os.environ[name] = value
+
+
+def client_address(cluster: RayCluster, port: int) -> str:
+    """Return where Ray Client reaches a cluster, when its server has begun: after the nodes."""
+    give_up = time.monotonic() + START_SECONDS
+    while True:
+        with suppress(OSError), socket.create_connection((cluster.addresses[0], port), timeout=5):
+            return f"ray://{cluster.addresses[0]}:{port}"
+        assert time.monotonic() < give_up, "Ray Client's server has not begun"
+        time.sleep(0.5)
 
 
 def descendants(process: int) -> list[int]:
