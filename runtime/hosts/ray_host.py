@@ -25,8 +25,6 @@ from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 
 _CLOCK_READINGS = 5
 _CHUNKS_ON_THEIR_WAY = 4
-_SHORT_SECONDS = 2.0
-"""For the last order to a host that is lost already."""
 _SEEK_SECONDS = 0.5
 """Between two looks for where a lost host could be again."""
 
@@ -238,13 +236,12 @@ class RayHost(WorkerHost):
         self._forget()
 
     def close(self) -> None:
-        """End the workers and the actor."""
+        """End the workers and the actor; those of a lost host find out that they are left alone."""
         try:
-            seconds = _SHORT_SECONDS if self._line.lost else self._limits.host_start_seconds
-            # Also where it seemed to be lost: it may only have been slow. Without an answer it
-            # notices by itself that it is left alone.
-            with suppress(RayError, TimeoutError):
-                self._line.call(self._line.actor.close.remote).result(seconds)
+            if self._line.lost is None:
+                with suppress(RayError, TimeoutError):
+                    closing = self._line.call(self._line.actor.close.remote)
+                    closing.result(self._limits.host_start_seconds)
         finally:
             self._closed = True
             self._line.close()
