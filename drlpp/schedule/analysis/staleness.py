@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from drlpp.schedule.analysis.weight_versions import steady_delay
@@ -18,6 +18,12 @@ from 0.75 to 1: seeds differ by more than these do among themselves. The last tw
 each.
 """
 
+_SAMPLES_OF_LARGER = ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84))
+"""The same of a decoder with ten times the weights: three trainings, and one."""
+
+
+_BY_WHOM = "decoders of 0.3 and 2.8 million weights"
+
 
 def mean_staleness(pipeline: Pipeline, method: Method) -> float:
     """Return s in steady state, in the mean over the parts of an update, of the latest stage."""
@@ -32,11 +38,22 @@ def mean_staleness(pipeline: Pipeline, method: Method) -> float:
 def samples_needed(staleness: float) -> float:
     """Return how many times plain PyTorch's samples training takes to the same loss, roughly.
 
+    They are those of a decoder of 0.3 million weights, of which most is known.
+
     Args:
         staleness: as :func:`mean_staleness` gives it. Between those that were tried, and beyond
             them, lies a straight line.
     """
-    pairs = list(pairwise(_SAMPLES))
+    return _on_lines(_SAMPLES, staleness)
+
+
+def samples_of_larger(staleness: float) -> float:
+    """Return the same of a decoder of 2.8 million weights."""
+    return _on_lines(_SAMPLES_OF_LARGER, staleness)
+
+
+def _on_lines(points: Sequence[tuple[float, float]], staleness: float) -> float:
+    pairs = list(pairwise(points))
     (begin, before), (end, after) = next((p for p in pairs if staleness <= p[1][0]), pairs[-1])
     return before + (after - before) * (staleness - begin) / (end - begin)
 
@@ -66,9 +83,10 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
     text += " updates"
     if mean != most:
         text += f" at most, {_series(round(one, 2) for one in mean)} on average"
+    needed = _range(samples_needed(max(mean)), samples_of_larger(max(mean)))
     text += (
-        f", which takes some {samples_needed(max(mean)):.1f} times the samples of plain PyTorch to "
-        "the same loss (a small decoder's: docs/methods.md)"
+        f", which takes some {needed} times the samples of plain PyTorch to the same loss "
+        f"({_BY_WHOM}: docs/methods.md)"
     )
     fewer = _microbatches_for_one(max(apart), method, batch_size)
     if max(most) > 1 and fewer is not None:
@@ -91,12 +109,14 @@ def outcome_text(pipeline: Pipeline, method: Method, minibatches_per_second: flo
     late = mean_staleness(pipeline, method)
     if not late:
         return None
-    worth = minibatches_per_second / samples_needed(late)
+    worth = _range(
+        minibatches_per_second / samples_of_larger(late),
+        minibatches_per_second / samples_needed(late),
+    )
     return (
         f"{minibatches_per_second:.1f} minibatches/s, the gradients of the latest stage being "
-        f"{late:.3g} updates late, are worth some {worth:.1f} of plain "
-        "PyTorch (by a small decoder's samples: docs/methods.md); drlpp race measures both on "
-        "your data"
+        f"{late:.3g} updates late, are worth some {worth} of plain PyTorch "
+        f"({_BY_WHOM}: docs/methods.md); drlpp race measures both on your data"
     )
 
 
@@ -104,6 +124,12 @@ def _microbatches_for_one(apart: int, method: Method, batch_size: int) -> int | 
     """Return the fewest that make s one at most, ``apart`` parts from forward to backward."""
     enough = range(-(-apart // method.accumulate), batch_size + 1)
     return next((number for number in enough if batch_size % number == 0), None)
+
+
+def _range(least: float, most: float) -> str:
+    """Return both; one if they look alike."""
+    texts = [f"{number:.1f}" for number in (least, most)]
+    return " to ".join(dict.fromkeys(texts))
 
 
 def _series(numbers: Iterable[float]) -> str:
