@@ -97,7 +97,7 @@ gpu:
 	cd $(GPU) && PYTHONPATH=$(CURDIR)/$(GPU):$(CURDIR)/$(GPU)/site $(PYTHON) -m benchmarks.one_gpu --out $(CURDIR)/runs/one-gpu $(ARGUMENTS)
 
 $(VENV)/installed: pyproject.toml constraints.txt
-	@echo "installing into $(VENV); with torch that is 2 GB, and takes some minutes"
+	@echo "installing into $(VENV): 2 GB with torch for CPUs, 7 GB with CUDA, as PyPI has it; takes some minutes"
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
