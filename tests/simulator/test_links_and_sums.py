@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from drlpp.costs.profile import Profile
@@ -193,3 +195,36 @@ def test_a_tensor_that_two_stages_read_is_sent_to_each() -> None:
     graph = graph_of([(0, 1), (0, 2)], parameter_bytes=[0] * 3, output_bytes=[9, 0, 0])
     found = stages_of(profile_of(graph, [3, 3, 3]), fast_cluster(3), 1, 1, 1)
     assert found.workers[0].bytes_sent == 2 * 9 * found.plan.window.minibatches
+
+
+@pytest.mark.parametrize(
+    ("seconds", "replicas", "output_bytes", "parameter_bytes", "per_link"),
+    [
+        ((12, 6), (2, 1), 6, 2, 0),
+        ((12, 3), (2, 1), 2, 6, 1),
+        ((3, 12), (2, 2), 4, 4, 1),
+        ((12, 12, 6), (1, 2, 2), 4, 2, 0),
+    ],
+)
+def test_a_sum_leaves_before_what_its_backward_sends(
+    seconds: tuple[float, ...],
+    replicas: tuple[int, ...],
+    output_bytes: int,
+    parameter_bytes: int,
+    per_link: int,
+) -> None:
+    """Where nothing but operators takes time both are ready at once, else the sum is earlier."""
+    profile = chain(*seconds, parameter_bytes=parameter_bytes, output_bytes=output_bytes)
+    accelerators = [stage for stage, count in enumerate(replicas) for _ in range(count)]
+    placement = Placement.from_assignment(range(len(replicas)), accelerators)
+    cluster, method = cluster_of(sum(replicas), bandwidth=1), Method(in_flight_per_link=per_link)
+
+    def simulated(overhead: float) -> float:
+        workload = replace(
+            Workload.of(profile),
+            forward_overhead_seconds=overhead,
+            backward_overhead_seconds=2 * overhead,
+        )
+        return simulate(workload, cluster, placement, method).seconds_per_minibatch
+
+    assert simulated(0.0) == pytest.approx(simulated(1e-7), rel=1e-6)

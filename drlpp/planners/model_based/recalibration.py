@@ -49,6 +49,10 @@ _MEASURED_PARENTS = 4
 _PATIENCE = 4
 """Of a search, with the most probable costs or in a draw."""
 
+_FIRST = 4
+"""So many times the candidates are looked at before anything is measured: later searches go on from
+what this one finds."""
+
 _LONG_SEARCH_SECONDS = 0.1
 """If a search takes longer, those in draws are made on several cores."""
 
@@ -81,7 +85,8 @@ class Options:
         neighbours: propose small changes of the best once no draw has anything faster.
         evaluations: how many candidates a long search looks at after a measurement: the one with
             the most probable costs, and, where little is left to gain, those in four draws; brief
-            ones in all draws look at an eighth of these.
+            ones in all draws look at an eighth of these, the one before all measurements at four
+            times as many.
         draws: of the costs.
         gain: propose nothing more once the part of the seconds that is expected to be saved by the
             best of each draw is smaller; 0 for never.
@@ -305,7 +310,9 @@ class Recalibration:
                 self._pool.append(Candidate(exact(surrogate.problem).placement, self.space.method))
         parents = [candidate for candidate, _ in self.best(_MEASURED_PARENTS)]
         seed = self._draw.randrange(2**31)
-        found = search(surrogate, [*parents, *self._pool], self._limits, seed)
+        times = 1 if self._measured else _FIRST
+        limits = replace(self._limits, judged=times * self._limits.judged)
+        found = search(surrogate, [*parents, *self._pool], limits, seed)
         pool = {
             surrogate.key(candidate): candidate
             for candidate in (*self._pool, *(candidate for candidate, _ in found.elites))

@@ -5,8 +5,9 @@ step, until it lacks a message, and just its sends become events; the earliest e
 worker does later comes from messages that arrive later, so no event is ever overtaken. Workers that
 share the cores of a host begin and end their steps by events too.
 
-Ties go to the route that comes first in the program, then to the older message, so that it is
-always played alike, in every round.
+Ties go to sums, whose last bucket is ready before its backward sends anything, then to the route
+that comes first in the program, then to the older message, so that it is always played alike, in
+every round.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from drlpp.simulator.playing.program import (
 from drlpp.simulator.playing.sums import Next, Sums
 
 _MESSAGE = (1 << ROUTE_BITS) - 1
+
+_A_BUCKET = -1
+"""Comes before all routes where an event is a number above these bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,9 @@ class Play:
         self.arrivals = [-1.0] * messages
         self._leaving = [0.0] * messages
         self._free = [0.0] * costs.ports
-        # (seconds, number, detail). By number, above its lower bits: the route of a message, with
-        # the hop it has come to; then a worker that begins a step on shared cores; then a group of
-        # these, whose next end was foretold; then a sum, whose next bucket begins.
+        # (seconds, number, detail). By number, above its lower bits: a sum, whose next bucket
+        # begins; then the route of a message, with the hop it has come to; then a worker that
+        # begins a step on shared cores; then a group of these, whose next end was foretold.
         self._events: list[tuple[float, int, int]] = []
         self._runnable = list(range(workers - 1, -1, -1))
         # Where every worker is: at which of its present steps, how often it has repeated them, and
@@ -110,7 +114,6 @@ class Play:
         arrivals, leaving, free = self.arrivals, self._leaving, self._free
         events, runnable, all_steps = self._events, self._runnable, self._steps
         routes, workers = len(paths), len(ends)
-        a_bucket = routes + workers + len(groups)
         messages_of_round = sums_of_round = 0
         repeats = self._rounds
         if repeats is not None:
@@ -128,7 +131,7 @@ class Play:
             begin, freed = following
             runnable.extend(freed)
             if begin is not None:
-                heappush(events, (begin, (a_bucket << ROUTE_BITS) + number, 0))
+                heappush(events, (begin, (_A_BUCKET << ROUTE_BITS) + number, 0))
 
         while True:
             while runnable:
@@ -191,6 +194,19 @@ class Play:
                 break
             now, number, detail = heappop(events)
             code = number >> ROUTE_BITS
+            if code == _A_BUCKET:
+                # It takes its place at all of its ports now, also where it comes a little later.
+                last_left, summed = now, number & _MESSAGE
+                for hops in sums.ring(summed).links:
+                    entered = now
+                    for port, held in hops:
+                        if free[port] > entered:
+                            entered = free[port]
+                        free[port] = left = entered + held
+                        if left > last_left:
+                            last_left = left
+                go_on(summed, sums.passed(summed, last_left))
+                continue
             if code < routes:
                 path, message = paths[code], number & _MESSAGE
                 hops = path.hops
@@ -211,19 +227,6 @@ class Play:
                     if lacking[path.receiver] == message:
                         lacking[path.receiver] = -1
                         runnable.append(path.receiver)
-                continue
-            if code == a_bucket:
-                # It takes its place at all of its ports now, also where it comes a little later.
-                last_left, summed = now, number & _MESSAGE
-                for hops in sums.ring(summed).links:
-                    entered = now
-                    for port, held in hops:
-                        if free[port] > entered:
-                            entered = free[port]
-                        free[port] = left = entered + held
-                        if left > last_left:
-                            last_left = left
-                go_on(summed, sums.passed(summed, last_left))
                 continue
             if code < routes + workers:
                 worker = code - routes
