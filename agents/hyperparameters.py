@@ -19,7 +19,7 @@ from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.agents.transfer.weights import PRETRAINED
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, read_document, read_mapping
-from drlpp.planners.model_based.recalibration import Options
+from drlpp.planners.model_based.options import Options
 
 
 class Hyperparameters(Document):
@@ -61,7 +61,7 @@ class GuidedHyperparameters(Document):
     """What a guided agent is built with; :class:`GuidedDRLPP` explains every field.
 
     Each part of it has a switch: ``practice``, ``pretrained``, and those of
-    :class:`~drlpp.planners.model_based.recalibration.Options`.
+    :class:`~drlpp.planners.model_based.options.Options`.
     """
 
     kind: ClassVar[str] = "guided-hyperparameters"

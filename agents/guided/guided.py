@@ -38,7 +38,8 @@ from drlpp.envs import ActionCodec, CostPrior
 from drlpp.envs.measuring_env import outcome_in
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.model_based.options import Options
+from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.problem.objective import Objective
 
 _CANDIDATES = 4

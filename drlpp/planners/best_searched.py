@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.planners.best_simulated import Choice, Proposal, best_simulated
 from drlpp.planners.candidates import Found, Judge, Limits, Space, search
@@ -39,14 +41,17 @@ def best_searched(problem: PlanningProblem, space: Space, limits: Limits | None 
         limits: on how long it lasts.
 
     Raises:
-        NothingFits: nothing that was looked at fits into memory.
-        InvalidInput: no planner finds anything that the method can run.
+        NothingFits: nothing that was looked at fits into memory, and can be run.
     """
     begin = time.perf_counter()
+    proposals: tuple[Proposal, ...] = ()
+    lower_bound = 0.0
     deepens = any(method != space.method for method in space.methods)
-    planned = best_simulated(problem, space.method, deepen=deepens)
+    # A search may find what fits, or can be run, with another method of the space.
+    with suppress(InvalidInput):
+        planned = best_simulated(problem, space.method, deepen=deepens)
+        proposals, lower_bound = (planned.best, *planned.others), planned.lower_bound
     judge = Judge(problem, space)
-    proposals = (planned.best, *planned.others)
     found = search(judge, starts_of(space, proposals), limits, problem.seed)
     method = found.candidate.method
     solved, placement = judge.problem_of(method), found.candidate.placement
@@ -58,7 +63,7 @@ def best_searched(problem: PlanningProblem, space: Space, limits: Limits | None 
     plan = Plan(NAME, solved, Solution(placement, note=note), time.perf_counter() - begin)
     best = Proposal(plan, played, (played,))
     # The rule of another method is another bound.
-    bound = planned.lower_bound if _without_depth(method) == _without_depth(space.method) else 0.0
+    bound = lower_bound if _without_depth(method) == _without_depth(space.method) else 0.0
     return Searched(Choice(best, proposals, bound), found)
 
 

@@ -25,11 +25,12 @@ MessageKind = tuple[Payload, int, int]
 class Bucket:
     """Gradients that replicas sum at once: their bytes, and when they are there.
 
-    ``ready_seconds`` is since the backward pass began, which comes to the last operators first.
+    ``ready`` is the part of the operators' backward passes after which that is; the last operators
+    come first.
     """
 
     bytes_: float
-    ready_seconds: float
+    ready: float
 
 
 @dataclass(frozen=True)
@@ -252,6 +253,7 @@ def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
 
 def _fill(workload: Workload, operators: tuple[int, ...]) -> Iterator[Bucket]:
     own = workload.parameter_bytes.copy()
+    whole = float(workload.backward_seconds[list(operators)].sum()) or 1.0
     here = set(operators)
     for tie in workload.ties:
         readers = [operator for operator in tie.operators if operator in here]
@@ -267,6 +269,6 @@ def _fill(workload: Workload, operators: tuple[int, ...]) -> Iterator[Bucket]:
             yield Bucket(bytes_, ready)
             bytes_ = 0.0
         bytes_ += added
-        ready = passed
+        ready = passed / whole
     if bytes_:
         yield Bucket(bytes_, ready)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from drlpp.costs.profile import Profile
+from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import AllReduce, Forward
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
+from drlpp.simulator.playing.program import SUMMED_BACKWARD
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.simulated_chains import FAST, MIB, chain, fast_cluster, one_way, stages_of
 from tests.support.strategies.graphs import chain_of, cluster_of, graph_of, profile_of
@@ -228,3 +229,17 @@ def test_a_sum_leaves_before_what_its_backward_sends(
         return simulate(workload, cluster, placement, method).seconds_per_minibatch
 
     assert simulated(0.0) == pytest.approx(simulated(1e-7), rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_a_sum_waits_for_a_backward_that_takes_longer_in_a_run(factor: float) -> None:
+    """Its last bucket, of the first operator, is ready when the operators' backward is."""
+    longer = RunFactors(passes=factor, seconds=factor)
+    workload = replace(Workload.of(chain(3, 6, parameter_bytes=40 * MIB)), replicated=longer)
+    placement = Placement.from_assignment([0, 0], (0, 0))
+    costs = simulate(workload, cluster_of(2), placement).costs
+    for ready, seconds in zip(costs.ready_seconds, costs.seconds, strict=True):
+        *earlier, last = ready
+        assert last == pytest.approx(6 * factor)
+        assert last <= seconds[SUMMED_BACKWARD]
+        assert earlier == pytest.approx([4 * factor])

@@ -15,6 +15,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Self
 
+from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
@@ -24,7 +25,7 @@ from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator import Simulation, simulate
+from drlpp.simulator import simulate
 
 _CLEARLY = 1.01
 """A candidate whose pace is above this many times the limit is not played until it is steady."""
@@ -167,6 +168,8 @@ class Judge:
             return slowest <= _ROUGHLY * bound or fastest > _CLEARLY * limit
 
         problem = self.problem_of(candidate.method)
+        if self._is_refused(candidate, pipeline_of(problem.workload, candidate.placement)):
+            return math.inf, _Known.EXACT
         self.played += 1
         simulation = simulate(
             problem.workload,
@@ -176,9 +179,10 @@ class Judge:
             memory=problem.memory,
             enough=enough if bound else None,
         )
-        if simulation.steady is not None:
-            self.steps += sum(map(len, simulation.steady.played.ends))
-        if self._is_refused(simulation) or simulation.without_room(problem.cluster) is not None:
+        # Without a round that repeats, a long run is played as it is.
+        played = simulation.played if simulation.steady is None else simulation.steady.played
+        self.steps += sum(map(len, played.ends))
+        if simulation.without_room(problem.cluster) is not None:
             return math.inf, _Known.EXACT
         seconds = simulation.seconds_per_minibatch
         if simulation.steadiness == 1.0 or not bound:
@@ -187,14 +191,14 @@ class Judge:
             return seconds, _Known.ROUGH
         return seconds, _Known.BOUND if seconds > limit else _Known.ROUGH
 
-    def _is_refused(self, simulation: Simulation) -> bool:
+    def _is_refused(self, candidate: Candidate, pipeline: Pipeline) -> bool:
         """Return whether the weight policy refuses a candidate, or its staleness is too large."""
-        pipeline, method = simulation.pipeline, simulation.method
+        method = candidate.method
         # The shape decides, not the numbers of accelerators.
         shape = pipeline.numbered
         if (shape, method) not in self._refused:
             try:
-                delays = ExecutionPlan(Candidate(simulation.placement, method), pipeline).delays
+                delays = ExecutionPlan(candidate, pipeline).delays
                 most = self.space.most_staleness
                 refused = most is not None and max(delays) > most
             except InvalidInput:

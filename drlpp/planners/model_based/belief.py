@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy
 
 from drlpp.costs.stage_work import Array
+from drlpp.errors import NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.planners.candidates import Limits, search
 from drlpp.planners.model_based.side_by_side import side_by_side
@@ -96,7 +98,12 @@ class Belief:
         def judged() -> Belief:
             candidates = tuple(candidate for candidate in found if candidate != incumbent)
             tasks = [(draw, incumbent, candidates, known[n]) for n, draw in enumerate(draws)]
-            rows = side_by_side(_ratios, tasks, worth_it=takes_long)
+            rows = []
+            for number, seconds in enumerate(side_by_side(_judged, tasks, worth_it=takes_long)):
+                known[number] |= seconds
+                row = [seconds[candidate] for candidate in candidates]
+                least = seconds[incumbent] if incumbent else math.inf
+                rows.append(numpy.array(row) / min([least] if least < math.inf else row, default=1))
             ratios = numpy.array(rows).reshape(len(draws), len(candidates))
             best = ratios.min(axis=1, initial=math.inf)
             if incumbent is None:
@@ -148,20 +155,23 @@ def _searched(
 ) -> tuple[list[Candidate], dict[Candidate, float]]:
     """Return what a search finds in a draw, and what is known then of that and the starts."""
     judge = draw.anew()
-    elites = [candidate for candidate, _ in search(judge, starts, limits, seed).elites]
+    elites: list[Candidate] = []
+    with suppress(NothingFits):
+        elites += [candidate for candidate, _ in search(judge, starts, limits, seed).elites]
     seconds = {candidate: judge.known(candidate) for candidate in (*starts, *elites)}
     return elites, {candidate: one for candidate, one in seconds.items() if one is not None}
 
 
-def _ratios(
+def _judged(
     draw: Surrogate,
     incumbent: Candidate | None,
     candidates: Sequence[Candidate],
     known: dict[Candidate, float],
-) -> Array:
-    """Return the seconds of candidates in a draw over the incumbent's, or the fastest's.
+) -> dict[Candidate, float]:
+    """Return the seconds of candidates in a draw, and the incumbent's.
 
-    Infinite is what cannot be run. Some are known.
+    Infinite is what cannot be run; what is slower than the incumbent need not be known exactly.
+    Some are known.
     """
     judge = draw.anew()
 
@@ -171,8 +181,6 @@ def _ratios(
         seconds = judge(candidate, limit)
         return seconds if judge.fits(candidate, seconds) else math.inf
 
-    least = math.inf if incumbent is None else seconds_of(incumbent)
-    row = [seconds_of(candidate, least) for candidate in candidates]
-    if not math.isfinite(least):
-        least = min(row, default=math.inf)
-    return numpy.array(row) / least
+    found = {} if incumbent is None else {incumbent: seconds_of(incumbent)}
+    least = found.get(incumbent, math.inf) if incumbent else math.inf
+    return found | {candidate: seconds_of(candidate, least) for candidate in candidates}

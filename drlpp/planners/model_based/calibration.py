@@ -326,12 +326,16 @@ class Calibration:
             scale, rest = numpy.polyfit(needed, peak, 1)
         if scale <= 0 or rest < 0:
             scale, rest = float((peak / numpy.maximum(needed, 1.0)).max()), 0.0
+
+        def corrected(limit: float) -> float:
+            # What ran in as much memory has room, whatever the formula says.
+            ran = needed[peak <= limit].max(initial=1.0)
+            return max((limit - rest) / scale, float(ran))
+
         return tuple(
             host
             if host.memory_bytes is None
-            else host.model_copy(
-                update={"memory_bytes": max((host.memory_bytes - rest) / scale, 1.0)}
-            )
+            else host.model_copy(update={"memory_bytes": corrected(host.memory_bytes)})
             for host in cluster.hosts
         )
 

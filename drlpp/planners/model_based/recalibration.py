@@ -17,11 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.planners.baselines.data_parallel import data_parallel
@@ -30,6 +30,7 @@ from drlpp.planners.candidates import Limits, Space, search
 from drlpp.planners.exact.exact import exact, tractability
 from drlpp.planners.model_based.belief import PLENTY, Belief
 from drlpp.planners.model_based.calibration import Calibration, Spread
+from drlpp.planners.model_based.options import Options
 from drlpp.planners.model_based.surrogate import Surrogate
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem.problem import PlanningProblem
@@ -70,42 +71,6 @@ _NEIGHBOURS = 24
 
 _MOST_FAILURES = 3
 """Placements of a kind that has failed this often, and never succeeded, are not proposed."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """The parts of the search, each of which may be left out.
-
-    Attributes:
-        planners: begin with what planners find, with the declared costs and with corrected ones,
-            and measure data parallelism second, which tells all speeds.
-        calibrate: correct the costs by busy times, link times and memory.
-        discrepancy: correct the simulator by how far measured seconds are off.
-        thompson: draw uncertain costs; otherwise the most probable ones are the only draw.
-        neighbours: propose small changes of the best once no draw has anything faster.
-        evaluations: how many candidates a long search looks at after a measurement: the one with
-            the most probable costs, and, where little is left to gain, those in four draws; brief
-            ones in all draws look at an eighth of these, the one before all measurements at four
-            times as many.
-        draws: of the costs.
-        gain: propose nothing more once the part of the seconds that is expected to be saved by the
-            best of each draw is smaller; 0 for never.
-        confirmations: so many beliefs in a row must agree on that, each after something new was
-            measured: searches in draws may all overlook what the next measurement shows.
-        patience: propose nothing more after this many measurements in a row that made the best no
-            more than 0.1% faster; 0 for never.
-    """
-
-    planners: bool = True
-    calibrate: bool = True
-    discrepancy: bool = True
-    thompson: bool = True
-    neighbours: bool = True
-    evaluations: int = 600
-    draws: int = 16
-    gain: float = 0.005
-    confirmations: int = 2
-    patience: int = 40
 
 
 class Recalibration:
@@ -184,7 +149,9 @@ class Recalibration:
     def surrogate(self) -> Surrogate:
         """The surrogate, which predicts with the most probable costs."""
         if self._surrogate is None:
-            self._surrogate = Surrogate(self.declared, self.calibration.fit(), self.space)
+            self._surrogate = Surrogate(
+                self.declared, self.calibration.fit(), self.space, failed=self._failures
+            )
             if self.options.discrepancy:
                 latest = list(self._measured.items())[-_REMEMBERED:]
                 self._surrogate.with_discrepancy({**dict(self.best(_REMEMBERED)), **dict(latest)})
@@ -312,11 +279,10 @@ class Recalibration:
         seed = self._draw.randrange(2**31)
         times = 1 if self._measured else _FIRST
         limits = replace(self._limits, judged=times * self._limits.judged)
-        found = search(surrogate, [*parents, *self._pool], limits, seed)
-        pool = {
-            surrogate.key(candidate): candidate
-            for candidate in (*self._pool, *(candidate for candidate, _ in found.elites))
-        }
+        pool = {surrogate.key(candidate): candidate for candidate in self._pool}
+        with suppress(NothingFits):
+            found = search(surrogate, [*parents, *self._pool], limits, seed)
+            pool |= {surrogate.key(candidate): candidate for candidate, _ in found.elites}
         ranked = sorted(pool.values(), key=surrogate)
         kept = [c for c in ranked if surrogate.fits(c, surrogate(c))]
         kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]
@@ -376,9 +342,14 @@ class Recalibration:
                 surrogate.discrepancy.sample(self._generator)
                 if self.options.discrepancy
                 else surrogate.discrepancy,
+                self._failures,
             )
             for _ in range(self.options.draws)
         ]
+
+    @property
+    def _failures(self) -> list[Candidate]:
+        return [candidate for candidate, seconds in self._measured.items() if math.isinf(seconds)]
 
     def _cheap(self, problem: PlanningProblem) -> bool:
         """Return whether the exact planner takes but a moment, and gives what can be run."""
@@ -387,13 +358,15 @@ class Recalibration:
         return self._few_downsets and len(set(problem.cluster.speeds)) <= _CHEAP_SPEEDS
 
     def _neighbours(self) -> Iterator[Candidate]:
-        """Yield small changes of what was measured best."""
+        """Yield small changes of what was measured best, as far as they can be run."""
         best = [candidate for candidate, _ in self.best(4)]
         for _ in range(_NEIGHBOURS if best else 0):
             chosen = self._draw.choice(best)
             state = PlacementState.of(chosen.placement, self.declared)
             placement = mutated(state, self.declared, self._draw).placement()
-            yield Candidate(placement, chosen.method.for_stages(len(placement.stages)))
+            changed = Candidate(placement, chosen.method.for_stages(len(placement.stages)))
+            if self.surrogate.fits(changed, self.surrogate(changed)):
+                yield changed
 
 
 def _kind_of(candidate: Candidate) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy
@@ -52,10 +52,6 @@ class SearchRun:
         )
 
 
-Key = Callable[[Placement], Hashable]
-"""A key that is equal for placements that a search need not tell apart."""
-
-
 def identity(placement: Placement) -> Hashable:
     """Return what the placement consists of: it is like no other."""
     # Tuples are compared many times faster than records.
@@ -65,12 +61,11 @@ def identity(placement: Placement) -> Hashable:
 class Recorder:
     """Evaluates placements, as many distinct ones as allowed, and remembers them."""
 
-    def __init__(self, evaluate: Objective, evaluations: int, key: Key = identity) -> None:
+    def __init__(self, evaluate: Objective, evaluations: int) -> None:
         if evaluations < 1:
             raise InvalidInput(f"{evaluations} evaluations allowed; a search needs at least 1")
         self._evaluate = evaluate
         self._allowed = evaluations
-        self._key = key
         self._requests = 0
         self._stale = 0
         self._found: dict[Hashable, tuple[Placement, float]] = {}
@@ -88,7 +83,7 @@ class Recorder:
     def __call__(self, placement: Placement) -> float:
         """Evaluate a placement, or tell what came out before."""
         self._requests += 1
-        key = self._key(placement)
+        key = identity(placement)
         self._stale += 1
         if key not in self._found:
             self._stale = 0

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.objective import AnalyticObjective, Objective
 from drlpp.planners.problem.problem import PlanningProblem, Solution
-from drlpp.planners.search.evaluations import Key, Recorder, SearchRun, identity
+from drlpp.planners.search.evaluations import Recorder, SearchRun, identity
 from drlpp.planners.search.moves import PlacementState, neighbour
 from drlpp.planners.search.random_search import random_placement
 
@@ -31,7 +31,6 @@ def evolve(
     evaluations: int = 2000,
     evaluate: Objective | None = None,
     start: Sequence[Placement] = (),
-    key: Key = identity,
 ) -> SearchRun:
     """Keep the best :data:`PARENTS` of all, and mutate them into :data:`CHILDREN` again and again.
 
@@ -40,25 +39,24 @@ def evolve(
         evaluations: of distinct placements; fewer if the search comes by no others.
         evaluate: the objective, the problem's rule with its memory limits if none is given.
         start: the first parents; random placements if none are given.
-        likeness: placements that are alike are evaluated once, and one of them is a parent.
 
     Raises:
         InvalidInput: for less than one evaluation.
     """
     draw = random.Random(problem.seed)
-    record = Recorder(evaluate or AnalyticObjective(problem), evaluations, key)
+    record = Recorder(evaluate or AnalyticObjective(problem), evaluations)
     first = list(start) or [random_placement(problem, draw) for _ in range(PARENTS)]
     parents: dict[Hashable, tuple[float, Placement]] = {}
     for placement in first:
         if not record.goes_on:
             return record.run
-        parents[key(placement)] = record(placement), placement
+        parents[identity(placement)] = record(placement), placement
     while record.goes_on:
         states = [PlacementState.of(placement, problem) for _, placement in parents.values()]
         for _ in range(CHILDREN):
             child = mutated(draw.choice(states), problem, draw).placement()
             if record.goes_on:
-                parents.setdefault(key(child), (record(child), child))
+                parents.setdefault(identity(child), (record(child), child))
         parents = dict(sorted(parents.items(), key=lambda item: item[1][0])[:PARENTS])
     return record.run
 

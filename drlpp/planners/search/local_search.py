@@ -14,7 +14,7 @@ import random
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.problem.objective import AnalyticObjective, Objective
 from drlpp.planners.problem.problem import PlanningProblem, Solution
-from drlpp.planners.search.evaluations import Key, Recorder, SearchRun, identity
+from drlpp.planners.search.evaluations import Recorder, SearchRun
 from drlpp.planners.search.moves import PlacementState, neighbour
 
 _FIRST_TEMPERATURE = 0.1
@@ -33,7 +33,6 @@ def anneal(
     problem: PlanningProblem,
     evaluations: int = 2000,
     evaluate: Objective | None = None,
-    key: Key = identity,
 ) -> SearchRun:
     """Anneal from GPipe's even split.
 
@@ -42,13 +41,12 @@ def anneal(
         evaluations: of distinct placements; fewer if the search comes by no others.
         evaluate: the objective, the problem's rule with its memory limits if none is given. What
             it calls infinite is never taken.
-        likeness: placements that are alike are evaluated once.
 
     Raises:
         InvalidInput: for less than one evaluation.
     """
     draw = random.Random(problem.seed)
-    record = Recorder(evaluate or AnalyticObjective(problem), evaluations, key)
+    record = Recorder(evaluate or AnalyticObjective(problem), evaluations)
     state = PlacementState.of(gpipe(problem).placement, problem)
     value = record(state.placement())
     while record.goes_on:

@@ -120,7 +120,10 @@ class Costs:
             ready.append(
                 # Sums in another order; no bucket is ready after its backward.
                 tuple(
-                    min(bucket.ready_seconds / microbatches / speed, one_backward)
+                    min(
+                        bucket.ready * work.backward_seconds[stage] / microbatches / speed,
+                        one_backward,
+                    )
                     for bucket in buckets[stage]
                 )
             )

@@ -32,7 +32,8 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, Space, Vary
 from drlpp.planners.model_based.belief import Belief
-from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.model_based.options import Options
+from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster

@@ -15,11 +15,13 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, best_searched, best_simulated
 from drlpp.planners.candidates import Judge, Limits, Space, Vary, search
 from drlpp.planners.search.evolution import evolve
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
+from drlpp.simulator.playing import endless, plan
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
 from tests.support.strategies.graphs import chain_of
@@ -270,3 +272,45 @@ def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
 def test_what_a_schedule_does_not_have_cannot_vary(method: Method, vary: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Space(method, frozenset({Vary(vary)}))
+
+
+def test_what_the_policy_refuses_is_not_played() -> None:
+    given = problem(6)
+    judge = Judge(given, Space(Method(), frozenset({Vary.DEPTH}), most_staleness=0))
+    straight = Candidate(Placement.from_assignment([0, 0, 1, 1, 2, 2], (0, 1, 2)), Method())
+    assert judge(straight) == math.inf
+    assert judge.played == judge.steps == 0
+
+
+def test_a_round_that_is_too_long_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endless, "LONGEST_ROUND", 0)
+    plan._cached_endless.cache_clear()
+    given = problem(6)
+    judge = Judge(given, Space(Method()))
+    judge.exactly(Candidate(Placement.from_assignment([0] * 6, (0,)), Method()))
+    plan._cached_endless.cache_clear()
+    assert judge.steps > 100
+
+
+def test_a_search_finds_what_fits_only_with_another_method() -> None:
+    """Without recomputation no planner's placement fits."""
+    method = Method()
+    _, profile = chain_of(seconds=[3] * 6, parameter_bytes=[1] * 6, output_bytes=[100] * 6)
+    operators = tuple(
+        operator.model_copy(update={"kept_bytes": 1_000_000}) for operator in profile.operators
+    )
+    profile = profile.model_copy(update={"operators": operators})
+    memory = MemoryModel.with_state(method)
+    recompute = frozenset({Vary.RECOMPUTE})
+
+    def tight(limit: float) -> PlanningProblem:
+        cluster = local_cluster(2, SLOW, memory_bytes=limit)
+        return PlanningProblem(Workload.of(profile, method), cluster, memory=memory)
+
+    given = tight(4_000_000)
+    with pytest.raises(NothingFits):
+        best_simulated(given, method)
+    found = best_searched(given, Space(method, recompute), SHORT)
+    assert found.found.candidate.method.recompute
+    with pytest.raises(NothingFits):
+        best_searched(given, Space(method), SHORT)

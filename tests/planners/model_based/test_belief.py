@@ -15,7 +15,8 @@ from drlpp.planners.candidates import Limits, Space
 from drlpp.planners.model_based.belief import Belief
 from drlpp.planners.model_based.calibration import Calibration
 from drlpp.planners.model_based.link_correction import LinkCorrection
-from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.model_based.options import Options
+from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.model_based.surrogate import Surrogate
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.random_search import random_placement

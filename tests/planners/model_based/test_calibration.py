@@ -343,3 +343,13 @@ def test_merged_speeds_stay_close_and_in_order(speeds: list[float]) -> None:
     assert found == pytest.approx(speeds, rel=0.031)
     order = numpy.argsort(speeds, kind="stable")
     assert (numpy.diff(found[order]) >= -1e-12).all()
+
+
+def test_a_memory_limit_leaves_room_for_what_has_run() -> None:
+    """A line through needs and peaks may say that what ran could not."""
+    profile = generate("chain", 9, 0)
+    limit = 11.0
+    workload, cluster = Workload.of(profile), local_cluster(3, LINK, memory_bytes=limit)
+    calibration = Calibration(workload, cluster, MemoryModel.with_state(Method()))
+    calibration._memory = [(5.0, 5.6), (8.0, 8.9), (10.5, 10.9)]
+    assert min(calibration.fit().cluster.memory_bytes) >= 10.5

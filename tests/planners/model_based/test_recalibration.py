@@ -18,7 +18,8 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.planners.candidates import Space
-from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.model_based.options import Options
+from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.model_based.surrogate import Discrepancy, Surrogate
 from drlpp.planners.search.evolution import evolve
 from drlpp.schedule.method import Method
@@ -227,3 +228,40 @@ def test_a_limit_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
         seconds, found = exact.exactly(candidate), limited(candidate, limit)
         # Above the limit it is the simulator's word, or something that is above it as well.
         assert found == pytest.approx(seconds, rel=2e-4) or limit < min(found, seconds)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_failed_is_not_to_be_gained_again(seed: int) -> None:
+    """The best by the simulator cannot be run: the search ends, sure of the best that can."""
+    profile = generate("chain", 8, seed)
+    cluster = local_cluster(3, SLOW)
+    declared = PlanningProblem(Workload.of(profile), cluster)
+    truth = SimulatedCluster(profile, cluster)
+    found = Recalibration(declared, options=Options(evaluations=60, draws=4))
+    (first,) = found.propose(1)
+    failing = {found.surrogate.key(first)}
+    found.tell(first, FailedMeasurement(failure="out of memory", reason="no room"))
+    for _ in range(30):
+        proposals = found.propose(1)
+        if not proposals:
+            break
+        assert found.surrogate.key(proposals[0]) not in failing
+        found.tell(proposals[0], truth.measure(proposals[0]))
+    assert found.settled
+    assert len(found.measured) < 20
+    assert found.last_word().gain < 0.005
+    assert found.last_word().sureness > 0.5
+
+
+def test_small_changes_of_the_best_keep_the_limits() -> None:
+    profile = generate("chain", 10, 1)
+    declared = PlanningProblem(Workload.of(profile), local_cluster(4, SLOW))
+    space = Space(Method(), frozenset(), most_staleness=1)
+    found = Recalibration(declared, space, Options(evaluations=40, draws=2, gain=0.0))
+    truth = SimulatedCluster(profile, declared.cluster)
+    for _ in range(12):
+        for candidate in found.propose(2):
+            plan = ExecutionPlan.of(candidate, truth.graph, 4)
+            assert max(plan.delays) <= 1
+            found.tell(candidate, truth.measure(plan))
+    assert len(found.measured) > 8

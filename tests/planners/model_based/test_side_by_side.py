@@ -17,7 +17,8 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import NothingFits
 from drlpp.planners.candidates import Limits, Space
 from drlpp.planners.model_based.belief import Belief
-from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.model_based.options import Options
+from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.model_based.side_by_side import side_by_side
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
