@@ -34,7 +34,7 @@ _PARTS = {
     "drlpp.agents.paper.walk": {"Decision", "PartitionWalk"},
     "drlpp.agents.transfer.walk_record": {"RecordedWalk", "WalkRecord"},
     "drlpp.capturing.graph": {"Edge", "OpGraph", "Operator", "TensorSpec"},
-    "drlpp.planners.model_based.recalibration": {"Options"},
+    "drlpp.planners.model_based.options": {"Options"},
     "gymnasium.spaces.box": {"Box"},
     "gymnasium.spaces.multi_discrete": {"MultiDiscrete"},
     "numpy": {"dtype", "ndarray"},
@@ -51,10 +51,13 @@ _PARTS = {
 _HOMES = {
     module.replace(room, ""): module
     for module in _PARTS
-    for room in ("paper.", "transfer.", "capturing.", "model_based.")
+    for room in ("paper.", "transfer.", "capturing.")
     if room in module
-}
-"""The modules that agents saved by version 0.1 name by their old place."""
+} | dict.fromkeys(
+    ("drlpp.planners.recalibration", "drlpp.planners.model_based.recalibration"),
+    "drlpp.planners.model_based.options",
+)
+"""The modules that agents saved by version 0.1, and since, name by their old place."""
 
 
 class _Unpickler(pickle.Unpickler):

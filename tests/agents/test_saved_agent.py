@@ -135,7 +135,8 @@ def test_what_is_no_agent_is_told(tmp_path: Path, content: bytes) -> None:
         ("drlpp.agents.paper.walk", "drlpp.agents.walk"),
         ("drlpp.agents.transfer.context", "drlpp.agents.context"),
         ("drlpp.agents.transfer.walk_record", "drlpp.agents.walk_record"),
-        ("drlpp.planners.model_based.recalibration", "drlpp.planners.recalibration"),
+        ("drlpp.planners.model_based.options", "drlpp.planners.recalibration"),
+        ("drlpp.planners.model_based.options", "drlpp.planners.model_based.recalibration"),
     ],
 )
 def test_parts_are_found_where_they_have_moved_to(now: str, before: str) -> None:
