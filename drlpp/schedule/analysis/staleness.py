@@ -13,7 +13,7 @@ from drlpp.schedule.pipeline import Pipeline
 _SAMPLES = ((0.0, 1.0), (0.4375, 1.03), (0.875, 1.09), (3.0, 1.48), (7.0, 2.17))
 """Times the minibatches of plain PyTorch to its loss, by staleness: docs/methods.md.
 
-The second is the mean of seven trainings at staleness from 0.375 to 0.5, the third that of nine
+The second is the mean of nine trainings at staleness from 0.375 to 0.5, the third that of nine
 from 0.75 to 1: seeds differ by more than these do among themselves. The last two are one training
 each.
 """
