@@ -46,7 +46,8 @@ def best_searched(problem: PlanningProblem, space: Space, limits: Limits | None 
     begin = time.perf_counter()
     proposals: tuple[Proposal, ...] = ()
     lower_bound = 0.0
-    deepens = any(method != space.method for method in space.methods)
+    depth = space.method.in_flight_per_link
+    deepens = any(method.in_flight_per_link != depth for method in space.methods)
     # A search may find what fits, or can be run, with another method of the space.
     with suppress(InvalidInput):
         planned = best_simulated(problem, space.method, deepen=deepens)

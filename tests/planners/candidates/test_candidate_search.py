@@ -314,3 +314,13 @@ def test_a_search_finds_what_fits_only_with_another_method() -> None:
     assert found.found.candidate.method.recompute
     with pytest.raises(NothingFits):
         best_searched(given, Space(method), SHORT)
+
+
+def test_planners_are_shown_at_depths_that_may_be_chosen() -> None:
+    given = problem(8)
+    for vary, varies in ((Vary.RECOMPUTE, False), (Vary.DEPTH, True)):
+        found = best_searched(given, Space(Method(), frozenset({vary})), SHORT)
+        depths = {other.depth.per_link for other in found.choice.others}
+        assert (depths != {0}) == varies
+        best = found.choice.best.seconds_per_minibatch
+        assert best <= min(other.seconds_per_minibatch for other in found.choice.others)
