@@ -216,17 +216,15 @@ def test_a_sum_leaves_before_what_its_backward_sends(
 ) -> None:
     """Where nothing but operators takes time both are ready at once, else the sum is earlier."""
     profile = chain(*seconds, parameter_bytes=parameter_bytes, output_bytes=output_bytes)
-    accelerators = [stage for stage, count in enumerate(replicas) for _ in range(count)]
-    placement = Placement.from_assignment(range(len(replicas)), accelerators)
     cluster, method = cluster_of(sum(replicas), bandwidth=1), Method(in_flight_per_link=per_link)
 
     def simulated(overhead: float) -> float:
-        workload = replace(
-            Workload.of(profile),
-            forward_overhead_seconds=overhead,
-            backward_overhead_seconds=2 * overhead,
-        )
-        return simulate(workload, cluster, placement, method).seconds_per_minibatch
+        overheads = {
+            "forward_overhead_seconds": overhead,
+            "backward_overhead_seconds": 2 * overhead,
+        }
+        slower = profile.model_copy(update=overheads)
+        return stages_of(slower, cluster, *replicas, method=method).seconds_per_minibatch
 
     assert simulated(0.0) == pytest.approx(simulated(1e-7), rel=1e-6)
 

@@ -103,7 +103,9 @@ class Belief:
                 known[number] |= seconds
                 row = [seconds[candidate] for candidate in candidates]
                 least = seconds[incumbent] if incumbent else math.inf
-                rows.append(numpy.array(row) / min([least] if least < math.inf else row, default=1))
+                if math.isinf(least):
+                    least = min(row, default=math.inf)
+                rows.append(numpy.array(row) / least)
             ratios = numpy.array(rows).reshape(len(draws), len(candidates))
             best = ratios.min(axis=1, initial=math.inf)
             if incumbent is None:
@@ -181,6 +183,8 @@ def _judged(
         seconds = judge(candidate, limit)
         return seconds if judge.fits(candidate, seconds) else math.inf
 
-    found = {} if incumbent is None else {incumbent: seconds_of(incumbent)}
-    least = found.get(incumbent, math.inf) if incumbent else math.inf
-    return found | {candidate: seconds_of(candidate, least) for candidate in candidates}
+    if incumbent is None:
+        return {candidate: seconds_of(candidate) for candidate in candidates}
+    least = seconds_of(incumbent)
+    others = {candidate: seconds_of(candidate, least) for candidate in candidates}
+    return {incumbent: least, **others}

@@ -334,6 +334,7 @@ class Recalibration:
     def _draws(self, surrogate: Surrogate) -> list[Surrogate]:
         if not self.options.thompson or not self.options.calibrate:
             return [surrogate]
+        failures = self._failures
         return [
             Surrogate(
                 self.declared,
@@ -342,7 +343,7 @@ class Recalibration:
                 surrogate.discrepancy.sample(self._generator)
                 if self.options.discrepancy
                 else surrogate.discrepancy,
-                self._failures,
+                failures,
             )
             for _ in range(self.options.draws)
         ]

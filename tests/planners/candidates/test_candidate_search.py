@@ -24,6 +24,7 @@ from drlpp.simulator import simulate
 from drlpp.simulator.playing import endless, plan
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
+from tests.support.simulated_chains import chain
 from tests.support.strategies.graphs import chain_of
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
@@ -295,19 +296,12 @@ def test_a_round_that_is_too_long_counts_as_work(monkeypatch: pytest.MonkeyPatch
 def test_a_search_finds_what_fits_only_with_another_method() -> None:
     """Without recomputation no planner's placement fits."""
     method = Method()
-    _, profile = chain_of(seconds=[3] * 6, parameter_bytes=[1] * 6, output_bytes=[100] * 6)
-    operators = tuple(
-        operator.model_copy(update={"kept_bytes": 1_000_000}) for operator in profile.operators
-    )
-    profile = profile.model_copy(update={"operators": operators})
+    profile = chain(*[3] * 6, parameter_bytes=1, output_bytes=100, kept_bytes=1_000_000)
     memory = MemoryModel.with_state(method)
     recompute = frozenset({Vary.RECOMPUTE})
 
-    def tight(limit: float) -> PlanningProblem:
-        cluster = local_cluster(2, SLOW, memory_bytes=limit)
-        return PlanningProblem(Workload.of(profile, method), cluster, memory=memory)
-
-    given = tight(4_000_000)
+    cluster = local_cluster(2, SLOW, memory_bytes=4_000_000)
+    given = PlanningProblem(Workload.of(profile, method), cluster, memory=memory)
     with pytest.raises(NothingFits):
         best_simulated(given, method)
     found = best_searched(given, Space(method, recompute), SHORT)

@@ -94,7 +94,9 @@ def test_an_address_where_nobody_speaks_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(joining, "_HEAD_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ValueError, match=rf"the Ray cluster {address} cannot.*no word"):
+        with pytest.raises(
+            ValueError, match=rf"the Ray cluster {address} cannot be reached.*no word"
+        ):
             ClusterSession("tests.support.models.small:forked", 1, cluster=address)
 
 
