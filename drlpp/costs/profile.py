@@ -36,7 +36,7 @@ class RunFactors(Record):
     Attributes:
         passes: what workers compute, updates included.
         seconds: the whole: what is left where the busiest worker waits, too.
-        spread: standard deviation of the logarithm, over workers and runs.
+        spread: of a prediction, as the standard deviation of its logarithm.
     """
 
     passes: float = Field(default=1.0, ge=1, le=1e3)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile, RunFactors
-from drlpp.costs.profiles.short_runs import MOST, ShortRun, short_placements, with_short_runs
+from drlpp.costs.profiles.short_runs import (
+    MOST,
+    USUAL_SPREAD,
+    ShortRun,
+    short_placements,
+    with_short_runs,
+)
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
@@ -69,6 +77,31 @@ def test_factors_are_found_again() -> None:
     assert found.in_pipeline.seconds == pytest.approx(1.3, rel=0.02)
     assert found.replicated.seconds == pytest.approx(1.1, rel=0.02)
     assert not notes
+
+
+def test_an_error_bar_is_never_narrower_than_a_few_runs_can_tell() -> None:
+    true = generate("chain", 24, seed=3)
+    cluster = local_cluster(4, LINK)
+    both = list(short_placements(true, range(4)))[:2]
+
+    def spread_of(*factors: float) -> float:
+        runs = []
+        for placement, factor in zip(both, factors, strict=True):
+            slower = true.model_copy(
+                update={"in_pipeline": RunFactors(passes=factor, seconds=factor)}
+            )
+            found = SimulatedCluster(slower, cluster).measure(placement, 8)
+            assert isinstance(found, Measurement)
+            runs.append(ShortRun(placement, found))
+        told = with_short_runs(true, Workload.of(true), cluster, runs, print).in_pipeline
+        assert told is not None
+        return told.spread
+
+    # Two that agree say little: of what is usual, 0.07, four parts in five are left.
+    assert spread_of(1.2, 1.2) == pytest.approx(USUAL_SPREAD * (4 / 5) ** 0.5, rel=0.05)
+    # Whole runs differ by ln 2 / sqrt 2, workers within a run do not.
+    disagreeing = ((4 * USUAL_SPREAD**2 + math.log(2) ** 2 / 2) / 5) ** 0.5
+    assert spread_of(1.0, 2.0) == pytest.approx(disagreeing, rel=0.05)
 
 
 def test_what_a_slow_link_takes_is_not_taken_for_passes() -> None:
