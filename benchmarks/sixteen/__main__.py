@@ -21,11 +21,10 @@ from pandas import DataFrame
 from rich.progress import Progress
 
 from benchmarks.cells import Where, all_of, read_results_of, run_cells
-from benchmarks.learning.branching_graphs import NAMES
 from benchmarks.options import ClusterOption, DocumentOption, JsonOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.sixteen.design import cells_of
-from benchmarks.sixteen.runs import Run, run
+from benchmarks.sixteen.runs import GRAPHS, Run, run
 from drlpp.cli.command_line import build_console, run_program
 
 BEGIN = "<!-- sixteen: written by benchmarks.sixteen -->"
@@ -43,7 +42,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command()
 def main(
     results: Annotated[Path, typer.Option(help="The file of runs.")],
-    graphs: Annotated[str, typer.Option(help="Which.")] = ",".join(NAMES),
+    graphs: Annotated[str, typer.Option(help="Which.")] = ",".join(GRAPHS),
     accelerators: Annotated[str, typer.Option(help="How many.")] = "4,8,16",
     bandwidths: Annotated[str, typer.Option(help="Of all links, in bytes per second.")] = ",".join(
         f"{bandwidth:g}" for bandwidth in BANDWIDTHS
@@ -54,9 +53,9 @@ def main(
     speeds: Annotated[str, typer.Option(help="Of the accelerators.")] = "equal,unequal",
     noise: Annotated[float, typer.Option(min=0, help="Of what is measured.")] = 0.01,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Of all combinations of conditions; 60 are five seeds.")
-    ] = 60,
-    budget: Annotated[int, typer.Option(min=1, help="Of measurements.")] = 48,
+        int, typer.Option(min=1, help="Of all combinations of conditions; 100 are five seeds.")
+    ] = 1,
+    budget: Annotated[int, typer.Option(min=1, help="Of measurements.")] = 16,
     starts: Annotated[int, typer.Option(min=0, help="Of the search for the best known.")] = 20,
     evaluations: Annotated[int, typer.Option(min=1, help="Of it from each.")] = 1000,
     processes: ProcessesOption = 1,
@@ -129,11 +128,11 @@ def gaps(runs: list[Run]) -> DataFrame:
 
 def _gap_columns(runs: list[Run]) -> Iterator[tuple[str, str]]:
     for count in MEASUREMENTS:
-        # A run that ended by itself would have gone no further; of others nothing more is known.
-        known = [one.gap(count) for one in runs if one.settled or len(one.steps) >= count]
-        if not known:
+        # A run that ended by itself would have gone no further; of others nothing more is known,
+        # and those that ended are the easy ones.
+        if not all(one.settled or len(one.steps) >= count for one in runs):
             continue
-        found = 100 * numpy.array(known)
+        found = 100 * numpy.array([one.gap(count) for one in runs])
         within = (found <= 1).mean()
         yield (
             f"{count}: median / worst (within 1%)",
@@ -147,9 +146,7 @@ def calibration(runs: list[Run]) -> DataFrame:
         (step.sureness, step.seconds <= 1.01 * one.best_known) for one in runs for step in one.steps
     ]
     last = [
-        (one.steps[-1].sureness, one.steps[-1].seconds <= 1.01 * one.best_known)
-        for one in runs
-        if one.steps
+        (one.sureness, one.steps[-1].seconds <= 1.01 * one.best_known) for one in runs if one.steps
     ]
     rows = []
     for low, high in pairwise(_SURE):

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy
 
-from benchmarks.learning.branching_graphs import graph_of
+from benchmarks import PROFILES
+from benchmarks.learning.branching_graphs import NAMES, graph_of
 from drlpp.agents import GuidedHyperparameters
+from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
-from drlpp.placement.placement import Placement, Stage
-from drlpp.planners import (
-    Limits,
-    PlanningProblem,
-    Space,
-    best_searched,
-)
+from drlpp.planners import Limits, PlanningProblem, Space, data_parallel
+from drlpp.planners.best_searched import planned_in, starts_of
 from drlpp.planners.candidates import Judge, search
 from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.schedule.method import Method
@@ -40,11 +38,17 @@ _GIVE_UP = GuidedHyperparameters().give_up
 """As the guided agent measures by default."""
 
 
+ZOO = tuple(sorted(path.stem for path in PROFILES.glob("*.json")))
+"""Models of the zoo that are profiled here."""
+
+GRAPHS = (*NAMES, *ZOO)
+
+
 class Cell(Record):
     """What a run is of.
 
     Attributes:
-        graph: its name.
+        graph: one of :data:`GRAPHS`.
         accelerators: how many.
         bandwidth: of all links, in bytes per second.
         wrong: whether operators and links are declared wrongly; speeds, if they are unequal, then
@@ -80,10 +84,13 @@ class Run(Record):
 
     Attributes:
         best_known: true seconds per minibatch of the best that is known.
-        planned: of what the search finds with the declared costs, without a measurement.
-        best_plan: of the fastest of the planners' placements and of data parallelism.
+        planned: of what the search with the declared costs would have measured first.
+        best_plan: of the fastest of the planners' placements, at NOAM and at the depth that suits
+            each by the declared costs, and of data parallelism.
         steps: after every measurement; fewer than allowed if it settled.
         settled: whether it did.
+        sureness: what is said at the end, after long searches.
+        took_seconds: the run, on the clock.
         cluster_seconds: what the measurements would take, warm-up left out.
         saved_seconds: what of it is saved where a measurement is three runs, and what is far slower
             than the fastest so far is not run again (``give_up`` of the guided agent).
@@ -95,8 +102,10 @@ class Run(Record):
     best_plan: float
     steps: tuple[Step, ...]
     settled: bool
+    sureness: float
+    took_seconds: float
     cluster_seconds: float
-    saved_seconds: float = 0.0
+    saved_seconds: float
 
     def gap(self, measurements: int) -> float:
         """Return how far above the best known it is after so many measurements."""
@@ -132,12 +141,13 @@ class Instance:
     @cached_property
     def profile(self) -> Profile:
         """The costs as they are."""
-        return graph_of(self.cell.graph)
+        name = self.cell.graph
+        return read_profile(PROFILES / f"{name}.json") if name in ZOO else graph_of(name)
 
     @cached_property
     def space(self) -> Space:
-        """The in-flight depth varies."""
-        return Space(Method())
+        """The in-flight depth varies, as far as staleness does not grow beyond the usual."""
+        return Space(Method(), most_staleness=self.cell.accelerators - 1)
 
     @cached_property
     def judge(self) -> Judge:
@@ -175,20 +185,11 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
         cell: what to run.
         budget: of measurements.
         starts: random ones of the search for the best known, one after the other.
-        evaluations: of that search from each, and of the search before anything is measured.
+        evaluations: of that search from each.
     """
+    begin = time.perf_counter()
     instance = Instance(cell)
     judge, cluster = instance.judge, SimulatedCluster(instance.profile, instance.true.cluster)
-    limits = Limits(judged=evaluations)
-    declared = best_searched(instance.declared, instance.space, limits)
-    planned = judge.exactly(declared.found.candidate)
-    plans = [
-        judge.exactly(Candidate(proposal.plan.placement, Method()))
-        for proposal in declared.choice.others
-    ]
-    whole = tuple(range(len(instance.true.workload)))
-    everywhere = Stage(operators=whole, accelerators=tuple(range(cell.accelerators)))
-    plans.append(judge.exactly(Candidate(Placement(stages=(everywhere,)), Method())))
     noise = numpy.random.default_rng([18, cell.seed])
     found = Recalibration(instance.declared, instance.space)
     steps: list[Step] = []
@@ -210,21 +211,46 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
         belief = found.belief
         now = seconds_of[best[0][0]] if best else math.inf
         steps.append(Step(seconds=now, gain=belief.gain, sureness=belief.sureness))
-    known = [declared.found.candidate, *seconds_of]
-    for number in range(starts):
-        again = search(judge, known, limits, seed=1000 + number)
-        known = [again.candidate, *known]
-    best_known = min([judge.exactly(known[0]), planned, *plans, *seconds_of.values()])
+    planned = judge.exactly(first) if (first := next(iter(seconds_of), None)) else math.inf
+    plans = _plans(instance.declared, instance.space)
+    best_plan = min(map(judge.exactly, plans))
+    best_known = min([*seconds_of.values(), best_plan, _best_known(instance, starts, evaluations)])
     return Run(
         cell=cell,
         best_known=best_known,
         planned=planned,
-        best_plan=min(plans),
+        best_plan=best_plan,
         steps=tuple(steps),
         settled=found.settled,
+        sureness=found.last_word().sureness,
+        took_seconds=time.perf_counter() - begin,
         cluster_seconds=spent,
         saved_seconds=saved,
     )
+
+
+def _plans(problem: PlanningProblem, space: Space) -> list[Candidate]:
+    choice = planned_in(space, problem)
+    everywhere = Candidate(data_parallel(problem).placement, space.method)
+    return [everywhere, *starts_of(space, (choice.best, *choice.others))]
+
+
+def _best_known(instance: Instance, starts: int, evaluations: int) -> float:
+    """Search with the true costs, from their plans and then from random starts.
+
+    Nothing that was measured is told to it.
+    """
+    limits = Limits(judged=evaluations)
+    found = [
+        search(
+            instance.judge.anew(),
+            _plans(instance.true, instance.space) if number == 0 else [],
+            limits,
+            seed=1000 + number,
+        ).seconds
+        for number in range(starts)
+    ]
+    return min(found, default=math.inf)
 
 
 def _noisy(outcome: Measurement, noise: float, draw: numpy.random.Generator) -> Measurement:

@@ -46,11 +46,9 @@ def best_searched(problem: PlanningProblem, space: Space, limits: Limits | None 
     begin = time.perf_counter()
     proposals: tuple[Proposal, ...] = ()
     lower_bound = 0.0
-    depth = space.method.in_flight_per_link
-    deepens = any(method.in_flight_per_link != depth for method in space.methods)
     # A search may find what fits, or can be run, with another method of the space.
     with suppress(InvalidInput):
-        planned = best_simulated(problem, space.method, deepen=deepens)
+        planned = planned_in(space, problem)
         proposals, lower_bound = (planned.best, *planned.others), planned.lower_bound
     judge = Judge(problem, space)
     found = search(judge, starts_of(space, proposals), limits, problem.seed)
@@ -66,6 +64,17 @@ def best_searched(problem: PlanningProblem, space: Space, limits: Limits | None 
     # The rule of another method is another bound.
     bound = lower_bound if _without_depth(method) == _without_depth(space.method) else 0.0
     return Searched(Choice(best, proposals, bound), found)
+
+
+def planned_in(space: Space, problem: PlanningProblem) -> Choice:
+    """Return what quick planners propose, at the depth that suits each where the space varies it.
+
+    Raises:
+        InvalidInput: nothing of it fits into memory, and can be run.
+    """
+    depth = space.method.in_flight_per_link
+    deepens = any(method.in_flight_per_link != depth for method in space.methods)
+    return best_simulated(problem, space.method, deepen=deepens)
 
 
 def _without_depth(method: Method) -> Method:

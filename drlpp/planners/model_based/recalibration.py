@@ -25,14 +25,13 @@ from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.planners.baselines.data_parallel import data_parallel
-from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.best_searched import planned_in, starts_of
 from drlpp.planners.candidates import Limits, Space, search
 from drlpp.planners.exact.exact import exact, tractability
 from drlpp.planners.model_based.belief import PLENTY, Belief
 from drlpp.planners.model_based.calibration import Calibration, Spread
 from drlpp.planners.model_based.options import Options
 from drlpp.planners.model_based.surrogate import Surrogate
-from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.evolution import mutated
 from drlpp.planners.search.moves import PlacementState
@@ -103,7 +102,8 @@ class Recalibration:
         self._draw = random.Random(declared.seed)
         self._generator = numpy.random.default_rng(declared.seed)
         self._measured: dict[Candidate, float] = {}
-        self._planned = list(self._plans(declared)) if self.options.planners else []
+        self._data_parallel = Candidate(data_parallel(declared).placement, self.space.method)
+        self._planned = list(dict.fromkeys(self._plans())) if self.options.planners else []
         self._pool: list[Candidate] = list(self._planned)
         downsets = tractability(declared.workload).downsets
         self._few_downsets = downsets is not None and downsets <= _CHEAP_DOWNSETS
@@ -234,14 +234,9 @@ class Recalibration:
 
     def _first(self) -> list[Candidate]:
         """Return what is measured before draws decide: data parallelism."""
-        return [
-            planned
-            for planned in self._planned
-            if len(planned.placement.stages) == 1
-            and planned.method == self.space.method
-            and planned not in self._measured
-            and not self._fails(planned)
-        ]
+        first = self._data_parallel
+        wanted = first in self._planned and first not in self._measured and not self._fails(first)
+        return [first] if wanted else []
 
     def _possible_plans(self) -> list[Candidate]:
         """Return planners' placements that may well be faster than the fastest measured."""
@@ -258,15 +253,16 @@ class Recalibration:
         kind = _kind_of(candidate)
         return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
 
-    def _plans(self, problem: PlanningProblem) -> Iterator[Candidate]:
-        """Yield what planners find, with the space's own method, none twice."""
-        found = []
-        for planner in (exact, pipedream, data_parallel, gpipe):
-            if problem.workload.stages_held > 1 and planner is not gpipe:
-                continue  # It gives every accelerator one stage.
-            with suppress(InvalidInput):
-                found.append(Candidate(planner(problem).placement, self.space.method))
-        yield from dict.fromkeys(found)
+    def _plans(self) -> Iterator[Candidate]:
+        """Yield data parallelism, and what all quick planners find, the fastest first.
+
+        Data parallelism has the space's own method, others the depth that suits them, too.
+        """
+        if self.declared.workload.stages_held == 1:
+            yield self._data_parallel
+        with suppress(InvalidInput):
+            choice = planned_in(self.space, self.declared)
+            yield from starts_of(self.space, (choice.best, *choice.others))
 
     def _search(self) -> None:
         """Search with the most probable costs; the pool is what it finds, the fastest first."""

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.learning.branching_graphs import NAMES, graph_of
 from benchmarks.sixteen.__main__ import calibration, gaps, summary
 from benchmarks.sixteen.design import cells_of
-from benchmarks.sixteen.runs import Cell, Run, Step, run
+from benchmarks.sixteen.runs import GRAPHS, Cell, Instance, Run, Step, run
 
 CELL = Cell(
     graph="towers-40",
@@ -58,6 +58,8 @@ def test_tables_say_what_runs_found() -> None:
         best_plan=1.1,
         steps=steps,
         settled=True,
+        sureness=0.9,
+        took_seconds=100.0,
         cluster_seconds=60.0,
         saved_seconds=15.0,
     )
@@ -67,12 +69,24 @@ def test_tables_say_what_runs_found() -> None:
     assert line["16: median / worst (within 1%)"] == "0.5 / 0.5 (100%)"
     (line,) = gaps([found.model_copy(update={"settled": False})]).to_dict("records")
     assert [key[:3] for key in line if "within" in key] == ["0: "]
+    # A run that did not go on is not left out of a column, but the column is.
+    (line,) = gaps([found, found.model_copy(update={"settled": False})]).to_dict("records")
+    assert [key[:3] for key in line if "within" in key] == ["0: "]
     rows = {row["sure"]: row for row in calibration([found]).to_dict("records")}
     assert rows["0% to 50%"]["after every measurement"] == "0% of 1"
     assert rows["80% to 95%"]["at the end"] == "100% of 1"
     assert "100% of 1 runs" in summary([found])
     assert "data parallelism: 0" in summary([found])
     assert "saves 25% of all that" in summary([found])
+
+
+@pytest.mark.parametrize("graph", ["vgg16", "gnmt8"])
+def test_profiles_of_the_zoo_are_graphs_as_well(graph: str) -> None:
+    assert graph in GRAPHS
+    instance = Instance(CELL.model_copy(update={"graph": graph}))
+    assert len(instance.declared.workload) == len(instance.profile.graph)
+    declared, true = (p.workload.seconds for p in (instance.declared, instance.true))
+    assert all((declared != true)[true > 0])
 
 
 @pytest.mark.slow
