@@ -43,8 +43,8 @@ class EmulatedHosts:
     def used(self) -> Iterator[None]:
         """Be a program on the first host, with a new Ray cluster, in the block."""
         try:
-            # Ray's own handlers would end this process at once.
-            with self._emulated.ray.joined(), ended_by_signals():
+            # Ray's own handlers would end this process at once, in the block and behind it.
+            with ended_by_signals(), self._emulated.ray.joined(), ended_by_signals():
                 yield
         finally:
             self._over.set()
