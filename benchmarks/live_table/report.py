@@ -13,7 +13,7 @@ from rich.console import Group
 from benchmarks.drl_pp_table import AGENT, PAPER
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, Contender
+from drlpp.comparison.contenders import PLAIN, PLAN, Contender
 from drlpp.comparison.verdict import Finding, best_rival
 from drlpp.io.formatting import confidence_text, seconds_text
 
@@ -27,9 +27,11 @@ METHODS = {
     "1f1b-flush": "flushed",
     "pipedream": "PipeDream",
     "exact": "exact",
+    PLAN: "plan",
     AGENT: "agent",
 }
-"""Columns, by who found it; plain is PyTorch in one process, flushed is flushed 1F1B."""
+"""Columns, by who found it; plain is PyTorch in one process, flushed is flushed 1F1B, plan is what
+``drlpp plan`` proposes."""
 
 
 @dataclass(frozen=True)

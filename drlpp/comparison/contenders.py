@@ -18,7 +18,10 @@ from drlpp.schedule.method import Method
 
 PLAIN = "plain PyTorch"
 
-RIVALS = (PLAIN, "data-parallel", GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact")
+PLAN = "plan"
+"""What ``drlpp plan`` proposes."""
+
+RIVALS = (PLAIN, "data-parallel", GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact", PLAN)
 """The kinds of what a user has without an agent, in the order of the table."""
 
 

@@ -46,11 +46,9 @@ def best_searched(problem: PlanningProblem, space: Space, limits: Limits | None 
     begin = time.perf_counter()
     proposals: tuple[Proposal, ...] = ()
     lower_bound = 0.0
-    depth = space.method.in_flight_per_link
-    deepens = any(method.in_flight_per_link != depth for method in space.methods)
     # A search may find what fits, or can be run, with another method of the space.
     with suppress(InvalidInput):
-        planned = best_simulated(problem, space.method, deepen=deepens)
+        planned = best_simulated(problem, space.method, deepen=space.deepens)
         proposals, lower_bound = (planned.best, *planned.others), planned.lower_bound
     judge = Judge(problem, space)
     found = search(judge, starts_of(space, proposals), limits, problem.seed)

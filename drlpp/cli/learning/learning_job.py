@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
-    from drlpp.planners import Vary
+    from drlpp.planners import Space, Vary
     from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
@@ -94,7 +94,7 @@ def run_job(job: Job, session: ClusterSession) -> None:
     try:
         comparison = None
         if _learn(job, session, memory, declared):
-            comparison = _compare(job, session, memory, profile, cluster)
+            comparison = _compare(job, session, memory, profile, cluster, space)
     except HostLost:
         _export_best_so_far(job, session, memory, cluster)
         raise
@@ -205,7 +205,12 @@ def _print_split(
 
 
 def _compare(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
+    job: Job,
+    session: ClusterSession,
+    memory: MeasurementMemory,
+    profile: Profile,
+    cluster: Cluster,
+    space: Space,
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
     from drlpp.cli.learning.layouts import measured_lines
@@ -235,7 +240,7 @@ def _compare(
             comparison = compare(
                 session,
                 finalists,
-                [*rival_heats(session, profile, cluster), *own],
+                [*rival_heats(session, profile, cluster, space), *own],
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
