@@ -66,12 +66,12 @@ class LiveRow:
 
 def live_row(model: str, comparison: Comparison, agent: str) -> LiveRow:
     """Return a row from a comparison, with the agent's placement that came furthest."""
-    cells = {}
+    cells, usual = {}, comparison.usual_method
     for method in METHODS:
         name = agent if method == AGENT else method
         found = [c for c in comparison.contenders if c.found_by == name]
         best = min(found, key=_by_result, default=None)
-        cells[method] = Cell(best.configuration, _median(best)) if best else Cell("–", None)
+        cells[method] = Cell(best.beside(usual), _median(best)) if best else Cell("–", None)
     rival, mine = best_rival(comparison.entrants), cells[AGENT].seconds
     return LiveRow(
         model=model,

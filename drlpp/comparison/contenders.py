@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -74,6 +74,16 @@ class Contender(Record):
             return self.placement.configuration
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
 
+    def beside(self, usual: Method) -> str:
+        """Return the same, and what of schedule, depth and recomputation is not as usual.
+
+        A rival that is called as its schedule need not say it twice.
+        """
+        if self.placement is None:
+            return self.configuration
+        differences = self.method.unlike(usual, len(self.placement.stages))
+        return ", ".join([self.configuration, *(d for d in differences if d != self.found_by)])
+
     @property
     def seconds(self) -> tuple[float, ...]:
         """Seconds per minibatch of every round so far; none if it failed."""
@@ -126,6 +136,11 @@ class Contender(Record):
     def unmeasured(self) -> Contender:
         """A copy as it was before any round."""
         return self.model_copy(update={"measurements": (), "failure": None})
+
+
+def usual_method(contenders: Iterable[Contender]) -> Method:
+    """Return the method that was asked for, which plain PyTorch has too; without it the default."""
+    return next((c.method for c in contenders if c.placement is None), Method())
 
 
 class Heat(Record):

@@ -276,7 +276,8 @@ def _export_best(
     else:
         simplest = verdict.placement == verdict.equals[0]
         best = "" if simplest else "the simplest of the equals that has a placement, "
-    console.print(f"exported to {path}: {best}{chosen.configuration}, found by {chosen.found_by}")
+    configuration = chosen.beside(session.method)
+    console.print(f"exported to {path}: {best}{configuration}, found by {chosen.found_by}")
     task = session.captured.task
     if task.loss is not None:
         emulated = session.speeds if min(session.speeds) < 1 else ()
@@ -306,7 +307,7 @@ def _export_best_so_far(
         else f"in the final comparison, after all {memory.distinct} placements"
     )
     console.print(
-        f"stopped {stopped}; the fastest so far is in {path} ({contender.configuration}, "
+        f"stopped {stopped}; the fastest so far is in {path} ({contender.beside(session.method)}, "
         f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with what a "
         "user has without an agent). Continue with --resume"
     )

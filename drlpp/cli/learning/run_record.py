@@ -22,6 +22,7 @@ def run_record(folder: Path) -> dict[str, Any]:
         found["placement"] = {
             "file": str(folder / "placement.json"),
             "configuration": placement.configuration,
+            "method": str(placement.method),
             "found_by": placement.found_by,
             "seconds_per_minibatch": measured and measured.seconds_per_minibatch,
         }

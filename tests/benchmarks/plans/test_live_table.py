@@ -41,11 +41,12 @@ def contender(found_by: str, placement: Placement | None, *seconds: float) -> Co
         )
         for value in seconds
     )
-    sync = Method(schedule="gpipe", policy="sync")
     return Contender(
         found_by=found_by,
         placement=placement,
-        method=sync if found_by in {"gpipe", "1f1b-flush"} else Method(),
+        method=Method(schedule=found_by, policy="sync")
+        if found_by in {"gpipe", "1f1b-flush"}
+        else Method(),
         threads=1 if placement is None else None,
         measurements=measurements,
         failure=None if seconds else "worker 1 was killed",
