@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from drlpp.costs.profile import Profile
     from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
+    from drlpp.envs.measuring.search_file import Sureness
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.planners import Space, Vary
@@ -173,6 +174,7 @@ def _learn(
     memory.observers.append(keep_timeline)
     measured_before = memory.distinct
     before = replace(session.spent)
+    sure: list[Sureness] = []
     begin = time.perf_counter()
     finished = learn_placement(
         memory,
@@ -183,25 +185,36 @@ def _learn(
         declared=declared,
         picture=picture,
         console=console,
+        on_sure=sure.append,
     )
-    _print_split(session, before, time.perf_counter() - begin, memory.distinct - measured_before)
+    took = time.perf_counter() - begin
+    keep_split(job.out, session, before, took, memory.distinct - measured_before, *sure)
     return finished
 
 
-def _print_split(
-    session: ClusterSession, before: TimeSpent, wall_seconds: float, measured: int
+def keep_split(
+    folder: Path,
+    session: ClusterSession,
+    before: TimeSpent,
+    wall_seconds: float,
+    measured: int,
+    sure: Sureness | None = None,
 ) -> None:
+    """Print where the time went since ``before``, and write it down with that of earlier parts."""
+    from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile
+    from drlpp.io.documents import read_document, write_document
+
     # What choosing microbatches took is no part of learning.
-    running = session.spent.running_seconds - before.running_seconds
-    deploying = session.spent.deploying_seconds - before.deploying_seconds
-    outside = wall_seconds - running
-    console.print(
-        f"learning took {wall_seconds:.0f} s for {measured} placements, "
-        f"{running:.0f} s of them on the cluster: measuring {running / wall_seconds:.1%}, "
-        f"outside of it {outside / wall_seconds:.1%} "
-        f"(deploying {deploying / wall_seconds:.1%}, "
-        f"searching, policy and logging {(outside - deploying) / wall_seconds:.1%})"
+    part = SearchFile(
+        placements=measured,
+        seconds=wall_seconds,
+        cluster_seconds=session.spent.running_seconds - before.running_seconds,
+        deploying_seconds=session.spent.deploying_seconds - before.deploying_seconds,
+        sureness=sure,
     )
+    console.print(part.split_text)
+    path = folder / FILE_NAME
+    write_document(path, part.after(read_document(path, SearchFile)) if path.exists() else part)
 
 
 def _compare(
