@@ -23,6 +23,7 @@ from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
+from drlpp.envs.measuring.search_file import Sureness
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
@@ -40,6 +41,7 @@ def learn_placement(
     declared: CostPrior | None = None,
     picture: Picture | None = None,
     console: Console | None = None,
+    on_sure: Callable[[Sureness], None] = lambda sure: None,
 ) -> bool:
     """Train drl-pp's agent until ``budget`` distinct placements have been measured.
 
@@ -59,6 +61,7 @@ def learn_placement(
             if left out.
         picture: draws the best placement for TensorBoard; None if it cannot.
         console: for the progress bar, or for lines where it is no terminal.
+        on_sure: called at the end with how sure the agent's search is, if it has one.
 
     Returns:
         False if Ctrl-C ended it before the budget was spent.
@@ -100,8 +103,9 @@ def learn_placement(
             f"the agent has settled after {memory.distinct} placements: measuring more has not "
             "helped for long, is not expected to, or it keeps asking for what it knows"
         )
-    if isinstance(agent, GuidedDRLPP) and (sure := agent.sureness_text()):
-        console.print(sure)
+    if isinstance(agent, GuidedDRLPP) and (sure := agent.sureness()):
+        console.print(str(sure))
+        on_sure(sure)
     return True
 
 

@@ -35,6 +35,7 @@ from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.envs import ActionCodec, CostPrior
+from drlpp.envs.measuring.search_file import Sureness
 from drlpp.envs.measuring_env import outcome_in
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
@@ -164,16 +165,17 @@ class GuidedDRLPP(DRLPP):
             self._recalibration = found
         return self._recalibration
 
-    def sureness_text(self) -> str | None:
-        """Say how sure the search is of the fastest that was measured; None if nothing was."""
+    def sureness(self) -> Sureness | None:
+        """Return how sure the search is of the fastest that was measured; None if nothing was."""
         search = self._recalibration
         if search is None or not (best := search.best(1)):
             return None
         belief = search.last_word()
-        return (
-            f"{best[0][0].configuration} with {best[0][0].method} is within 1% of the fastest in "
-            f"{belief.sureness:.0%} of the draws of what is uncertain; the best of each draw is "
-            f"expected to be {belief.gain:.1%} faster"
+        return Sureness(
+            configuration=best[0][0].configuration,
+            method=best[0][0].method,
+            share=belief.sureness,
+            expected_gain=belief.gain,
         )
 
     def collect_rollouts(

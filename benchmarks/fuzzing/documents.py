@@ -12,6 +12,7 @@ from drlpp.comparison.contenders import PLAIN, Contender, Heat
 from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.costs.profile import OperatorProfile, Profile, RunFactors
 from drlpp.envs.measuring.episode_state import EpisodeState
+from drlpp.envs.measuring.search_file import SearchFile, Sureness
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
 from drlpp.io.trust_memory import TrustRecord
@@ -118,6 +119,13 @@ def every_document() -> dict[str, Document]:
         MicrobatchChoice(
             configuration="2-2",
             trials=(MicrobatchTrial(microbatches=2, seconds=0.1, staleness=1.0, samples=1.1),),
+        ),
+        SearchFile(
+            placements=8,
+            seconds=20.0,
+            cluster_seconds=12.0,
+            deploying_seconds=2.0,
+            sureness=Sureness(configuration="2-2", method=_METHOD, share=0.9, expected_gain=0.004),
         ),
         _race(contender),
         EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),

@@ -37,6 +37,7 @@ from drlpp.envs import CostPrior, MeasurementMemory
 from drlpp.errors import InvalidInput
 from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import ModelReference
+from drlpp.planners import Space
 from drlpp.runtime import ClusterSession, load_or_measure_profile
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -190,7 +191,7 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
         comparison = compare(
             session,
             contenders,
-            rival_heats(session, profile, cluster),
+            rival_heats(session, profile, cluster, Space(session.method, None, workers - 1)),
             rules=RaceRules(rounds=settings.rounds),
             minibatches=settings.minibatches,
             path=folder / "comparison.json",

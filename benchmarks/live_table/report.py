@@ -13,7 +13,7 @@ from rich.console import Group
 from benchmarks.drl_pp_table import AGENT, PAPER
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, Contender
+from drlpp.comparison.contenders import PLAIN, PLAN, Contender
 from drlpp.comparison.verdict import Finding, best_rival
 from drlpp.io.formatting import confidence_text, seconds_text
 
@@ -27,9 +27,11 @@ METHODS = {
     "1f1b-flush": "flushed",
     "pipedream": "PipeDream",
     "exact": "exact",
+    PLAN: "plan",
     AGENT: "agent",
 }
-"""Columns, by who found it; plain is PyTorch in one process, flushed is flushed 1F1B."""
+"""Columns, by who found it; plain is PyTorch in one process, flushed is flushed 1F1B, plan is what
+``drlpp plan`` proposes."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,12 @@ class LiveRow:
 
 def live_row(model: str, comparison: Comparison, agent: str) -> LiveRow:
     """Return a row from a comparison, with the agent's placement that came furthest."""
-    cells = {}
+    cells, usual = {}, comparison.usual_method
     for method in METHODS:
         name = agent if method == AGENT else method
         found = [c for c in comparison.contenders if c.found_by == name]
         best = min(found, key=_by_result, default=None)
-        cells[method] = Cell(best.configuration, _median(best)) if best else Cell("–", None)
+        cells[method] = Cell(best.beside(usual), _median(best)) if best else Cell("–", None)
     rival, mine = best_rival(comparison.entrants), cells[AGENT].seconds
     return LiveRow(
         model=model,

@@ -18,9 +18,6 @@ _HEAT_SHARE = 3
 """A measurement of the race has this many times the minibatches of one of a heat."""
 
 
-_FINALISTS = 2
-
-
 def compare(
     session: ClusterSession,
     contenders: Sequence[Contender],
@@ -44,7 +41,7 @@ def compare(
         contenders: in the order of the first round.
         heats: of rivals, unmeasured.
         rules: when contenders are dropped and when the race ends.
-        minibatches: of a measurement in the race, until two are left.
+        minibatches: of a measurement in the race, unless it is a long one.
         path: the file.
         on_progress: called before a heat's measurements and after a round with how far it is.
     """
@@ -89,13 +86,14 @@ class _Course:
     def _run_heat(self, number: int, minibatches: int) -> None:
         candidates = self.comparison.heats[number].candidates
         outcomes = [iter(candidate.outcomes) for candidate in candidates]
+        usual = self.comparison.usual_method
 
         def measure(index: int) -> Outcome:
             if (outcome := next(outcomes[index], None)) is None:
                 heats = self.comparison.heats
                 self._tell(
                     f"choosing the best {heats[number].kind} of {len(candidates)}: "
-                    f"{candidates[index].configuration} ({number + 1} of {len(heats)} kinds)"
+                    f"{candidates[index].beside(usual)} ({number + 1} of {len(heats)} kinds)"
                 )
                 outcome = self._measure(candidates[index], minibatches)
                 changed = heats[number].with_outcome(index, outcome)
@@ -111,19 +109,16 @@ class _Course:
         outcomes: list[Iterator[Outcome]] = [
             iter(self.comparison.contenders[first].outcomes) for first, *_ in alike
         ]
-        left = len(alike)
 
-        def measure(index: int) -> Outcome:
+        def measure(index: int, *, long: bool) -> Outcome:
             if (outcome := next(outcomes[index], None)) is None:
                 contender = self.comparison.contenders[alike[index][0]]
-                longer = rules.final if left <= _FINALISTS else 1
+                longer = rules.final if long else 1
                 outcome = self._measure(contender, longer * self.comparison.minibatches)
                 self._keep(self.comparison.with_outcome(alike[index], outcome))
             return outcome
 
         def tell(done: int, running: int) -> None:
-            nonlocal left
-            left = running
             self._tell(f"racing: round {done} of at most {rules.rounds}, {running} left")
 
         race(len(alike), measure, rules, tell)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
-from drlpp.comparison.contenders import Contender, Heat
+from drlpp.comparison.contenders import Contender, Heat, usual_method
 from drlpp.comparison.verdict import Entrant, Verdict, judge
 from drlpp.io.documents import Document
 from drlpp.io.quantities import Count, Speed
 from drlpp.placement.measurement import Outcome
+from drlpp.schedule.method import Method
 
 
 class Comparison(Document):
@@ -17,7 +18,7 @@ class Comparison(Document):
 
     Attributes:
         model: its name.
-        minibatches: of a measurement in the race, until two are left.
+        minibatches: of a measurement in the race, unless it is a long one.
         contenders: of the race; those that qualified in a heat are the last.
         heats: in which rivals qualified, of each kind one.
         speeds: of every worker, if they emulated accelerators; plain PyTorch had the fastest.
@@ -40,10 +41,17 @@ class Comparison(Document):
         return tuple(map(tuple, found.values()))
 
     @property
+    def usual_method(self) -> Method:
+        """What descriptions leave out: the method that was asked for."""
+        waiting = (candidate for heat in self.heats for candidate in heat.candidates)
+        return usual_method((*self.contenders, *waiting))
+
+    @property
     def entrants(self) -> tuple[Entrant, ...]:
         """What a verdict is about; numbers are those of :attr:`alike`."""
+        usual = self.usual_method
         return tuple(
-            _entrant([self.contenders[index] for index in indices]) for indices in self.alike
+            _entrant([self.contenders[index] for index in indices], usual) for indices in self.alike
         )
 
     @property
@@ -92,11 +100,11 @@ class Comparison(Document):
         )
 
 
-def _entrant(alike: Sequence[Contender]) -> Entrant:
+def _entrant(alike: Sequence[Contender], usual: Method) -> Entrant:
     names = dict.fromkeys(c.found_by for c in sorted(alike, key=lambda c: c.is_rival))
     return Entrant(
         found_by=tuple(names),
-        configuration=alike[0].configuration,
+        configuration=alike[0].beside(usual),
         rival=any(c.is_rival for c in alike),
         learned=not all(c.is_rival for c in alike),
         simplicity=alike[0].simplicity,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -18,7 +18,10 @@ from drlpp.schedule.method import Method
 
 PLAIN = "plain PyTorch"
 
-RIVALS = (PLAIN, "data-parallel", GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact")
+PLAN = "plan"
+"""What ``drlpp plan`` proposes."""
+
+RIVALS = (PLAIN, "data-parallel", GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact", PLAN)
 """The kinds of what a user has without an agent, in the order of the table."""
 
 
@@ -70,6 +73,16 @@ class Contender(Record):
         if not self.method.flushes and self.method.microbatches == 1:
             return self.placement.configuration
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
+
+    def beside(self, usual: Method) -> str:
+        """Return the same, and what of schedule, depth and recomputation is not as usual.
+
+        A rival that is called as its schedule need not say it twice.
+        """
+        if self.placement is None:
+            return self.configuration
+        differences = self.method.unlike(usual, len(self.placement.stages))
+        return ", ".join([self.configuration, *(d for d in differences if d != self.found_by)])
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -123,6 +136,11 @@ class Contender(Record):
     def unmeasured(self) -> Contender:
         """A copy as it was before any round."""
         return self.model_copy(update={"measurements": (), "failure": None})
+
+
+def usual_method(contenders: Iterable[Contender]) -> Method:
+    """Return the method that was asked for, which plain PyTorch has too; without it the default."""
+    return next((c.method for c in contenders if c.placement is None), Method())
 
 
 class Heat(Record):

@@ -13,7 +13,9 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
+from typing import Protocol
 
 import numpy
 from scipy.special import stdtr, stdtrit
@@ -30,8 +32,8 @@ class RaceRules:
         least_rounds: before anybody is dropped; two differences tell little of their spread.
         confidence: of a verdict, and of the intervals in a standing.
         margin: contenders this little slower than the leader are as good as it is.
-        final: a measurement of the last two has this many times the minibatches of others, since
-            what is faster for a while need not be so for long.
+        final: a long measurement has this many times the minibatches of others, since what is
+            faster for a while need not be so for long.
     """
 
     rounds: int = 7
@@ -42,6 +44,8 @@ class RaceRules:
 
 
 DEFAULT_RULES = RaceRules()
+
+_FINALISTS = 2
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,16 @@ class Standing:
         return cls(winner, statistics.median(seconds[winner]), tuple(leads))
 
 
+class Measure(Protocol):
+    """How a contender is measured."""
+
+    def __call__(self, index: int, *, long: bool) -> Outcome:
+        """Run one, by its number, once."""
+
+
 def race(
     contenders: int,
-    measure: Callable[[int], Outcome],
+    measure: Measure,
     rules: RaceRules = DEFAULT_RULES,
     on_round: Callable[[int, int], None] = lambda done, running: None,
 ) -> Standing:
@@ -105,23 +116,29 @@ def race(
 
     After a round those are dropped whose one-sided confidence bound of the logarithm of their
     seconds over the leader's, paired by round, is above 0; but at most half of those that ran, the
-    slowest first. A contender that fails runs no more.
+    slowest first. A contender that fails runs no more. Once two are left, rounds are long. So is
+    one round of several who are left when rounds run out, or before they count as equal, unless
+    there are too few rounds for anybody to be dropped.
 
     Args:
         contenders: how many; they are numbered from 0.
-        measure: runs one once.
+        measure: by a contender's number.
         rules: when contenders are dropped and when it ends.
         on_round: called after every round with the rounds so far and the contenders left.
     """
     seconds: list[list[float]] = [[] for _ in range(contenders)]
     running = list(range(contenders))
+    decided = ran_long = False
     for number in range(rules.rounds):
-        running = measure_round(number, running, measure, seconds)
+        ends = decided or number + 1 == rules.rounds
+        long = len(running) <= _FINALISTS or (ends and number >= rules.least_rounds)
+        running = measure_round(number, running, partial(measure, long=long), seconds)
+        ran_long = ran_long or long
         decided = not running
         if running and number + 1 >= rules.least_rounds:
             running, decided = _judge(running, seconds, rules)
         on_round(number + 1, len(running))
-        if decided:
+        if decided and (ran_long or len(running) < 2):
             break
     return Standing.of(seconds, rules.confidence)
 

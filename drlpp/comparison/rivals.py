@@ -2,7 +2,8 @@
 
 Plain PyTorch with any number of threads; data parallelism and PipeDream's planner with any number
 of the workers; GPipe and flushed 1F1B with any number of stages and of microbatches, split evenly
-by the profile; and the exact planner, given all workers and the cores that they share.
+by the profile; the exact planner, given all workers and the cores that they share; and what
+``drlpp plan`` proposes: the best of what all planners do, in the simulator and at its best depth.
 Where a kind has more candidates than can be measured, the simulator ranks them, and the first run
 in a heat.
 """
@@ -11,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from drlpp.comparison.contenders import PLAIN, Contender, Heat
+from drlpp.comparison.contenders import PLAIN, PLAN, Contender, Heat
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
-from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.planners import PLANNERS, PlanningProblem, Space, best_simulated
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
@@ -34,15 +35,19 @@ MOST_CANDIDATES = 8
 _SIMULATED_MINIBATCHES = 12
 
 
-def rival_heats(session: ClusterSession, profile: Profile, cluster: Cluster) -> list[Heat]:
+def rival_heats(
+    session: ClusterSession, profile: Profile, cluster: Cluster, space: Space
+) -> list[Heat]:
     """Return a heat for each kind of rival that is possible on these workers.
 
     Data parallelism, GPipe and flushed 1F1B are methods as well as placements, and run
-    synchronously; the planners' placements run with the session's method.
+    synchronously; the planners' placements run with the session's method, at a depth of the space
+    where all of them are asked together.
 
     Args:
         session: with the method and the optimizer.
         profile, cluster: that planners plan with, and the simulator ranks by.
+        space: whether the depth may be chosen, and how stale a stage may be.
     """
     plain = [
         Contender(found_by=PLAIN, method=session.method, threads=threads)
@@ -50,7 +55,7 @@ def rival_heats(session: ClusterSession, profile: Profile, cluster: Cluster) -> 
     ]
     placed = _Rivals(session, profile, cluster)
     kinds = [plain, placed.data_parallel(), placed.flushed(GPIPE), placed.flushed(FLUSHED_1F1B)]
-    kinds += [placed.planned("pipedream"), placed.exact()]
+    kinds += [placed.planned("pipedream"), placed.exact(), placed.best_planned(space)]
     return [Heat(candidates=tuple(found)) for found in kinds if found]
 
 
@@ -97,6 +102,22 @@ class _Rivals:
         method = self._session.method
         placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
         return [Contender.of(Candidate(placement, method), "exact")]
+
+    def best_planned(self, space: Space) -> list[Contender]:
+        """Return what ``drlpp plan`` chooses of all that planners propose, and its depth."""
+        method = self._session.method
+        try:
+            best = best_simulated(
+                self._problem(method, self._cluster),
+                method,
+                deepen=space.deepens,
+                most_staleness=space.most_staleness,
+            ).best
+        except InvalidInput:
+            # Nothing fits, or nothing that is fresh enough.
+            return []
+        chosen = method.model_copy(update={"in_flight_per_link": best.depth.per_link})
+        return [Contender.of(Candidate(best.plan.placement, chosen), PLAN)]
 
     def flushed(self, kind: ScheduleKind) -> list[Contender]:
         """Return even splits into 2, 3, … stages, with every number of microbatches."""

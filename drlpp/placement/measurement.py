@@ -50,12 +50,12 @@ class Measurement(Record):
     """Seconds per minibatch of a placement in steady state, over ``minibatches`` minibatches.
 
     A minibatch is complete when every stage has performed the update that contains it.
-    ``seconds_per_minibatch`` is the measured window divided by its minibatches, the median and
-    the standard deviation are over the updates in it (divided by the minibatches of an update).
-    ``steadiness`` is what its minibatches took the fastest worker over what they took the slowest:
-    1 in steady state, less while work piles up between them; None in files from before it was
-    measured. Where the pipeline did not get steady (:func:`is_steady`), the seconds are the slowest
-    worker's. ``cut_short``: it was so slow that it was not run as often as others are.
+    ``seconds_per_minibatch`` is what the measured window's minibatches took the slowest worker,
+    divided by their number; the median and the standard deviation are over the updates in it
+    (divided by the minibatches of an update). ``steadiness`` is what they took the fastest worker
+    over what they took the slowest: 1 in steady state, less while work piles up between them; None
+    in files from before it was measured. ``cut_short``: it was so slow that it
+    was not run as often as others are.
     """
 
     outcome: Literal["measured"] = "measured"

@@ -72,9 +72,9 @@ def planned_in(space: Space, problem: PlanningProblem) -> Choice:
     Raises:
         InvalidInput: nothing of it fits into memory, and can be run.
     """
-    depth = space.method.in_flight_per_link
-    deepens = any(method.in_flight_per_link != depth for method in space.methods)
-    return best_simulated(problem, space.method, deepen=deepens)
+    return best_simulated(
+        problem, space.method, deepen=space.deepens, most_staleness=space.most_staleness
+    )
 
 
 def _without_depth(method: Method) -> Method:

@@ -67,7 +67,13 @@ class Choice:
     lower_bound: float
 
 
-def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = True) -> Choice:
+def best_simulated(
+    problem: PlanningProblem,
+    method: Method,
+    *,
+    deepen: bool = True,
+    most_staleness: int | None = None,
+) -> Choice:
     """Ask all quick planners, and play what they propose.
 
     Args:
@@ -75,6 +81,7 @@ def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = T
         method: the schedule, and the weight policy on it.
         deepen: try in-flight depths for every proposal, where the schedule has any to choose;
             otherwise all are played with the method's own.
+        most_staleness: the largest s of a stage that is allowed; None for any.
 
     Raises:
         NothingFits: if no proposal fits into memory.
@@ -92,7 +99,7 @@ def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = T
             continue
         known.add(proposed.placement.canonical)
         try:
-            found.append(played(proposed, method, deepen=deepen))
+            found.append(played(proposed, method, deepen=deepen, most_staleness=most_staleness))
         except InvalidInput as failed:
             error = failed
     if not found:
@@ -104,19 +111,22 @@ def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = T
     return Choice(found[0], tuple(found[1:]), lower_bound)
 
 
-def played(proposed: Plan, method: Method, *, deepen: bool = False) -> Proposal:
+def played(
+    proposed: Plan, method: Method, *, deepen: bool = False, most_staleness: int | None = None
+) -> Proposal:
     """Play a plan that can be run; with ``deepen`` with several in-flight depths.
 
     Raises:
-        InvalidInput: if it fits into memory with no depth, or the weight policy refuses it.
+        InvalidInput: if it fits into memory with no depth, the weight policy refuses it, or it is
+            staler than is allowed.
     """
     problem = proposed.problem
     given = (problem.workload, problem.cluster, proposed.placement, method, problem.memory)
     if deepen and method.schedule_kind.takes_in_flight_per_link:
-        depths = simulate_depths(*given)
+        depths = simulate_depths(*given, most_staleness=most_staleness)
         chosen = smallest_depth(depths)
     else:
-        chosen = depth_of(*given)
+        chosen = depth_of(*given, most_staleness)
         depths = (chosen,)
         if not chosen.possible:
             raise InvalidInput(f"{proposed.placement.configuration}: {chosen.obstacle}")

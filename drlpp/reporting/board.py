@@ -72,6 +72,6 @@ def _write(folder: Path, values: Mapping[str, Iterable[tuple[str, int, float]]])
         # A race that continues is written anew.
         shutil.rmtree(races, ignore_errors=True)
         for name, found in values.items():
-            with SummaryWriter(str(races / re.sub(r"[^\w.,=·-]+", "_", name))) as board:
+            with SummaryWriter(str(races / re.sub(r"[^\w.,=+·-]+", "_", name))) as board:
                 for tag, step, value in found:
                     board.add_scalar(tag, value, step)

@@ -11,6 +11,8 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.microbatches import FILE_NAME as MICROBATCHES
 from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile
+from drlpp.envs.measuring.search_file import FILE_NAME as SEARCH
+from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import DocumentType, read_document
 from drlpp.io.run_folder import CHANGES_NAME, RunRecord
@@ -65,6 +67,7 @@ class RunFiles:
     profile: Profile | None = None
     cluster: Cluster | None = None
     microbatches: MicrobatchChoice | None = None
+    search: SearchFile | None = None
     measured: tuple[tuple[Candidate, Outcome], ...] = ()
     train_losses: tuple[Scalar, ...] = ()
     held_out_losses: tuple[Scalar, ...] = ()
@@ -106,6 +109,7 @@ def read_run(folder: Path) -> RunFiles:
         profile=read(Profile, "profile.json"),
         cluster=read(Cluster, "cluster.yaml"),
         microbatches=read(MicrobatchChoice, MICROBATCHES),
+        search=read(SearchFile, SEARCH),
         measured=tuple(_measured(folder / "measurements.jsonl", unread)),
         train_losses=scalars.get(_TRAIN_LOSS, ()),
         held_out_losses=scalars.get(_HELD_OUT_LOSS, ()),

@@ -154,10 +154,11 @@ def _training(files: RunFiles) -> Iterator[Section]:
 def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
-    lines = () if files.microbatches is None else (str(files.microbatches),)
+    lines = [] if files.microbatches is None else [str(files.microbatches)]
+    lines += [] if files.search is None else files.search.lines
     yield Section(
         title="The search",
-        lines=lines,
+        lines=tuple(lines),
         chart=_drawn(speed_charts.search_chart(files.measured)),
         below="Every measurement in turn; the line is the best so far.",
     )

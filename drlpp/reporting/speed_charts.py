@@ -8,7 +8,7 @@ from statistics import median
 import altair as alt
 
 from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import Contender
+from drlpp.comparison.contenders import Contender, usual_method
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
@@ -23,11 +23,12 @@ _COMPUTING, _WAITING = "#2B87BF", "#A9AEB4"
 Measured = Sequence[tuple[Candidate, Outcome]]
 
 
-def names_of(contenders: Iterable[Contender]) -> tuple[str, ...]:
+def names_of(contenders: Sequence[Contender]) -> tuple[str, ...]:
     """Return what charts and tables call contenders, in their order; no two have the same name."""
     names: dict[str, None] = {}
+    method = usual_method(contenders)
     for contender in contenders:
-        name = usual = f"{contender.found_by} · {contender.configuration}"
+        name = usual = f"{contender.found_by} · {contender.beside(method)}"
         number = 1
         while name in names:
             number += 1

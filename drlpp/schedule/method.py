@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,7 +19,16 @@ from drlpp.schedule.kinds.registry import (
     names_to_suggest,
     training_kinds,
 )
-from drlpp.schedule.per_stage import PerLink, PerStage, most, of_links, of_stages, stretched
+from drlpp.schedule.per_stage import (
+    PerLink,
+    PerStage,
+    links_text,
+    most,
+    of_links,
+    of_stages,
+    recomputing_text,
+    stretched,
+)
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import (
     PIPEOPTIM,
@@ -204,16 +213,10 @@ class Method(StrictRecord):
             parts.append(f"T2 with D={self.correction_decay:g}")
         if self.accumulate > 1:
             parts.append(f"updates of {self.accumulate} minibatches")
-        if isinstance(self.in_flight_per_link, tuple):
-            numbers = "-".join(map(str, self.in_flight_per_link))
-            parts.append(f"{numbers} in flight per link beyond NOAM")
-        elif self.in_flight_per_link:
-            parts.append(f"{self.in_flight_per_link} in flight per link beyond NOAM")
-        if isinstance(self.recompute, tuple):
-            stages = [str(stage) for stage, chosen in enumerate(self.recompute) if chosen]
-            parts.append(f"recomputation on stage{'s' * (len(stages) > 1)} {' '.join(stages)}")
-        elif self.recompute:
-            parts.append("recomputation")
+        if self.in_flight_per_link:
+            parts.append(f"{links_text(self.in_flight_per_link)} in flight per link beyond NOAM")
+        if self.recompute:
+            parts.append(recomputing_text(self.recompute))
         if self.clip_norm:
             parts.append(f"gradients clipped to {self.clip_norm:g}")
         if self.precision != "float32":
@@ -221,6 +224,22 @@ class Method(StrictRecord):
         if self.precision == "float16":
             parts.append(f"losses scaled by {self.applied_loss_scale:g}")
         return ", ".join(parts)
+
+    def unlike(self, usual: Method, stages: int) -> Iterator[str]:
+        """Yield in short what of schedule, depth and recomputation is not as usual.
+
+        With one of ``stages``, the order of passes and depth do not matter.
+        """
+        if stages > 1 and self.schedule != usual.schedule:
+            yield self.schedule
+        if (
+            stages > 1
+            and self.schedule_kind.takes_in_flight_per_link
+            and self.in_flight_per_link != usual.in_flight_per_link
+        ):
+            yield f"+{links_text(self.in_flight_per_link)} in flight"
+        if self.recompute != usual.recompute:
+            yield recomputing_text(self.recompute)
 
     @property
     def moves_weights(self) -> bool:

@@ -46,6 +46,19 @@ def of_links(per_link: int | tuple[int, ...], stages: int) -> tuple[int, ...]:
     return per_link
 
 
+def links_text(per_link: int | tuple[int, ...]) -> str:
+    """Return the number, or those of all links, such as ``1-0-2``."""
+    return "-".join(map(str, per_link)) if isinstance(per_link, tuple) else str(per_link)
+
+
+def recomputing_text(each: bool | tuple[bool, ...]) -> str:
+    """Say where activations are computed again."""
+    if not isinstance(each, tuple):
+        return "recomputation" if each else "no recomputation"
+    stages = [str(stage) for stage, chosen in enumerate(each) if chosen]
+    return f"recomputation on stage{'s' * (len(stages) > 1)} {' '.join(stages)}"
+
+
 def of_stages(each: bool | tuple[bool, ...], stages: int) -> tuple[bool, ...]:
     """Return whether each stage recomputes.
 

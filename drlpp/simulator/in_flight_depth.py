@@ -41,7 +41,7 @@ class Depth:
         seconds_per_minibatch: simulated.
         memory_bytes: of the accelerator that needs the most.
         obstacle: why it cannot be trained with, if it cannot: the memory that it misses, or what
-            the weight policy refuses.
+            the weight policy refuses, or a staleness that is not allowed.
         steadiness: 1 where the seconds are those of a period
             (:class:`drlpp.simulator.steady_state.SteadyState`).
     """
@@ -66,6 +66,7 @@ def simulate_depths(
     method: Method,
     memory: MemoryModel | None = None,
     most_per_link: int = MOST_PER_LINK,
+    most_staleness: int | None = None,
 ) -> tuple[Depth, ...]:
     """Play a valid placement with NOAM, and with up to ``most_per_link`` more for each link.
 
@@ -76,6 +77,7 @@ def simulate_depths(
         method: asynchronous; its own depth does not matter.
         memory: what a stage keeps; that of ``method`` with SGD and momentum if left out.
         most_per_link: the deepest.
+        most_staleness: the largest s of a stage that is possible; None for any.
 
     Raises:
         InvalidInput: for a schedule that flushes.
@@ -94,6 +96,7 @@ def simulate_depths(
             placement,
             method.model_copy(update={"in_flight_per_link": per_link}),
             memory,
+            most_staleness,
         )
         for per_link in range(most_per_link + 1)
     )
@@ -105,6 +108,7 @@ def depth_of(
     placement: Placement,
     method: Method,
     memory: MemoryModel | None = None,
+    most_staleness: int | None = None,
 ) -> Depth:
     """Play a valid placement with the depth of its method; arguments as above."""
     played = simulate(workload, cluster, placement, method, memory=memory)
@@ -120,7 +124,7 @@ def depth_of(
         memory_bytes=max(played.memory_bytes),
         obstacle=f"an accelerator misses {missing:,.0f} bytes of memory"
         if missing > 0
-        else _obstacle(Candidate(placement, method), played.pipeline),
+        else _obstacle(Candidate(placement, method), played.pipeline, most_staleness),
         steadiness=played.steadiness,
     )
 
@@ -141,9 +145,11 @@ def smallest_depth(depths: Sequence[Depth]) -> Depth:
     return next(depth for depth in possible if depth.seconds_per_minibatch <= limit)
 
 
-def _obstacle(candidate: Candidate, pipeline: Pipeline) -> str | None:
+def _obstacle(candidate: Candidate, pipeline: Pipeline, most_staleness: int | None) -> str | None:
     try:
-        ExecutionPlan(candidate, pipeline)
+        stalest = max(ExecutionPlan(candidate, pipeline).delays)
     except InvalidInput as error:
         return str(error)
+    if most_staleness is not None and stalest > most_staleness:
+        return f"a stage has a staleness of {stalest}, of at most {most_staleness}"
     return None

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage, is_steady
+from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.schedule.analysis.window import Window, completion_times, update_times
 from drlpp.schedule.schedule import Schedule
@@ -26,16 +26,16 @@ def measurement_of(
     for times in update_times(schedule, ends).values():
         own = window.marks(times)
         paces.append(own[-1] - own[0])
+    # From one completion to another it may be less: who is last at the end may have been ahead of
+    # the others at the begin, and took longer than that.
     slowest = max(paces)
-    steadiness = max(min(paces) / slowest, 0.0)
     steps = [(later - earlier) / window.step for earlier, later in pairwise(marks)]
     return Measurement(
-        seconds_per_minibatch=(end - begin if is_steady(steadiness, window.length) else slowest)
-        / window.length,
+        seconds_per_minibatch=slowest / window.length,
         median_seconds=statistics.median(steps),
         standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
         minibatches=window.length,
-        steadiness=steadiness,
+        steadiness=max(min(paces) / slowest, 0.0),
         workers=tuple(
             _usage(schedule, worker, results[worker], begin, end)
             for worker in sorted(schedule.actions)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from drlpp.io.documents import read_document
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
+from drlpp.reporting.speed_charts import names_of
 from drlpp.schedule.method import Method
 from tests.support.in_turns import fast_are
 
@@ -242,6 +244,39 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
     assert "tried as plain PyTorch: 2 threads: 1.10 s (3×); 1 thread: 1.80 s (3×)" in text
     table = shown(comparison).split("tuned")[1].splitlines()[0]
     assert table.split()[-2:] == ["1.10×", "1.10×"], "over the best rival, over plain PyTorch"
+
+
+def test_what_differs_in_depth_or_schedule_alone_is_told_apart(tmp_path: Path) -> None:
+    deeper = Method(in_flight_per_link=1)
+    flushed = Method(schedule="1f1b-flush", policy="sync")
+    own = [
+        Contender(found_by="guided", placement=HALVES, method=method)
+        for method in (PIPELINE, deeper, flushed)
+    ]
+    seconds = ALL_SECONDS | {(HALVES, deeper): 0.9, (HALVES, flushed): 1.4}
+    path = tmp_path / "comparison.json"
+    comparison = compared(FakeSession(seconds), path, contenders=own, heats=HEATS)
+    text = shown(comparison)
+    for row in ("guided +1-1 ", r"guided +1-1, \+1 in flight ", "guided +1-1, M = 1, 1f1b-flush "):
+        assert re.search(row, text)
+    assert re.search("gpipe +1-1, M = 2 ", text), "it is called as its schedule"
+    told = " ".join(text.split())
+    assert "over the best rival, plain PyTorch (2 threads): guided (1-1, +1 in flight)" in told
+    assert "guided · 1-1, +1 in flight" in names_of(comparison.contenders)
+
+
+def test_the_depth_that_all_were_asked_to_have_is_not_told(tmp_path: Path) -> None:
+    asked = Method(in_flight_per_link=1)
+    own = [
+        Contender(found_by="guided", placement=HALVES, method=method)
+        for method in (PIPELINE, asked)
+    ]
+    plain = Heat(candidates=(Contender(found_by=PLAIN, method=asked, threads=1),))
+    session = FakeSession(ALL_SECONDS | {(HALVES, asked): 0.9})
+    path = tmp_path / "comparison.json"
+    comparison = compared(session, path, contenders=own, heats=[plain])
+    found = [entrant.configuration for entrant in comparison.entrants]
+    assert found == ["1-1, +0 in flight", "1-1", "1 thread"]
 
 
 def test_what_a_heat_measured_does_not_count_in_the_race(tmp_path: Path) -> None:

@@ -41,9 +41,11 @@ class Track:
         self.fails_in = fails_in or {}
         self.order: list[int] = []
         self.left: list[int] = []
+        self.long: list[bool] = []
 
-    def measure(self, index: int) -> Outcome:
+    def measure(self, index: int, *, long: bool = False) -> Outcome:
         self.order.append(index)
+        self.long.append(long)
         if self.order.count(index) - 1 == self.fails_in.get(index):
             return LOST
         return measured(self.seconds[index] * self.draw.lognormvariate(0, self.noise))
@@ -108,6 +110,49 @@ def test_rounds_go_there_and_back() -> None:
     assert track.order == [0, 1, 2, 2, 1, 0, 0, 1, 2]
 
 
+@given(
+    st.lists(st.floats(0.9, 1.1), min_size=1, max_size=9),
+    st.floats(0, 0.1),
+    st.integers(0, 1000),
+    st.integers(4, 12),
+)
+def test_a_winner_has_won_for_long(
+    seconds: list[float], noise: float, seed: int, rounds: int
+) -> None:
+    track = Track(seconds, noise, seed)
+    track.race(RaceRules(rounds=rounds))
+    sizes = [len(seconds), *track.left[:-1]]
+    long = []
+    for size in sizes:
+        (together,) = {*track.long[:size]}
+        del track.long[:size]
+        long.append(together)
+    assert not track.long
+    if track.left[-1] > 1:
+        assert any(long), "nobody is equal, or the best of several, by short rounds alone"
+    # Long rounds are those of the last two, and one in which more take part.
+    assert all(long[number] for number, size in enumerate(sizes) if size <= 2)
+    of_many = [number for number, size in enumerate(sizes) if size > 2 and long[number]]
+    assert all(number >= 3 for number in of_many)
+    assert len(of_many) <= 2, "what seemed to be equal may be told apart, and rounds run out"
+
+
+def test_equals_run_for_long_before_they_are_called_so() -> None:
+    track = Track([1.0, 1.0, 1.0])
+    track.race(RaceRules())
+    assert track.long == [False] * 9 + [True] * 3
+
+
+def test_whoever_is_left_runs_for_long_in_the_last_round() -> None:
+    track = Track([1.0, 1.02, 1.04], noise=0.2, seed=1)
+    track.race(RaceRules())
+    assert track.left == [3] * 7
+    assert track.long == [False] * 18 + [True] * 3
+    few = Track([1.0, 1.02, 1.04], noise=0.2)
+    few.race(RaceRules(rounds=3))
+    assert not any(few.long), "nobody could have been dropped before"
+
+
 def won(rules: RaceRules, make: Callable[[int], Track]) -> int:
     return sum(make(seed).race(rules).winner == 5 for seed in range(100))
 
@@ -122,8 +167,8 @@ def test_drift_that_hits_a_whole_round_does_not_count() -> None:
     """The machine takes up to three times as long in some rounds: only differences matter."""
 
     class Drifting(Track):
-        def measure(self, index: int) -> Outcome:
-            outcome = super().measure(index)
+        def measure(self, index: int, *, long: bool = False) -> Outcome:
+            outcome = super().measure(index, long=long)
             assert isinstance(outcome, Measurement)
             slow = 1 + 2 * random.Random(self.order.count(index)).random()
             return measured(outcome.seconds_per_minibatch * slow)

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
-from drlpp.comparison.contenders import PLAIN, RIVALS, Heat
+from drlpp.comparison.contenders import PLAIN, PLAN, RIVALS, Heat
 from drlpp.comparison.rivals import MOST_CANDIDATES, rival_heats
+from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.planners import PlanningProblem, Space, Vary, best_simulated
 from drlpp.schedule.method import Method
-from drlpp.simulator import simulate
+from drlpp.simulator import depth_of, simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.strategies.graphs import chain_of
@@ -34,8 +39,8 @@ def session(speeds: tuple[float, ...] = (1.0,) * 4, batch_size: int = 12) -> Any
     )
 
 
-def heats_on(cluster: Cluster, **options: Any) -> dict[str, Heat]:
-    heats = rival_heats(session(**options), profile(), cluster)
+def heats_on(cluster: Cluster, space: Space | None = None, **options: Any) -> dict[str, Heat]:
+    heats = rival_heats(session(**options), profile(), cluster, space or Space(Method()))
     assert [heat.kind for heat in heats] == [
         kind for kind in RIVALS if kind in {heat.kind for heat in heats}
     ]
@@ -112,7 +117,7 @@ def test_the_simulator_ranks_what_is_too_much() -> None:
 
 def test_a_single_worker_has_no_pipelines() -> None:
     heats = heats_on(local_cluster(1, FAST), speeds=(1.0,))
-    assert tuple(heats) == (PLAIN, "data-parallel", "pipedream", "exact")
+    assert tuple(heats) == (PLAIN, "data-parallel", "pipedream", "exact", PLAN)
 
 
 def test_fewer_workers_are_those_that_are_in_nobodys_way() -> None:
@@ -124,3 +129,41 @@ def test_fewer_workers_are_those_that_are_in_nobodys_way() -> None:
     heats = heats_on(unequal, speeds=(1.0,) * 3)
     used = [c.placement.accelerators for c in heats["data-parallel"].candidates if c.placement]
     assert used == [(1,), (1, 2), (0, 1, 2)], "the fastest first"
+
+
+SLOW = local_cluster(3, Link(bandwidth_bytes_per_second=1.0))
+"""Messages take as long as a stage of one operator, so depth pays."""
+
+
+@pytest.mark.parametrize(
+    ("vary", "most_staleness"),
+    [(None, None), (None, 2), (None, 3), (None, 0), (frozenset(), None), ({Vary.DEPTH}, 1)],
+)
+def test_the_plan_is_the_best_of_all_planners_within_what_the_user_allows(
+    vary: frozenset[Vary] | None, most_staleness: int | None
+) -> None:
+    space = Space(Method(), vary, most_staleness)
+    (found,) = heats_on(SLOW, space, speeds=(1.0,) * 3)[PLAN].candidates
+    candidate = found.candidate
+    assert candidate is not None
+    problem = PlanningProblem.profiled(profile(), SLOW, Method(), OptimizerSpec.parse("adam"))
+    given = (candidate.placement, candidate.method.in_flight_per_link, space, problem)
+    assert is_allowed(*given)
+    # Nothing that a planner proposes is clearly better, at any depth that is allowed.
+    everything = best_simulated(problem, Method(), deepen=True)
+    allowed = [
+        depth.seconds_per_minibatch
+        for proposal in (everything.best, *everything.others)
+        for depth in proposal.depths
+        if is_allowed(proposal.plan.placement, depth.per_link, space, problem)
+    ]
+    played = depth_of(problem.workload, SLOW, candidate.placement, candidate.method, problem.memory)
+    assert played.seconds_per_minibatch <= 1.01 * min(allowed)
+
+
+def is_allowed(placement: Placement, per_link: int, space: Space, problem: PlanningProblem) -> bool:
+    method = Method(in_flight_per_link=per_link)
+    pipeline = pipeline_of(problem.workload, placement)
+    delays = ExecutionPlan(Candidate(placement, method), pipeline).delays
+    most = space.most_staleness
+    return space.has(method) and (most is None or max(delays) <= most)

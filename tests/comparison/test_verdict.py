@@ -198,7 +198,7 @@ def raced(
     draw = random.Random(seed)
     found: list[list[float]] = [[] for _ in seconds]
 
-    def measure(index: int) -> Measurement:
+    def measure(index: int, *, long: bool) -> Measurement:
         value = seconds[index] * draw.lognormvariate(0, noise)
         found[index].append(value)
         return Measurement(

@@ -39,6 +39,7 @@ KINDS = [
     "run",
     "comparison",
     "microbatches",
+    "search",
     "training race",
     "trust",
     "episode state",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,3 +167,31 @@ def test_a_list_for_another_number_of_stages_is_stretched() -> None:
     assert method.for_any_stages == Method(in_flight_per_link=2, recompute=True)
     assert stretched((0, 3), 4) == (0, 0, 3, 3)
     assert stretched(3, 4) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, []),
+        ({"in_flight_per_link": 2}, ["+2 in flight"]),
+        ({"in_flight_per_link": (0, 1)}, ["+0-1 in flight"]),
+        ({"recompute": (True, False, True)}, ["recomputation on stages 0 2"]),
+        (
+            {"schedule": "zb-h1", "policy": "sync", "microbatches": 4, "recompute": True},
+            ["zb-h1", "recomputation"],
+        ),
+    ],
+)
+def test_what_is_not_as_usual_is_said_in_short(options: dict[str, Any], said: list[str]) -> None:
+    method = Method(**options)
+    assert list(method.unlike(Method(), 3)) == said
+    assert list(method.unlike(method, 3)) == []
+
+
+def test_the_usual_depth_and_recomputation_are_told_from_others() -> None:
+    usual = Method(in_flight_per_link=1, recompute=True)
+    assert list(Method().unlike(usual, 3)) == ["+0 in flight", "no recomputation"]
+    # One stage has neither links nor an order of passes to speak of.
+    assert (
+        list(Method(in_flight_per_link=1).unlike(Method(schedule="gpipe", policy="sync"), 1)) == []
+    )

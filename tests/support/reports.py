@@ -41,7 +41,7 @@ def learned_run(folder: Path) -> Path:
         Contender(
             found_by=who,
             placement=placement,
-            method=Method() if placement else Method(schedule="gpipe", policy="sync"),
+            method=Method(),
             threads=None if placement else 2,
             measurements=tuple(measurement(s, workers) for s in seconds),
         )

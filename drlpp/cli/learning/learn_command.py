@@ -179,7 +179,7 @@ def learn(
             f"agent {agent} chooses placements alone; leave out --vary and --max-staleness, or use "
             "--agent guided"
         )
-    if not guided or (varied is None and "in_flight_per_link" in options):
+    if varied is None and "in_flight_per_link" in options:
         varied = frozenset()
     # What cannot vary is said before anything is measured.
     Space(method, varied, max_staleness)

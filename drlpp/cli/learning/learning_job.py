@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from drlpp.costs.profile import Profile
     from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
+    from drlpp.envs.measuring.search_file import Sureness
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
-    from drlpp.planners import Vary
+    from drlpp.planners import Space, Vary
     from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
@@ -94,7 +95,7 @@ def run_job(job: Job, session: ClusterSession) -> None:
     try:
         comparison = None
         if _learn(job, session, memory, declared):
-            comparison = _compare(job, session, memory, profile, cluster)
+            comparison = _compare(job, session, memory, profile, cluster, space)
     except HostLost:
         _export_best_so_far(job, session, memory, cluster)
         raise
@@ -173,6 +174,7 @@ def _learn(
     memory.observers.append(keep_timeline)
     measured_before = memory.distinct
     before = replace(session.spent)
+    sure: list[Sureness] = []
     begin = time.perf_counter()
     finished = learn_placement(
         memory,
@@ -183,29 +185,45 @@ def _learn(
         declared=declared,
         picture=picture,
         console=console,
+        on_sure=sure.append,
     )
-    _print_split(session, before, time.perf_counter() - begin, memory.distinct - measured_before)
+    took = time.perf_counter() - begin
+    keep_split(job.out, session, before, took, memory.distinct - measured_before, *sure)
     return finished
 
 
-def _print_split(
-    session: ClusterSession, before: TimeSpent, wall_seconds: float, measured: int
+def keep_split(
+    folder: Path,
+    session: ClusterSession,
+    before: TimeSpent,
+    wall_seconds: float,
+    measured: int,
+    sure: Sureness | None = None,
 ) -> None:
+    """Print where the time went since ``before``, and write it down with that of earlier parts."""
+    from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile
+    from drlpp.io.documents import read_document, write_document
+
     # What choosing microbatches took is no part of learning.
-    running = session.spent.running_seconds - before.running_seconds
-    deploying = session.spent.deploying_seconds - before.deploying_seconds
-    outside = wall_seconds - running
-    console.print(
-        f"learning took {wall_seconds:.0f} s for {measured} placements, "
-        f"{running:.0f} s of them on the cluster: measuring {running / wall_seconds:.1%}, "
-        f"outside of it {outside / wall_seconds:.1%} "
-        f"(deploying {deploying / wall_seconds:.1%}, "
-        f"searching, policy and logging {(outside - deploying) / wall_seconds:.1%})"
+    part = SearchFile(
+        placements=measured,
+        seconds=wall_seconds,
+        cluster_seconds=session.spent.running_seconds - before.running_seconds,
+        deploying_seconds=session.spent.deploying_seconds - before.deploying_seconds,
+        sureness=sure,
     )
+    console.print(part.split_text)
+    path = folder / FILE_NAME
+    write_document(path, part.after(read_document(path, SearchFile)) if path.exists() else part)
 
 
 def _compare(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
+    job: Job,
+    session: ClusterSession,
+    memory: MeasurementMemory,
+    profile: Profile,
+    cluster: Cluster,
+    space: Space,
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
     from drlpp.cli.learning.layouts import measured_lines
@@ -235,7 +253,7 @@ def _compare(
             comparison = compare(
                 session,
                 finalists,
-                [*rival_heats(session, profile, cluster), *own],
+                [*rival_heats(session, profile, cluster, space), *own],
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
@@ -271,7 +289,8 @@ def _export_best(
     else:
         simplest = verdict.placement == verdict.equals[0]
         best = "" if simplest else "the simplest of the equals that has a placement, "
-    console.print(f"exported to {path}: {best}{chosen.configuration}, found by {chosen.found_by}")
+    configuration = chosen.beside(session.method)
+    console.print(f"exported to {path}: {best}{configuration}, found by {chosen.found_by}")
     task = session.captured.task
     if task.loss is not None:
         emulated = session.speeds if min(session.speeds) < 1 else ()
@@ -301,7 +320,7 @@ def _export_best_so_far(
         else f"in the final comparison, after all {memory.distinct} placements"
     )
     console.print(
-        f"stopped {stopped}; the fastest so far is in {path} ({contender.configuration}, "
+        f"stopped {stopped}; the fastest so far is in {path} ({contender.beside(session.method)}, "
         f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with what a "
         "user has without an agent). Continue with --resume"
     )

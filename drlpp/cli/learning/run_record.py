@@ -22,8 +22,24 @@ def run_record(folder: Path) -> dict[str, Any]:
         found["placement"] = {
             "file": str(folder / "placement.json"),
             "configuration": placement.configuration,
+            "method": str(placement.method),
             "found_by": placement.found_by,
             "seconds_per_minibatch": measured and measured.seconds_per_minibatch,
+        }
+    if files.search is not None:
+        search, sure = files.search, files.search.sureness
+        found["search"] = {
+            "placements": search.placements,
+            "seconds": search.seconds,
+            "cluster_seconds": search.cluster_seconds,
+            "deploying_seconds": search.deploying_seconds,
+            "sureness": sure
+            and {
+                "configuration": sure.configuration,
+                "method": str(sure.method),
+                "share": sure.share,
+                "expected_gain": sure.expected_gain,
+            },
         }
     comparison = files.comparison
     if comparison is not None and comparison.verdict is not None:

@@ -15,6 +15,7 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Heat
 from drlpp.comparison.verdict import best_rival, verdict_lines
 from drlpp.io.formatting import emulation_text, range_text, seconds_text
+from drlpp.schedule.method import Method
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ def _ratio_text(reference: Sequence[float], median: float) -> str:
 def describe_comparison(comparison: Comparison) -> RenderableType:
     """Show everyone in a comparison, what it says, and who was tried in the heats."""
     contenders, entrants = comparison.contenders, comparison.entrants
-    rows = [ComparisonRow(c.found_by, c.configuration, c.seconds) for c in contenders]
+    usual = comparison.usual_method
+    rows = [ComparisonRow(c.found_by, c.beside(usual), c.seconds) for c in contenders]
     best = best_rival(entrants)
     references = {
         "best\nrival": entrants[best].seconds if best is not None else (),
@@ -103,18 +105,18 @@ def describe_comparison(comparison: Comparison) -> RenderableType:
     verdict = comparison.verdict
     lines = [] if verdict is None else list(verdict_lines(verdict, entrants))
     failures = [f"{c.found_by}: {c.failure}" for c in contenders if c.failure]
-    heats = [_heat_text(heat) for heat in comparison.heats if len(heat.candidates) > 1]
+    heats = [_heat_text(heat, usual) for heat in comparison.heats if len(heat.candidates) > 1]
     return Group(comparison_table(rows, references, comparison.speeds), *lines, *failures, *heats)
 
 
-def _heat_text(heat: Heat) -> str:
+def _heat_text(heat: Heat, usual: Method) -> str:
     """Return who ran for a kind's place in the race.
 
     Those that came furthest are first, the fastest of them at the top; medians are of so many runs.
     """
     ranked = sorted(heat.candidates, key=lambda c: (-len(c.seconds), median(c.seconds or [0.0])))
     tried = "; ".join(
-        f"{c.configuration}: "
+        f"{c.beside(usual)}: "
         + (f"{seconds_text(median(c.seconds))} ({len(c.seconds)}×)" if c.seconds else "failed")
         for c in ranked
     )

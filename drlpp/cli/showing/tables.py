@@ -17,6 +17,7 @@ from drlpp.cli.showing.race_report import describe_race
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile
+from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.io.documents import Document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.run_folder import RunRecord
@@ -195,6 +196,11 @@ def _(file: PlacementFile) -> RenderableType:
 @describe.register
 def _(choice: MicrobatchChoice) -> RenderableType:
     return str(choice)
+
+
+@describe.register
+def _(search: SearchFile) -> RenderableType:
+    return Group(*search.lines)
 
 
 @describe.register

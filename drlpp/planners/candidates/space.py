@@ -114,6 +114,12 @@ class Space:
         """Whether there is more to choose than the placement."""
         return len(self.methods) > 1
 
+    @property
+    def deepens(self) -> bool:
+        """Whether the in-flight depth may be chosen."""
+        depth = self.method.in_flight_per_link
+        return any(method.in_flight_per_link != depth for method in self.methods)
+
     def has(self, method: Method) -> bool:
         """Return whether a method may be chosen: every stage by itself is as in one of these."""
         if not method.has_lists:

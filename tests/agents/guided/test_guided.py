@@ -26,6 +26,7 @@ from drlpp.agents import (
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
+from drlpp.envs.measuring.search_file import Sureness
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
@@ -126,12 +127,15 @@ def test_what_was_measured_last_counts_and_the_first_needs_no_draws(
     assert agent.env is not None
     measured = agent.recalibration(agent.env).measured
     assert {candidate.canonical for candidate in measured} == set(env.outcomes)
-    text = agent.sureness_text()
+    sure = agent.sureness()
     assert drawn[2:] == [(3, True)]
     best = env.memory.best()
     assert best is not None
-    assert text is not None
-    assert text.startswith(f"{best[0].configuration} with {best[0].method}")
+    assert sure is not None
+    assert (sure.configuration, sure.method) == (best[0].configuration, best[0].method)
+    belief = agent.recalibration(agent.env).last_belief
+    assert belief is not None
+    assert (sure.share, sure.expected_gain) == (belief.sureness, belief.gain)
 
 
 def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path) -> None:
@@ -303,6 +307,7 @@ def test_the_shipped_agent_starts_from_the_shipped_weights_and_goes_on_without_t
 
 
 def test_a_run_is_resumed_by_the_same_agent(tmp_path: Path) -> None:
+    sure: list[Sureness] = []
     for budget in (4, 6):
         memory = environment(tmp_path / "measurements.jsonl").memory
         done = learn_placement(
@@ -312,9 +317,11 @@ def test_a_run_is_resumed_by_the_same_agent(tmp_path: Path) -> None:
             budget=budget,
             seed=0,
             console=Console(quiet=True),
+            on_sure=sure.append,
         )
         assert done
         assert memory.distinct == budget
+    assert len(sure) == 2
     loaded = GuidedDRLPP.load(tmp_path / "agent.zip")
     assert loaded.search == Options(evaluations=20, draws=2, gain=0)
     assert loaded.num_timesteps == 6

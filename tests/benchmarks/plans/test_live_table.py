@@ -19,7 +19,7 @@ from benchmarks.live_table.report import (
     write_live_tables,
 )
 from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, RIVALS, Contender
+from drlpp.comparison.contenders import PLAIN, PLAN, RIVALS, Contender
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
@@ -41,11 +41,12 @@ def contender(found_by: str, placement: Placement | None, *seconds: float) -> Co
         )
         for value in seconds
     )
-    sync = Method(schedule="gpipe", policy="sync")
     return Contender(
         found_by=found_by,
         placement=placement,
-        method=sync if found_by in {"gpipe", "1f1b-flush"} else Method(),
+        method=Method(schedule=found_by, policy="sync")
+        if found_by in {"gpipe", "1f1b-flush"}
+        else Method(),
         threads=1 if placement is None else None,
         measurements=measurements,
         failure=None if seconds else "worker 1 was killed",
@@ -64,6 +65,7 @@ COMPARISON = Comparison(
         contender("1f1b-flush", EVEN, 0.3, 0.3, 0.3),
         contender("pipedream", THREE_ONE, 0.1, 0.1, 0.1, 0.1),
         contender("exact", EVEN, 0.15, 0.15, 0.15, 0.15),
+        contender(PLAN, TWO_TWO, 0.12, 0.12, 0.12, 0.12),
     ),
 )
 
@@ -77,6 +79,7 @@ def test_a_row_has_every_method_and_the_agents_placement_that_came_furthest() ->
         "1f1b-flush": 0.3,
         "pipedream": 0.1,
         "exact": 0.15,
+        PLAN: 0.12,
         AGENT: 0.1,
     }
     assert row.cells[AGENT].configuration == "3-1"
@@ -108,6 +111,7 @@ def test_the_tables_stand_beside_the_papers() -> None:
         "1-1-1-1, M = 1",
         "3-1",
         "1-1-1-1",
+        "2-2",
         "3-1",
         "3-1",
     ]

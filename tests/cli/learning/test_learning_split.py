@@ -1,0 +1,66 @@
+"""What a run says of its search is printed, kept, and in its record and its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drlpp.cli.learning.learning_job import keep_split
+from drlpp.cli.learning.run_record import run_record
+from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile, Sureness
+from drlpp.io.documents import read_document
+from drlpp.reporting.page import write_report
+from drlpp.runtime import TimeSpent
+from drlpp.schedule.method import Method
+from tests.support.reports import Page, learned_run
+
+SURE = Sureness(configuration="1-1", method=Method(), share=0.88, expected_gain=0.004)
+
+
+def session(deploying: float, running: float) -> Any:
+    return SimpleNamespace(spent=TimeSpent(deploying_seconds=deploying, running_seconds=running))
+
+
+def test_what_was_spent_before_is_no_part_of_learning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = TimeSpent(deploying_seconds=10.0, running_seconds=100.0)
+    keep_split(tmp_path, session(13.0, 112.0), before, 20.0, 8, SURE)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed == (
+        "learning took 20 s for 8 placements, 12 s of them on the cluster: measuring 60.0%, "
+        "outside of it 40.0% (deploying 15.0%, searching, policy and logging 25.0%)"
+    )
+    kept = read_document(tmp_path / FILE_NAME, SearchFile)
+    assert (kept.seconds, kept.cluster_seconds, kept.deploying_seconds) == (20.0, 12.0, 3.0)
+    assert kept.sureness == SURE
+
+
+def test_the_record_and_the_report_of_a_run_say_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = learned_run(tmp_path)
+    assert "search" not in run_record(run)
+    keep_split(run, session(1.0, 4.0), TimeSpent(), 5.0, 2)
+    assert run_record(run)["search"]["sureness"] is None
+    keep_split(run, session(3.0, 12.0), TimeSpent(), 20.0, 8, SURE)
+    # Printed is what this part took, kept what both did.
+    assert "learning took 20 s for 8 placements" in capsys.readouterr().out
+    assert run_record(run)["search"] == {
+        "placements": 10,
+        "seconds": 25.0,
+        "cluster_seconds": 16.0,
+        "deploying_seconds": 4.0,
+        "sureness": {
+            "configuration": "1-1",
+            "method": "1f1b, pipeoptim",
+            "share": 0.88,
+            "expected_gain": 0.004,
+        },
+    }
+    text = Page(write_report(run)).text
+    assert "1-1 with 1f1b, pipeoptim is within 1% of the fastest in 88% of the draws" in text
+    assert "learning took 25 s for 10 placements, 16 s of them on the cluster" in text

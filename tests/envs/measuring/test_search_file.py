@@ -1,0 +1,35 @@
+"""Where the time of learning went: the parts of a sentence, and of a run that was resumed."""
+
+from drlpp.envs.measuring.search_file import SearchFile, Sureness
+from drlpp.schedule.method import Method
+
+SURE = Sureness(
+    configuration="3-1", method=Method(in_flight_per_link=1), share=0.88, expected_gain=0.004
+)
+PART = SearchFile(
+    placements=8, seconds=20.0, cluster_seconds=12.0, deploying_seconds=3.0, sureness=SURE
+)
+
+
+def test_shares_of_the_time_are_of_the_whole() -> None:
+    assert PART.split_text == (
+        "learning took 20 s for 8 placements, 12 s of them on the cluster: measuring 60.0%, "
+        "outside of it 40.0% (deploying 15.0%, searching, policy and logging 25.0%)"
+    )
+    assert list(PART.lines) == [
+        "3-1 with 1f1b, pipeoptim, 1 in flight per link beyond NOAM is within 1% of the fastest in "
+        "88% of the draws of what is uncertain; the best of each draw is expected to be 0.4% "
+        "faster",
+        PART.split_text,
+    ]
+    assert list(PART.model_copy(update={"sureness": None}).lines) == [PART.split_text]
+
+
+def test_parts_of_a_run_add_up_and_the_last_word_counts() -> None:
+    interrupted = SearchFile(
+        placements=2, seconds=5.0, cluster_seconds=4.0, deploying_seconds=0.5, sureness=None
+    )
+    assert PART.after(interrupted) == SearchFile(
+        placements=10, seconds=25.0, cluster_seconds=16.0, deploying_seconds=3.5, sureness=SURE
+    )
+    assert interrupted.after(PART).sureness is None, "it goes on, and was not asked again"
