@@ -21,6 +21,7 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.planners.candidates.space import Space
+from drlpp.planners.candidates.sums_left import SumsLeft
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
@@ -61,8 +62,8 @@ class Judge:
         self.played = 0
         self.steps = 0
         self._seconds: dict[Hashable, tuple[float, _Known]] = {}
-        self._problems: dict[Method, tuple[PlanningProblem, AnalyticObjective]] = {}
-        self._rules: dict[Method, AnalyticObjective] = {}
+        self._problems: dict[Method, tuple[PlanningProblem, AnalyticObjective, SumsLeft]] = {}
+        self._rules: dict[Method, tuple[AnalyticObjective, SumsLeft]] = {}
         self._refused: dict[tuple[Pipeline, Method], bool] = {}
 
     def anew(self) -> Self:
@@ -136,28 +137,38 @@ class Judge:
         kinds = list(zip(cluster.speeds, cluster.host_of, limits, strict=True))
         return tuple(map(kinds.index, kinds))
 
-    def _problem_of(self, method: Method) -> tuple[PlanningProblem, AnalyticObjective]:
+    def _problem_of(self, method: Method) -> tuple[PlanningProblem, AnalyticObjective, SumsLeft]:
         found = self._problems.get(method)
         if found is None:
             base = self.problem
             # By the rule, passes take as long with any of these, of which there are many.
             alike = method.model_copy(update={"in_flight_per_link": 0, "recompute": False})
             if alike not in self._rules:
-                workload = base.workload.with_method(method)
-                self._rules[alike] = AnalyticObjective(replace(base, workload=workload))
-            memory = memory_under(base.memory, self.space.method, method)
-            rule = self._rules[alike].with_memory(memory)
-            found = self._problems[method] = rule.problem, rule
+                problem = replace(base, workload=base.workload.with_method(method))
+                self._rules[alike] = AnalyticObjective(problem), SumsLeft(problem)
+            rule, sums = self._rules[alike]
+            rule = rule.with_memory(memory_under(base.memory, self.space.method, method))
+            found = self._problems[method] = rule.problem, rule, sums
         return found
 
-    def by_rule(self, candidate: Candidate) -> float:
-        """Return a lower bound, or what is worse than all that fit; it does not count as judged."""
-        return self._problem_of(candidate.method)[1](candidate.placement)
+    def by_rule(self, candidate: Candidate, limit: float = math.inf) -> float:
+        """Return a lower bound, or what is worse than all that fit; it does not count as judged.
+
+        Infinite is what is refused, unless it is above the limit anyway.
+        """
+        bound, known = self._by_rule(candidate)
+        if known is _Known.BOUND and bound <= limit:
+            workload = self.problem_of(candidate.method).workload
+            if self._is_refused(candidate, pipeline_of(workload, candidate.placement)):
+                return math.inf
+        return bound
 
     def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:
-        _, rule = self._problem_of(candidate.method)
+        _, rule, sums = self._problem_of(candidate.method)
         bound = rule(candidate.placement)
-        return bound, _Known.BOUND if rule.fits(bound) else _Known.MISSING
+        if not rule.fits(bound):
+            return bound, _Known.MISSING
+        return max(bound, sums(candidate.placement)), _Known.BOUND
 
     def _played(
         self, candidate: Candidate, bound: float = 0.0, limit: float = math.inf

@@ -216,7 +216,7 @@ class _Search:
         return state
 
     def by_rule(self, state: _State, limit: float) -> float:
-        return self.judge.by_rule(state.candidate)
+        return self.judge.by_rule(state.candidate, limit)
 
     def evolve(self) -> None:
         """Let the best have children, of which the best stay."""

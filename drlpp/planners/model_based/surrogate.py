@@ -127,11 +127,12 @@ class Surrogate(Judge):
         found = super().known(candidate)
         return None if found is None else found * self.discrepancy.factor(candidate.placement)
 
-    def by_rule(self, candidate: Candidate) -> float:
+    def by_rule(self, candidate: Candidate, limit: float = math.inf) -> float:
         """Return what a judge does, corrected by the discrepancy."""
         if self.has_failed(candidate):
             return math.inf
-        return super().by_rule(candidate) * self.discrepancy.factor(candidate.placement)
+        factor = self.discrepancy.factor(candidate.placement)
+        return super().by_rule(candidate, limit / factor) * factor
 
     def simulated(self, candidate: Candidate) -> float:
         """Return what the calibrated simulator says, without the discrepancy."""

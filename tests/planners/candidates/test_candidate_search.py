@@ -195,9 +195,9 @@ class Noting(Judge):
         self.asked.add(candidate)
         return super().__call__(candidate, limit)
 
-    def by_rule(self, candidate: Candidate) -> float:
+    def by_rule(self, candidate: Candidate, limit: float = math.inf) -> float:
         self.asked.add(candidate)
-        return super().by_rule(candidate)
+        return super().by_rule(candidate, limit)
 
 
 @given(
