@@ -16,7 +16,8 @@ from drlpp.comparison.contenders import PLAIN, PLAN, Contender, Heat
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
-from drlpp.planners import PLANNERS, PlanningProblem, Space, best_simulated
+from drlpp.planners import PLANNERS, PlanningProblem, Space
+from drlpp.planners.best_searched import planned_in
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
@@ -107,12 +108,7 @@ class _Rivals:
         """Return what ``drlpp plan`` chooses of all that planners propose, and its depth."""
         method = self._session.method
         try:
-            best = best_simulated(
-                self._problem(method, self._cluster),
-                method,
-                deepen=space.deepens,
-                most_staleness=space.most_staleness,
-            ).best
+            best = planned_in(space, self._problem(method, self._cluster)).best
         except InvalidInput:
             # Nothing fits, or nothing that is fresh enough.
             return []
