@@ -177,5 +177,5 @@ def _trial(
         microbatches=number,
         seconds=seconds,
         staleness=staleness,
-        samples=samples_needed(staleness),
+        samples=samples_needed(staleness, method.policy),
     )

@@ -71,6 +71,7 @@ def run_job(job: Job, session: ClusterSession) -> None:
     from drlpp.errors import HostLost
     from drlpp.planners import Space
     from drlpp.runtime import load_or_measure_profile
+    from drlpp.schedule.analysis.staleness import usual_staleness
 
     with shown(console, "profiling operators and links"):
         profile, cluster = load_or_measure_profile(session, job.out)
@@ -88,7 +89,7 @@ def run_job(job: Job, session: ClusterSession) -> None:
     if most_staleness is None and not job.asked_to_vary:
         # Depths are no faster way to the same weights: they are later ones. Nothing is staler by
         # itself than the method is with a stage on every accelerator.
-        most_staleness = session.accelerators - 1
+        most_staleness = usual_staleness(session.method, session.accelerators)
     space = Space(session.method, job.vary, most_staleness, profile.batch_size)
     chosen = space if issubclass(job.hyperparameters.algorithm, GuidedDRLPP) else None
     declared = CostPrior.of(known, cluster, session.method, memory_model, chosen)

@@ -9,20 +9,33 @@ from drlpp.schedule.analysis.weight_versions import steady_delay
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_policies import PIPEOPTIM, STASH
 
-_SAMPLES = ((0.0, 1.0), (0.4375, 1.03), (0.875, 1.09), (3.0, 1.48), (7.0, 2.17))
-"""Times the minibatches of plain PyTorch to its loss, by staleness: docs/methods.md.
+_Points = Sequence[tuple[float, float]]
+"""Times the minibatches of plain PyTorch to its loss, by staleness."""
 
-The second is the mean of nine trainings at staleness from 0.375 to 0.5, the third that of nine
-from 0.75 to 1: seeds differ by more than these do among themselves. The last two are one training
-each.
+_SAMPLES: dict[str, _Points] = {
+    PIPEOPTIM.name: ((0.0, 1.0), (0.4375, 1.03), (0.875, 1.09), (3.0, 1.48), (7.0, 2.17)),
+    STASH.name: ((0.0, 1.0), (1.0, 1.24), (3.0, 1.97), (7.0, 2.93)),
+    "vanilla": ((0.0, 1.0), (1.0, 1.28), (3.0, 1.81), (7.0, 2.81)),
+    "spectrain": ((0.0, 1.0), (1.0, 1.24), (3.0, 2.09), (7.0, 2.72)),
+    "xpipe": ((0.0, 1.0), (1.0, 1.18), (3.0, 1.32), (7.0, 1.95)),
+    "pipemare": ((0.0, 1.0), (1.0, 1.25), (3.0, 1.70), (7.0, 2.36)),
+    "last-step": ((0.0, 1.0), (1.0, 1.19), (3.0, 1.50), (7.0, 2.16)),
+    # One update late on every stage, whatever lies between a forward and its backward.
+    "2bw": ((0.0, 1.54), (1.0, 1.54)),
+    "2bw-ef": ((0.0, 1.26), (1.0, 1.26)),
+}
+"""By policy, of a decoder of 0.3 million weights with AdamW, each at its best rate.
+
+The study is ``benchmarks/samples_to_loss``. PipeOptim's second is the mean of nine trainings at
+staleness from 0.375 to 0.5, the third that of nine from 0.75 to 1: seeds differ by more than
+these do among themselves. 2BW's are means of three and five depths' trainings, all others one
+training each.
 """
 
-_SAMPLES_OF_LARGER = ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84))
-"""The same of a decoder with ten times the weights: three trainings, and one."""
-
-
-_BY_WHOM = "decoders of 0.3 and 2.8 million weights"
+_SAMPLES_OF_LARGER: _Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84))
+"""Of a decoder with ten times the weights, with PipeOptim: three trainings, and one."""
 
 
 def mean_staleness(pipeline: Pipeline, method: Method) -> float:
@@ -35,24 +48,31 @@ def mean_staleness(pipeline: Pipeline, method: Method) -> float:
     )
 
 
-def samples_needed(staleness: float) -> float:
+def usual_staleness(method: Method, accelerators: int) -> int:
+    """Return the largest s that a method has with a stage on every accelerator."""
+    straight = Pipeline.straight(*[1] * accelerators)
+    return max(steady_delay(straight, stage, method) for stage in range(accelerators))
+
+
+def samples_needed(staleness: float, policy: str = PIPEOPTIM.name) -> float:
     """Return how many times plain PyTorch's samples training takes to the same loss, roughly.
 
-    They are those of a decoder of 0.3 million weights, of which most is known.
+    They are those of a decoder of 0.3 million weights with AdamW, of which most is known.
 
     Args:
         staleness: as :func:`mean_staleness` gives it. Between those that were tried, and beyond
             them, lies a straight line.
+        policy: the weight policy; one that was not tried counts as PipeDream's stashing.
     """
-    return _on_lines(_SAMPLES, staleness)
+    return _on_lines(_SAMPLES.get(policy, _SAMPLES[STASH.name]), staleness)
 
 
 def samples_of_larger(staleness: float) -> float:
-    """Return the same of a decoder of 2.8 million weights."""
+    """Return the same of a decoder of 2.8 million weights, with PipeOptim."""
     return _on_lines(_SAMPLES_OF_LARGER, staleness)
 
 
-def _on_lines(points: Sequence[tuple[float, float]], staleness: float) -> float:
+def _on_lines(points: _Points, staleness: float) -> float:
     pairs = list(pairwise(points))
     (begin, before), (end, after) = next((p for p in pairs if staleness <= p[1][0]), pairs[-1])
     return before + (after - before) * (staleness - begin) / (end - begin)
@@ -73,20 +93,23 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
     most = [steady_delay(pipeline, stage, method) for stage in stages]
     if not any(most):
         return None
-    where = "on the only stage" if len(most) == 1 else f"on stages 0 to {stages[-1]}"
-    text = f"between the forward and the backward of a minibatch {where} come {_series(most)}"
     apart = method.parts_in_between(pipeline)
-    mean = [
-        parts / method.parts_of_update(len(workers))
-        for parts, workers in zip(apart, pipeline.stages, strict=True)
-    ]
-    text += " updates"
-    if mean != most:
-        text += f" at most, {_series(round(one, 2) for one in mean)} on average"
-    needed = _range(samples_needed(max(mean)), samples_of_larger(max(mean)))
+    if method.policy_facts.updates_all_in_flight:
+        text = "gradients are of the weights before the newest, on every stage"
+    else:
+        where = "on the only stage" if len(most) == 1 else f"on stages 0 to {stages[-1]}"
+        text = f"between the forward and the backward of a minibatch {where} come {_series(most)}"
+        mean = [
+            parts / method.parts_of_update(len(workers))
+            for parts, workers in zip(apart, pipeline.stages, strict=True)
+        ]
+        text += " updates"
+        if mean != most:
+            text += f" at most, {_series(round(one, 2) for one in mean)} on average"
+    needed, by_whom = _needed(mean_staleness(pipeline, method), method.policy)
     text += (
-        f", which takes some {needed} times the samples of plain PyTorch to the same loss "
-        f"({_BY_WHOM}: docs/methods.md)"
+        f", which takes some {_range(needed)} times the samples of plain PyTorch to the same loss "
+        f"({by_whom}: docs/methods.md)"
     )
     fewer = _microbatches_for_one(max(apart), method, batch_size)
     if max(most) > 1 and fewer is not None:
@@ -109,15 +132,25 @@ def outcome_text(pipeline: Pipeline, method: Method, minibatches_per_second: flo
     late = mean_staleness(pipeline, method)
     if not late:
         return None
-    worth = _range(
-        minibatches_per_second / samples_of_larger(late),
-        minibatches_per_second / samples_needed(late),
-    )
+    if method.policy_facts.updates_all_in_flight:
+        how = "one update late"
+    else:
+        how = f"up to {late:.3g} updates late in the mean"
+    needed, by_whom = _needed(late, method.policy)
+    worth = _range([minibatches_per_second / factor for factor in reversed(needed)])
     return (
-        f"{minibatches_per_second:.1f} minibatches/s, the gradients of the latest stage being "
-        f"{late:.3g} updates late, are worth some {worth} of plain PyTorch "
-        f"({_BY_WHOM}: docs/methods.md); drlpp race measures both on your data"
+        f"{minibatches_per_second:.1f} minibatches/s with gradients {how} are worth some {worth} "
+        f"of plain PyTorch ({by_whom}: docs/methods.md); drlpp race measures both on your data"
     )
+
+
+def _needed(staleness: float, policy: str) -> tuple[list[float], str]:
+    """Return what was found, the least first, and in which trainings."""
+    small = samples_needed(staleness, policy)
+    if policy == PIPEOPTIM.name:
+        found = sorted([small, samples_of_larger(staleness)])
+        return found, "decoders of 0.3 and 2.8 million weights, with AdamW"
+    return [small], "a decoder of 0.3 million weights, with AdamW"
 
 
 def _microbatches_for_one(apart: int, method: Method, batch_size: int) -> int | None:
@@ -126,9 +159,9 @@ def _microbatches_for_one(apart: int, method: Method, batch_size: int) -> int | 
     return next((number for number in enough if batch_size % number == 0), None)
 
 
-def _range(least: float, most: float) -> str:
-    """Return both; one if they look alike."""
-    texts = [f"{number:.1f}" for number in (least, most)]
+def _range(numbers: Sequence[float]) -> str:
+    """Return the least and the most; one if they look alike."""
+    texts = [f"{number:.1f}" for number in numbers]
     return " to ".join(dict.fromkeys(texts))
 
 
