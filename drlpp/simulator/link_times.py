@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from drlpp.costs.buckets import buckets_of
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import LinkUsage
 from drlpp.simulator.simulation import Simulation
-from drlpp.simulator.work import buckets_of
 from drlpp.specs.cluster import Cluster
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,25 +11,13 @@ import numpy
 from drlpp.costs.stage_work import Array, StageWork, sums_of
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.schedule.actions import BUCKET_BYTES, Payload
+from drlpp.schedule.actions import Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import Lookahead, PartCounts
 
 MessageKind = tuple[Payload, int, int]
 """(payload, source stage, target stage)."""
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Gradients that replicas sum at once: their bytes, and when they are there.
-
-    ``ready`` is the part of the operators' backward passes after which that is; the last operators
-    come first.
-    """
-
-    bytes_: float
-    ready: float
 
 
 @dataclass(frozen=True)
@@ -238,37 +225,3 @@ class PlacedWork:
             )
         }
         return replace(self, **seconds)
-
-
-def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
-    """Return the buckets of a replicated stage, in the order in which they are summed.
-
-    They are filled as the runtime fills them, with two differences. The runtime fills them weight
-    by weight; here all weights of an operator go into one bucket, and a weight that several of them
-    read goes with the last that the backward comes to. What other stages hold copies of is summed
-    by itself.
-    """
-    return list(_fill(workload, operators))
-
-
-def _fill(workload: Workload, operators: tuple[int, ...]) -> Iterator[Bucket]:
-    own = workload.parameter_bytes.copy()
-    whole = float(workload.backward_seconds[list(operators)].sum()) or 1.0
-    here = set(operators)
-    for tie in workload.ties:
-        readers = [operator for operator in tie.operators if operator in here]
-        apart = tie.trained and len(readers) < len(tie.operators)
-        own[readers if apart else readers[1:]] -= tie.bytes_
-    bytes_ = passed = ready = 0.0
-    for operator in sorted(operators, reverse=True):
-        passed += float(workload.backward_seconds[operator])
-        added = float(own[operator])
-        if not added:
-            continue
-        if bytes_ and bytes_ + added > BUCKET_BYTES:
-            yield Bucket(bytes_, ready)
-            bytes_ = 0.0
-        bytes_ += added
-        ready = passed / whole
-    if bytes_:
-        yield Bucket(bytes_, ready)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.buckets import buckets_of
 from drlpp.costs.workload import Workload
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
@@ -14,7 +15,6 @@ from drlpp.schedule.actions import Forward
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.simulator.playing.network import Ring
-from drlpp.simulator.work import buckets_of
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.in_turns import in_turns
 from tests.support.models.tied import placements

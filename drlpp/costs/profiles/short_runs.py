@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from drlpp.costs.analytic_model import predict
+from drlpp.costs.buckets import SumsLeft
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import Measurement
@@ -114,7 +115,9 @@ class _Seen:
         by_stages = max(s.compute_seconds + s.all_reduce_left_seconds for s in predicted.stages)
         whole = fmean(passes) if passes else 1.0
         if 0 < predicted.seconds_per_minibatch <= by_stages:
-            whole = measured.seconds_per_minibatch / predicted.seconds_per_minibatch
+            # What buckets wait for the simulator knows anyway.
+            least = SumsLeft(workload, cluster)(run.placement)
+            whole = measured.seconds_per_minibatch / max(predicted.seconds_per_minibatch, least)
         return cls(tuple(passes), whole)
 
 

@@ -16,12 +16,12 @@ from functools import cached_property
 from typing import Self
 
 from drlpp.costs.analytic_model import pipeline_of
+from drlpp.costs.buckets import SumsLeft
 from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.planners.candidates.space import Space
-from drlpp.planners.candidates.sums_left import SumsLeft
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
@@ -145,7 +145,8 @@ class Judge:
             alike = method.model_copy(update={"in_flight_per_link": 0, "recompute": False})
             if alike not in self._rules:
                 problem = replace(base, workload=base.workload.with_method(method))
-                self._rules[alike] = AnalyticObjective(problem), SumsLeft(problem)
+                sums = SumsLeft(problem.workload, problem.cluster)
+                self._rules[alike] = AnalyticObjective(problem), sums
             rule, sums = self._rules[alike]
             rule = rule.with_memory(memory_under(base.memory, self.space.method, method))
             found = self._problems[method] = rule.problem, rule, sums
@@ -168,7 +169,9 @@ class Judge:
         bound = rule(candidate.placement)
         if not rule.fits(bound):
             return bound, _Known.MISSING
-        return max(bound, sums(candidate.placement)), _Known.BOUND
+        if self.problem.costs == "overlapped":
+            bound = max(bound, sums(candidate.placement))
+        return bound, _Known.BOUND
 
     def _played(
         self, candidate: Candidate, bound: float = 0.0, limit: float = math.inf

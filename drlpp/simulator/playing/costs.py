@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from drlpp.costs.buckets import Bucket, buckets_of
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import COMPUTATIONS, Cost
 from drlpp.simulator.playing.network import Hop, Network, Path, Ring
 from drlpp.simulator.playing.program import Program, Sum
-from drlpp.simulator.work import Bucket, PassOverhead, PlacedWork, buckets_of
+from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster
 
 _SQUARED_NORM_BYTES = 8

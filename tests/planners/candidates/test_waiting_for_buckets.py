@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drlpp.costs.buckets import SumsLeft
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.candidates import Judge, Space
-from drlpp.planners.candidates.sums_left import SumsLeft
+from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.random_search import random_placement
 from drlpp.schedule.method import Method
@@ -63,7 +64,7 @@ def test_the_first_bucket_is_not_ready_when_a_backward_begins() -> None:
     placement = Placement(stages=(Stage(operators=(0, 1), accelerators=(0, 1)),))
     busy = problem.predict(placement).stages[0].compute_seconds
     assert busy == 6.0
-    assert SumsLeft(problem)(placement) == pytest.approx(busy + 1.5)
+    assert SumsLeft(problem.workload, problem.cluster)(placement) == pytest.approx(busy + 1.5)
     judge = Judge(problem, Space(Method()))
     assert judge.exactly(Candidate(placement, Method())) == pytest.approx(busy + 1.5)
     # By the rule the sum hides behind the backward.
@@ -79,6 +80,8 @@ def test_it_says_nothing_of_what_is_not_replicated_or_does_not_overlap() -> None
         )
     )
     together = Placement(stages=(Stage(operators=(0, 1, 2, 3), accelerators=(0, 1)),))
-    assert SumsLeft(problem)(apart) == 0
-    assert SumsLeft(problem)(together) > 0
-    assert SumsLeft(replace(problem, costs="serial"))(together) == 0
+    assert SumsLeft(problem.workload, problem.cluster)(apart) == 0
+    assert SumsLeft(problem.workload, problem.cluster)(together) > 0
+    serial = Judge(replace(problem, costs="serial"), Space(Method()))
+    rule = AnalyticObjective(serial.problem)(together)
+    assert serial.by_rule(Candidate(together, Method())) == rule

@@ -1,0 +1,110 @@
+"""Buckets of gradients that replicas sum at once, and what these sums leave to wait for.
+
+By the rule an all-reduce hides behind the whole backward before it
+(:mod:`drlpp.costs.stage_cost`). In fact its first bucket is only ready when a part of that is done,
+and each waits for the one before; what comes last has nothing left to hide behind. So where
+replicas hold many weights the rule is too low, and a search that goes by it ends where many wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from drlpp.costs.analytic_model import group_of
+from drlpp.costs.stage_cost import StageSeconds
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement, Stage
+from drlpp.schedule.actions import BUCKET_BYTES
+from drlpp.specs.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that replicas sum at once: their bytes, and when they are there.
+
+    ``ready`` is the part of the operators' backward passes after which that is; the last operators
+    come first.
+    """
+
+    bytes_: float
+    ready: float
+
+
+def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
+    """Return the buckets of a replicated stage, in the order in which they are summed.
+
+    They are filled as the runtime fills them, with two differences. The runtime fills them weight
+    by weight; here all weights of an operator go into one bucket, and a weight that several of them
+    read goes with the last that the backward comes to. What other stages hold copies of is summed
+    by itself.
+    """
+    return list(_fill(workload, operators))
+
+
+def _fill(workload: Workload, operators: tuple[int, ...]) -> Iterator[Bucket]:
+    own = workload.parameter_bytes.copy()
+    whole = float(workload.backward_seconds[list(operators)].sum()) or 1.0
+    here = set(operators)
+    for tie in workload.ties:
+        readers = [operator for operator in tie.operators if operator in here]
+        apart = tie.trained and len(readers) < len(tie.operators)
+        own[readers if apart else readers[1:]] -= tie.bytes_
+    bytes_ = passed = ready = 0.0
+    for operator in sorted(operators, reverse=True):
+        passed += float(workload.backward_seconds[operator])
+        added = float(own[operator])
+        if not added:
+            continue
+        if bytes_ and bytes_ + added > BUCKET_BYTES:
+            yield Bucket(bytes_, ready)
+            bytes_ = 0.0
+        bytes_ += added
+        ready = passed / whole
+    if bytes_:
+        yield Bucket(bytes_, ready)
+
+
+class SumsLeft:
+    """Seconds per minibatch that no replicated stage of a placement can do with fewer.
+
+    Args:
+        workload: of which it says nothing where operators share weights.
+        cluster: that replicas stand on.
+    """
+
+    def __init__(self, workload: Workload, cluster: Cluster) -> None:
+        self._workload, self._cluster = workload, cluster
+        self._known: dict[Stage, float] = {}
+
+    def __call__(self, placement: Placement) -> float:
+        """Return a lower bound; 0 where no stage is replicated."""
+        if self._workload.ties:
+            return 0.0
+        return max(
+            (self._of(stage) for stage in placement.stages if len(stage.accelerators) > 1),
+            default=0.0,
+        )
+
+    def _of(self, stage: Stage) -> float:
+        found = self._known.get(stage)
+        if found is None:
+            found = self._known[stage] = self._computed(stage)
+        return found
+
+    def _computed(self, stage: Stage) -> float:
+        workload = self._workload
+        group = group_of(self._cluster, stage.accelerators, ())
+        replicas, ring = group.replicas, group.ring
+        work = workload.stage(stage.operators, last=len(workload) - 1 in stage.operators)
+        backward = workload.backward_seconds[list(stage.operators)].sum()
+        backward /= workload.microbatches * group.speed
+        end = 0.0
+        for bucket in buckets_of(workload, stage.operators):
+            each = bucket.bytes_ / (replicas * ring.bandwidth_bytes_per_second)
+            takes = 2 * (replicas - 1) * (each + ring.latency_seconds)
+            end = max(end, bucket.ready * backward) + takes
+        left = max(0.0, end - float(work.one_backward_seconds) / group.speed)
+        updates = float(work.updates_in_a_round(replicas))
+        busy = float(StageSeconds.busy(work, replicas)) / group.speed
+        return busy + updates * left / replicas
