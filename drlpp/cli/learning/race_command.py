@@ -300,14 +300,13 @@ def _candidates(
     profile, cluster = load_or_measure_profile(session, folder)
     path = folder / FILE_NAME
     # Which threads suit plain PyTorch best is measured, and may come out otherwise again.
-    found: list[Contender] = (
-        list(read_document(path, TrainingRace).candidates)
-        if path.exists()
-        else usual_candidates(session, profile, cluster)
-    )
+    begun = list(read_document(path, TrainingRace).candidates) if path.exists() else []
+    found: list[Contender] = [*(begun or usual_candidates(session, profile, cluster))]
     for method in methods:
         found += with_policy(session, profile, cluster, method)
+    everybody = with_optimizers([*found, *named], optimizers)
+    keys = {racer.key for racer in begun}
+    racers = begun + [racer for racer in everybody if racer.key not in keys]
     # An optimizer in the file is imported if the user has named its package again.
-    packages = {named for optimizer in optimizers if (named := optimizer.package)}
-    racers = with_optimizers([*found, *named], optimizers)
+    packages = {package for optimizer in optimizers if (package := optimizer.package)}
     return [trusting(racer, packages) for racer in racers], cluster
