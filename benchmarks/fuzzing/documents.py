@@ -27,7 +27,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.training_race.curves import Curve, Point
-from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
+from drlpp.training_race.training_race_file import Racer, TrainingRace, TrainingRun
 
 _LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 _CLUSTER = Cluster(
@@ -164,7 +164,10 @@ def _race(contender: Contender) -> TrainingRace:
         optimizer="adam",
         minibatches=10,
         every=5,
-        candidates=(Contender(found_by=PLAIN, method=Method(), threads=2), contender),
+        candidates=(
+            Racer(found_by=PLAIN, method=Method(), threads=2),
+            Racer(**dict(contender), optimizer=OptimizerSpec.parse("adam", lr=0.1)),
+        ),
         target_loss=1.0,
         limit_seconds=9.0,
         rates=(0.1,),

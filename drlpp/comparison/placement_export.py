@@ -9,12 +9,20 @@ from drlpp.io.documents import write_document
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
-def export(session: ClusterSession, contender: Contender, cluster: Cluster, folder: Path) -> Path:
+def export(
+    session: ClusterSession,
+    contender: Contender,
+    cluster: Cluster,
+    folder: Path,
+    optimizer: OptimizerSpec | None = None,
+) -> Path:
     """Write ``placement.json`` with the contender's median measurement; returns its path.
 
-    The contender has a placement: plain PyTorch needs no file.
+    The contender has a placement: plain PyTorch needs no file. Without ``optimizer`` it is the
+    session's.
     """
     assert contender.candidate is not None
     document = PlacementFile.of(
@@ -22,7 +30,7 @@ def export(session: ClusterSession, contender: Contender, cluster: Cluster, fold
         session.captured.reference,
         session.graph,
         cluster,
-        optimizer=session.optimizer,
+        optimizer=optimizer or session.optimizer,
         found_by=contender.found_by,
         measurement=contender.median_measurement,
     )

@@ -226,12 +226,16 @@ class Method(StrictRecord):
         return ", ".join(parts)
 
     def unlike(self, usual: Method, stages: int) -> Iterator[str]:
-        """Yield in short what of schedule, depth and recomputation is not as usual.
+        """Yield in short what of schedule, policy, depth and recomputation is not as usual.
 
-        With one of ``stages``, the order of passes and depth do not matter.
+        With one of ``stages``, the order of passes, policy and depth do not matter. A policy is not
+        said where either is the only one that the schedule could have.
         """
         if stages > 1 and self.schedule != usual.schedule:
             yield self.schedule
+        synchronous = self.policy_facts.synchronous or usual.policy_facts.synchronous
+        if stages > 1 and self.policy != usual.policy and not synchronous:
+            yield self.policy
         if (
             stages > 1
             and self.schedule_kind.takes_in_flight_per_link

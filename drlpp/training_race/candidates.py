@@ -4,13 +4,14 @@ Plain PyTorch with the threads that suit it best; data parallelism as torch's, w
 minibatch among the workers; and pipelines of two stages and of as many as there are workers, split
 evenly by the profile, each with PipeOptim over microbatches without a flush, as many as stages and
 twice as many, with the paper's over whole minibatches, and with schedules that flush; and the exact
-planner's placement over microbatches.
+planner's placement over microbatches. Of weight policies that a user names there are the same
+pipelines as of PipeOptim. With another optimizer everybody takes part once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TypeVar
 
 from drlpp.comparison.contenders import PLAIN, Contender
 from drlpp.comparison.microbatches import as_many_as, twice_as_many
@@ -31,6 +32,10 @@ from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.training_race.training_race_file import Racer
+
+Someone = TypeVar("Someone", bound=Contender)
 
 _MINIBATCHES = 10
 _SIMULATED_MINIBATCHES = 12
@@ -56,11 +61,66 @@ def usual_candidates(
         session: its method is what PipeOptim's is made of.
         profile, cluster: what planners plan with.
     """
-    found = [plain_pytorch(session, cluster), *_data_parallel(session, cluster)]
-    for contender in _pipelines(session, profile, cluster):
-        if contender.key not in {other.key for other in found}:
+    policy = PIPEOPTIM.name if session.method.policy_facts.synchronous else None
+    method = choose_method(policy, None, session.method)
+    return without_equals(
+        [
+            plain_pytorch(session, cluster),
+            *_data_parallel(session, cluster),
+            *_asynchronous(session, profile, cluster, method),
+            *_flushed(session, profile, cluster),
+        ]
+    )
+
+
+def with_policy(
+    session: ClusterSession, profile: Profile, cluster: Cluster, method: Method
+) -> list[Contender]:
+    """Return the pipelines that PipeOptim has, with another policy, as far as they can be run.
+
+    Some need as many microbatches in an update as are in flight.
+
+    Raises:
+        InvalidInput: none of them can.
+    """
+    found, refusal = [], "there is no pipeline for these workers"
+    for contender in _asynchronous(session, profile, cluster, method):
+        assert contender.candidate is not None
+        try:
+            session.plan(contender.candidate)
+        except InvalidInput as error:
+            refusal = str(error)
+        else:
             found.append(contender)
+    if not found:
+        raise InvalidInput(f"policy {method.policy} cannot take part in this race: {refusal}")
     return found
+
+
+def with_optimizers(
+    contenders: Iterable[Contender], optimizers: Iterable[OptimizerSpec]
+) -> list[Racer]:
+    """Return everybody, and once more with each of the optimizers; none twice.
+
+    So plain PyTorch has whatever a pipeline has.
+    """
+    racers = [Racer.made_of(contender) for contender in contenders]
+    for optimizer in optimizers:
+        own = optimizer.with_rate(float(optimizer.value("lr")))
+        racers += [
+            racer.model_copy(update={"optimizer": own})
+            for racer in racers
+            if racer.optimizer is None
+        ]
+    return without_equals(racers)
+
+
+def without_equals(contenders: Iterable[Someone]) -> list[Someone]:
+    """Return all but those that run as one before them."""
+    found: dict[Hashable, Someone] = {}
+    for contender in contenders:
+        found.setdefault(contender.key, contender)
+    return list(found.values())
 
 
 def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Contender]:
@@ -82,47 +142,54 @@ def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Conten
         yield Contender.of(found[best], "data-parallel")
 
 
-def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> Iterator[Contender]:
-    for stages in sorted({2, cluster.accelerators}):
-        if not 2 <= stages <= min(cluster.accelerators, len(session.graph)):
-            continue
-        for method in _methods(session, stages):
-            problem = _problem(session, profile, cluster, method)
+def _asynchronous(
+    session: ClusterSession, profile: Profile, cluster: Cluster, method: Method
+) -> Iterator[Contender]:
+    """Yield a policy's pipelines over microbatches, and over whole minibatches."""
+    for stages in _sizes(session, cluster):
+        for divided in (*_microbatched(session, method, stages), _divided(method, 1)):
+            problem = _problem(session, profile, cluster, divided)
+            yield Contender.of(Candidate(even_split(problem, stages), divided), "even split")
+    divided, *_ = _microbatched(session, method, cluster.accelerators)
+    try:
+        placement = PLANNERS["exact"](_problem(session, profile, cluster, divided)).placement
+    except InvalidInput:
+        return  # Such as where no placement fits into memory.
+    yield Contender.of(Candidate(placement, divided), "exact")
+
+
+def _flushed(session: ClusterSession, profile: Profile, cluster: Cluster) -> Iterator[Contender]:
+    for stages in _sizes(session, cluster):
+        for kind in SCHEDULE_KINDS.values():
+            # GPipe waits as long as flushed 1F1B and holds more.
+            if not kind.trains or not kind.flushes or kind is GPIPE:
+                continue
+            method = choose_method(SYNC.name, {"schedule": kind.name}, session.method)
             try:
-                placement = even_split(problem, stages)
+                placement = even_split(_problem(session, profile, cluster, method), stages)
             except InvalidInput:
                 continue  # Such as two stages on each accelerator, for fewer than four operators.
-            if method.flushes:
-                method = _best_flushed(session, profile, cluster, placement, method.schedule)
-            yield Contender.of(Candidate(placement, method), "even split")
-    method, *_ = _microbatched(session, cluster.accelerators)
-    with suppress(InvalidInput):
-        placement = PLANNERS["exact"](_problem(session, profile, cluster, method)).placement
-        yield Contender.of(Candidate(placement, method), "exact")
+            best = _best_flushed(session, profile, cluster, placement, kind.name)
+            yield Contender.of(Candidate(placement, best), "even split")
 
 
-def _methods(session: ClusterSession, stages: int) -> Iterable[Method]:
-    """Return asynchronous 1F1B over microbatches and over minibatches, and what flushes."""
-    yield from _microbatched(session, stages)
-    yield _asynchronous(session, 1)
-    for kind in SCHEDULE_KINDS.values():
-        # GPipe waits as long as flushed 1F1B and holds more.
-        if kind.trains and kind.flushes and kind is not GPIPE:
-            yield choose_method(SYNC.name, {"schedule": kind.name}, session.method)
+def _sizes(session: ClusterSession, cluster: Cluster) -> list[int]:
+    """Return numbers of stages: two, and as many as workers."""
+    most = min(cluster.accelerators, len(session.graph))
+    return [stages for stages in sorted({2, cluster.accelerators}) if 2 <= stages <= most]
 
 
-def _asynchronous(session: ClusterSession, microbatches: int) -> Method:
-    policy = None if not session.method.policy_facts.synchronous else PIPEOPTIM.name
-    return choose_method(policy, {"microbatches": microbatches}, session.method)
-
-
-def _microbatched(session: ClusterSession, stages: int) -> list[Method]:
+def _microbatched(session: ClusterSession, method: Method, stages: int) -> list[Method]:
     """Return the user's microbatches, or as many as stages, and twice as many."""
     given, batch_size = session.method.microbatches, session.captured.task.batch_size
     if given > 1:
-        return [_asynchronous(session, given)]
+        return [_divided(method, given)]
     numbers = as_many_as(stages, batch_size), twice_as_many(stages, batch_size)
-    return [_asynchronous(session, number) for number in numbers if number is not None]
+    return [_divided(method, number) for number in numbers if number is not None]
+
+
+def _divided(method: Method, microbatches: int) -> Method:
+    return choose_method(None, {"microbatches": microbatches}, method)
 
 
 def _best_flushed(

@@ -37,7 +37,7 @@ class Course:
         session: the workers.
         fresh: the race, without runs; what the folder has trained of it is taken.
         data: to train and evaluate on.
-        optimizer: its learning rate is each training's own.
+        optimizer: of who has none of its own; learning rates are each training's.
         folder: for ``race.json`` and a folder of each training.
         start: the evaluation before any training, which all share.
         on_step: called with what comes next.
@@ -88,8 +88,9 @@ class Course:
         return self.folder / f"{training.candidate}-{training.rate:.6g}-{training.seed}"
 
     def optimizer_of(self, training: Training) -> OptimizerSpec:
-        """Return the optimizer with the training's learning rate."""
-        return self._optimizer.with_rate(training.rate)
+        """Return the candidate's optimizer with the training's learning rate."""
+        own = self.race.candidates[training.candidate].optimizer
+        return (own or self._optimizer).with_rate(training.rate)
 
     def forget(self, training: Training) -> None:
         """Delete the checkpoint of a training that will not continue."""

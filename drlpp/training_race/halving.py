@@ -6,7 +6,8 @@
 2. **Halving.** With its best rate each continues; the time doubles, and after each doubling the
    half with the higher held-out loss ends, until somebody reaches the goal. The others train to the
    end of that time, and no longer: who is not there by then cannot win. Plain PyTorch alone trains
-   until it has reached the goal itself, or the limit: it is what a user has already.
+   until it has reached the goal itself, or the limit, with each optimizer: it is what a user has
+   already.
 3. **Final.** The first two and plain PyTorch train from the beginning again, with other orders of
    the samples, in turns. What a race says of sooner and later rests on these alone: the trainings
    before have chosen who takes part, and with which rate.
@@ -86,6 +87,7 @@ class Rules:
 
     Attributes:
         rates: learning rates that everybody tries, in ascending order.
+        scales: what they are multiplied with for some, whose optimizer is another.
         search_minibatches: that everybody trains on with each of them.
         finals: trainings of each finalist.
         halving: whether candidates end before the goal; otherwise all train to it, or the limit.
@@ -95,6 +97,11 @@ class Rules:
     search_minibatches: int
     finals: int = 3
     halving: bool = True
+    scales: Mapping[int, float] = field(default_factory=dict)
+
+    def rates_of(self, candidate: int) -> tuple[float, ...]:
+        """Return the learning rates that a candidate tries, in ascending order."""
+        return tuple(rate * self.scales.get(candidate, 1.0) for rate in self.rates)
 
 
 class Final(NamedTuple):
@@ -133,7 +140,7 @@ class Race:
             the same course again.
         goal: what wins.
         rules: how it is run.
-        reference: plain PyTorch's number, which does not end before the goal.
+        references: plain PyTorch's numbers, which do not end before the goal.
         on_step: called with what comes next.
         forget: called with a training that will not continue.
     """
@@ -142,7 +149,7 @@ class Race:
     train: Train
     goal: Goal
     rules: Rules
-    reference: int | None = None
+    references: frozenset[int] = frozenset()
     on_step: Callable[[str], None] = lambda step: None
     forget: Callable[[Training], None] = lambda training: None
 
@@ -155,7 +162,7 @@ class Race:
             rate = best_rate(candidate, self.train, self.rules, self.forget)
             result.rates[candidate] = rate
             if rate is None:
-                tried = Training(candidate, self.rules.rates[0])
+                tried = Training(candidate, self.rules.rates_of(candidate)[0])
                 failure = self.train(tried, lambda curve: True).failure
                 result.ended[candidate] = f"failed with every learning rate: {failure}"
             else:
@@ -186,15 +193,15 @@ class Race:
                 continue
             ranked = sorted(running, key=lambda c: (curves[c].loss_at(seconds), c))
             for candidate in ranked[max(-(-len(ranked) // 2), 2) :]:
-                if candidate != self.reference:
+                if candidate not in self.references:
                     running.remove(candidate)
                     loss = curves[candidate].loss_at(seconds)
                     why = curves[candidate].failure or f"{loss:.4g}"
                     result.ended[candidate] = f"{why} after {seconds:.3g} s"
-        if goal.loss is not None and self.reference in running:
-            assert self.reference is not None
+        if goal.loss is not None:
             to_the_end = goal.enough(goal.limit_seconds)
-            curves[self.reference] = self.train(chosen[self.reference], to_the_end)
+            for reference in sorted(self.references & chosen.keys()):
+                curves[reference] = self.train(chosen[reference], to_the_end)
         for candidate in running:
             cost = goal.cost(curves[candidate])
             if math.isfinite(cost):
@@ -208,14 +215,14 @@ class Race:
     def _final(
         self, chosen: Mapping[int, Training], curves: Mapping[int, Curve], result: Result
     ) -> None:
-        """Train the first two and the reference again, with other orders of the samples."""
+        """Train the first two and the references again, with other orders of the samples."""
         ranked = sorted(result.costs, key=lambda c: (result.costs[c], c))
-        result.finalists = ranked[:2] + [c for c in ranked[2:] if c == self.reference]
+        result.finalists = ranked[:2] + [c for c in ranked[2:] if c in self.references]
         result.finals = {candidate: [] for candidate in result.finalists}
         if len(ranked) < 2:
             return
         for seed in range(1, self.rules.finals + 1):
-            self.on_step(f"final: {len(ranked[:3])} train, {seed} of {self.rules.finals}")
+            self.on_step(f"final: {len(result.finalists)} train, {seed} of {self.rules.finals}")
             for candidate in result.finalists if seed % 2 else result.finalists[::-1]:
                 training = chosen[candidate]._replace(seed=seed)
                 longest = _LONGEST_FINAL * curves[candidate].seconds
@@ -239,7 +246,7 @@ def best_rate(
         curve = train(Training(candidate, rate), lambda curve: curve.minibatches >= wanted)
         return curve.loss_after(wanted)
 
-    tried = {rate: loss_with(rate) for rate in rules.rates}
+    tried = {rate: loss_with(rate) for rate in rules.rates_of(candidate)}
     factor = rules.rates[-1] / rules.rates[-2] if len(rules.rates) > 1 else 1.0
     for _ in range(_MORE_RATES if len(rules.rates) > 1 else 0):
         best = min(tried, key=lambda rate: (tried[rate], rate))

@@ -21,7 +21,7 @@ from drlpp.training_race.halving import (
     Training,
     best_rate,
 )
-from drlpp.training_race.training_race_file import TrainingRace
+from drlpp.training_race.training_race_file import Racer, TrainingRace
 
 _SEARCHED_EVALUATIONS = 3
 """A learning rate is tried until this many evaluations."""
@@ -85,10 +85,10 @@ def run_race(
         RunFailure: plain PyTorch fails, and has to set the loss.
     """
     wanted = min(_SEARCHED_EVALUATIONS * race_.every, race_.minibatches)
-    rules = Rules(race_.rates, wanted, race_.finals, race_.halving)
+    rules = Rules(race_.rates, wanted, race_.finals, race_.halving, race_.scales)
     goal = _goal(race_, rules, train, on_step)
     count = len(race_.candidates)
-    race = Race(count, train, goal, rules, reference=0, on_step=on_step, forget=forget)
+    race = Race(count, train, goal, rules, race_.plain, on_step=on_step, forget=forget)
     return RaceEnd(goal, race.run())
 
 
@@ -100,7 +100,7 @@ def _goal(race_: TrainingRace, rules: Rules, train: Train, on_step: Callable[[st
     on_step("learning rates: plain PyTorch")
     rate = best_rate(0, train, rules)
     if rate is None:
-        failure = train(Training(0, race_.rates[0]), lambda curve: True).failure
+        failure = train(Training(0, rules.rates_of(0)[0]), lambda curve: True).failure
         raise RunFailure(
             f"plain PyTorch, which would set the loss to be reached, cannot train the model: "
             f"{failure}; give --target-loss or --seconds (target_loss, target_seconds)"
@@ -138,8 +138,8 @@ class _NotTrainedYet(Exception):
 
 def verdict_lines(race_: TrainingRace, end: RaceEnd) -> Iterator[str]:
     """Yield what a race says, in sentences."""
-    names = [f"{c.found_by} {c.configuration}" for c in race_.candidates]
-    plain, winner, goal = 0, end.winner, end.goal
+    names = [_name(candidate) for candidate in race_.candidates]
+    winner, goal = end.winner, end.goal
     what = (
         f"held-out loss {goal.loss:.4g}"
         if goal.loss is not None
@@ -148,10 +148,11 @@ def verdict_lines(race_: TrainingRace, end: RaceEnd) -> Iterator[str]:
     if winner is None:
         yield f"nobody reached {what} within {goal.limit_seconds:.3g} s of training"
         return
-    if winner == plain:
-        yield f"plain PyTorch was the first at {what}: train it plainly"
+    if winner in race_.plain:
+        own = race_.candidates[winner].optimizer_text
+        yield f"plain PyTorch{own and f' with {own}'} was the first at {what}: train it plainly"
     else:
-        yield f"{names[winner]} ({race_.candidates[winner].method}) was the first at {what}"
+        yield f"{names[winner]} was the first at {what}"
     if len(end.result.finalists) < 2:
         yield "nobody else got there"
         return
@@ -164,11 +165,26 @@ def verdict_lines(race_: TrainingRace, end: RaceEnd) -> Iterator[str]:
             missed = sum(not final.arrived for final in end.finals_of(candidate))
             bound = f", which {missed} of {race_.finals} times was not there at the end"
             yield f"{_lead_text(lead, goal)} {names[candidate]}{bound if missed else ''}"
-    lead = end.lead_over(plain)
-    if winner != plain and lead is None:
+    if winner in race_.plain:
+        return
+    if race_.plain.isdisjoint(end.result.finalists):
         yield "plain PyTorch did not get there"
-    elif lead is not None and not is_worth_having(lead):
+    elif is_plain_as_good(race_, end):
         yield "that is no difference worth having: train it plainly"
+
+
+def _name(candidate: Racer) -> str:
+    """Return a name that tells it from others with the same stages and microbatches."""
+    name = f"{candidate.found_by} {candidate.configuration}"
+    return name if candidate.placement is None else f"{name} ({candidate.method})"
+
+
+def is_plain_as_good(race_: TrainingRace, end: RaceEnd) -> bool:
+    """Return whether plain PyTorch has won, or the winner is not surely and noticeably better."""
+    if end.winner in race_.plain:
+        return True
+    leads = [end.lead_over(plain) for plain in race_.plain]
+    return any(lead is not None and not is_worth_having(lead) for lead in leads)
 
 
 def is_worth_having(lead: Lead) -> bool:

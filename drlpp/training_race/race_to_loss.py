@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drlpp.comparison.contenders import Contender
+from drlpp.errors import InvalidInput
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.training_race.course import Course
 from drlpp.training_race.curves import Point
@@ -15,7 +16,7 @@ from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import RaceEnd
 from drlpp.training_race.plain_learner import held_out, initial_module
 from drlpp.training_race.race_data import RaceData
-from drlpp.training_race.training_race_file import TrainingRace
+from drlpp.training_race.training_race_file import Racer, TrainingRace
 
 _RATE_FACTOR = math.sqrt(10)
 
@@ -46,6 +47,13 @@ class RaceOptions:
     limit_seconds: float | None = None
     halving: bool = True
 
+    def __post_init__(self) -> None:
+        if self.target_loss is not None and self.target_seconds is not None:
+            raise InvalidInput(
+                "a race has either a loss or a time as its target; leave out --target-loss or "
+                "--seconds (target_loss, target_seconds)"
+            )
+
 
 def race_to_loss(
     session: ClusterSession,
@@ -63,7 +71,8 @@ def race_to_loss(
 
     Args:
         session: the workers; its optimizer has the learning rate that rates are tried around.
-        candidates: who takes part; the first is plain PyTorch.
+        candidates: who takes part; the first is plain PyTorch. A :class:`Racer` may have an
+            optimizer of its own.
         data: to train and evaluate on.
         folder: for ``race.json`` and the checkpoints.
         options: what wins, and how it is run.
@@ -86,7 +95,7 @@ def race_to_loss(
         optimizer=str(session.optimizer),
         minibatches=first.minibatches,
         every=every,
-        candidates=tuple(candidates),
+        candidates=tuple(map(Racer.made_of, candidates)),
         target_loss=options.target_loss,
         target_seconds=options.target_seconds,
         epochs=options.epochs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import ClassVar
 
 from pydantic import Field, model_validator
@@ -9,8 +10,47 @@ from pydantic import Field, model_validator
 from drlpp.comparison.contenders import Contender
 from drlpp.io.documents import Document, Record
 from drlpp.io.quantities import Count
+from drlpp.specs.class_options import option_text
+from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.curves import Curve
 from drlpp.training_race.halving import Training
+
+
+class Racer(Contender):
+    """Who takes part in a race to a loss: a contender, which may have an optimizer of its own.
+
+    Attributes:
+        optimizer: its own, with a learning rate (:meth:`OptimizerSpec.with_rate`), around which
+            its rates are tried; None for the race's.
+    """
+
+    optimizer: OptimizerSpec | None = None
+
+    @classmethod
+    def made_of(cls, contender: Contender) -> Racer:
+        """Return a contender as one who takes part, with the race's optimizer if it has none."""
+        return cls.model_validate(dict(contender))
+
+    @property
+    def optimizer_text(self) -> str:
+        """Its own optimizer as a user names it, without the learning rate; else nothing."""
+        if self.optimizer is None:
+            return ""
+        options = self.optimizer.options.items()
+        given = [f"{key}={option_text(value)}" for key, value in options if key != "lr"]
+        return " ".join([self.optimizer.name, *given])
+
+    @property
+    def configuration(self) -> str:
+        """That of the contender, and its own optimizer."""
+        usual = super().configuration
+        return f"{usual}, {self.optimizer_text}" if self.optimizer else usual
+
+    @property
+    def key(self) -> Hashable:
+        """A key that is equal for those that train alike."""
+        rate = self.optimizer and self.optimizer.options["lr"]
+        return super().key, self.optimizer_text, rate
 
 
 class TrainingRun(Record):
@@ -39,7 +79,7 @@ class TrainingRace(Document):
         target_seconds: instead of it, after how long the least loss wins.
         epochs: with neither, the target is the least loss of plain PyTorch in so many epochs.
         limit_seconds: of training, after which nobody trains on who has not reached the loss.
-        rates: learning rates that everybody tries.
+        rates: learning rates that everybody tries, the race's optimizer's in the middle.
         finals: trainings of a finalist.
         halving: whether candidates end before the goal.
         runs: what was trained so far.
@@ -52,7 +92,7 @@ class TrainingRace(Document):
     optimizer: str
     minibatches: int = Field(ge=1)
     every: int = Field(ge=1)
-    candidates: tuple[Contender, ...] = Field(min_length=1)
+    candidates: tuple[Racer, ...] = Field(min_length=1)
     target_loss: float | None = Field(default=None, allow_inf_nan=False)
     target_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     epochs: int = Field(default=3, ge=1)
@@ -70,6 +110,11 @@ class TrainingRace(Document):
                 raise ValueError(f"a run is of candidate {run.candidate}; the last is {last}")
         if self.candidates[0].placement is not None:
             raise ValueError("the first candidate of a race has to be plain PyTorch")
+        for candidate in self.candidates:
+            if candidate.optimizer is not None and "lr" not in candidate.optimizer.options:
+                raise ValueError(
+                    f"optimizer {candidate.optimizer_text} of {candidate.found_by} needs an lr"
+                )
         if self.target_loss is not None and self.target_seconds is not None:
             raise ValueError("a race has either a loss or a time as its target")
         return self
@@ -78,6 +123,21 @@ class TrainingRace(Document):
     def curves(self) -> dict[Training, Curve]:
         """The curve of every training so far."""
         return {run.training: run.curve for run in self.runs}
+
+    @property
+    def plain(self) -> frozenset[int]:
+        """The numbers of plain PyTorch, once for each optimizer."""
+        return frozenset(i for i, one in enumerate(self.candidates) if one.placement is None)
+
+    @property
+    def scales(self) -> Mapping[int, float]:
+        """What the rates are multiplied with for those that have an optimizer of their own."""
+        middle = self.rates[len(self.rates) // 2]
+        return {
+            number: float(one.optimizer.options["lr"]) / middle
+            for number, one in enumerate(self.candidates)
+            if one.optimizer is not None
+        }
 
     @property
     def unrun(self) -> TrainingRace:

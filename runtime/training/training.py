@@ -38,7 +38,7 @@ from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan
-from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
+from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks, losses_text
 from drlpp.schedule.analysis.staleness import outcome_text, staleness_text
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
@@ -225,7 +225,10 @@ class PipelineTrainer:
         return staleness_text(self._plan.pipeline, self.method, self.captured.task.batch_size)
 
     def outcome(self, result: TrainingResult) -> str | None:
-        """Return what the speed of asynchronous epochs was worth, in a line; None without any."""
+        """Return what became of the loss, and what the speed of asynchronous epochs was worth.
+
+        It is a line; None without such epochs, or where training is as plain PyTorch's.
+        """
         speeds = [
             report.minibatches_per_second
             for report in result.epochs
@@ -233,7 +236,9 @@ class PipelineTrainer:
         ]
         if not speeds:
             return None
-        return outcome_text(self._plan.pipeline, self.method, statistics.harmonic_mean(speeds))
+        speed = statistics.harmonic_mean(speeds)
+        worth = outcome_text(self._plan.pipeline, self.method, speed)
+        return worth and f"{losses_text(result.epochs)}: {worth}"
 
     def fit(
         self,
@@ -334,17 +339,22 @@ class PipelineTrainer:
         ) as session:
             trainer = Trainer(session, source, folder, plan, self.observer, store=store)
             self.observer.on_begin()
+            if self.staleness:
+                self.observer.on_staleness(self.staleness)
             if elastic is None or planner is None:
                 state = trainer.train(self._plan)
             else:
                 state = ElasticTraining(trainer, elastic, planner).train()
         write_state_dict(folder / "model.pt", state)
-        return TrainingResult(
+        result = TrainingResult(
             state_dict=state,
             epochs=trainer.reports,
             module_score=self._score_of_module(state, source),
             folder=folder,
         )
+        if outcome := self.outcome(result):
+            self.observer.on_staleness(outcome)
+        return result
 
     def _check_early_stopping(self, source: TrainingData) -> None:
         if self.early_stopping is None:

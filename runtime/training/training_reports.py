@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -20,6 +20,15 @@ class EpochReport:
     held_out_loss: float | None
     score: float | None
     minibatches_per_second: float
+
+
+def losses_text(reports: Sequence[EpochReport]) -> str:
+    """Return what became of the loss, from the first epoch to the last: held-out where known."""
+    first, last = reports[0], reports[-1]
+    held_out = first.held_out_loss is not None and last.held_out_loss is not None
+    what = "held-out loss" if held_out else "training loss"
+    losses = {r.epoch: r.held_out_loss if held_out else r.loss for r in (first, last)}
+    return f"{what} " + ", ".join(f"{loss:.4f} after epoch {e}" for e, loss in losses.items())
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,10 @@ class TrainerCallbacks:
     ``on_other_placement`` is called if a checkpoint of another placement or method is resumed,
     ``on_note`` with a sentence about the data, or about an epoch, that a user should know. Both
     warn if nothing else is given.
+
+    ``on_staleness`` is called where updates come between forwards and backwards: with a line before
+    training, of how many and what that costs, and with one after it, of what came of it
+    (:attr:`PipelineTrainer.staleness`, :meth:`PipelineTrainer.outcome`).
     """
 
     on_begin: Callable[[], None] = lambda: None
@@ -70,3 +83,4 @@ class TrainerCallbacks:
     on_epoch: Callable[[EpochReport], None] = lambda report: None
     on_other_placement: Callable[[], None] = lambda: warnings.warn(OTHER_PLACEMENT, stacklevel=2)
     on_note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=2)
+    on_staleness: Callable[[str], None] = lambda line: None

@@ -16,7 +16,7 @@ from drlpp.schedule.schedule import build_schedule
 from drlpp.timeline.figure import draw
 from drlpp.timeline.timeline import play
 from drlpp.training_race.curves import Curve, Point
-from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
+from drlpp.training_race.training_race_file import Racer, TrainingRace, TrainingRun
 from tests.support.measured import measurement
 
 TWO = Placement.from_assignment([0, 1], [0, 1])
@@ -69,7 +69,7 @@ def test_losses_of_a_race_are_written_by_minibatch_and_by_time(tmp_path: Path) -
         optimizer="adam",
         minibatches=8,
         every=8,
-        candidates=(Contender(found_by="plain PyTorch", method=Method(), threads=1),),
+        candidates=(Racer(found_by="plain PyTorch", method=Method(), threads=1),),
         rates=(0.1,),
         finals=1,
         runs=(TrainingRun(candidate=0, rate=0.1, curve=Curve(points=points)),),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -49,7 +50,8 @@ def rules(finals: int = 3, *, halving: bool = True) -> Rules:
 def race(
     candidates: int, train: Train, goal: Goal, rules: Rules, reference: int | None = None
 ) -> Result:
-    return Race(candidates, train, goal, rules, reference).run()
+    references = frozenset() if reference is None else frozenset({reference})
+    return Race(candidates, train, goal, rules, references).run()
 
 
 def to_loss(loss: float, limit: float = 1000.0) -> Goal:
@@ -138,6 +140,17 @@ def test_half_of_them_end_at_each_doubling_but_not_the_reference() -> None:
     assert learners.curves[Training(0, 0.3)].reaches(0.1)
     assert result.finalists == [1, 2, 0]
     assert set(result.ended) == {3, 4, 5, 6, 7}
+
+
+def test_plain_pytorch_with_another_optimizer_is_a_reference_too() -> None:
+    """It does not end before the goal either, and is in the final, at its own optimizer's rates."""
+    learners = Learners([0.02, 0.01, 0.4, 0.3, 0.2], [0.3, 30.0, 0.3, 0.3, 30.0])
+    own = replace(rules(finals=1), scales={1: 100.0, 4: 100.0})
+    result = Race(5, learners, to_loss(0.1), own, frozenset({0, 1})).run()
+    assert result.finalists == [2, 3, 0, 1]
+    assert result.rates == pytest.approx({0: 0.3, 1: 30.0, 2: 0.3, 3: 0.3, 4: 30.0})
+    tried = {training.rate for training in learners.curves if training.candidate == 4}
+    assert sorted(tried) == pytest.approx([10.0, 30.0, 90.0])
 
 
 def test_nobody_who_cannot_win_trains_on() -> None:

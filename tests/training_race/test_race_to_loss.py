@@ -238,6 +238,23 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
     assert read_document(out / "race.json", TrainingRace) == race
     other = [*arguments[:-1], "modules:3", "--resume"]
     assert isinstance(CliRunner().invoke(app, other).exception, InvalidInput)
+    # A policy and an optimizer that the race began without, of which the rest is as it was.
+    more = [*arguments, "--policy", "2bw", "--other-optimizer", "nadam lr=0.01", "--resume"]
+    for _ in range(2):
+        longer = CliRunner().invoke(app, more, catch_exceptions=False)
+        assert longer.exit_code == 0, longer.output
+        known, race = race, read_document(out / "race.json", TrainingRace)
+        assert race.candidates[: len(known.candidates)] == known.candidates
+        for training, curve in known.curves.items():
+            points = race.curves[training].points
+            assert points[: len(curve.points)] == curve.points
+    assert race == known
+    assert "plain PyTorch 1 thread, nadam" in " ".join(longer.output.split())
+    assert {(one.method.policy, one.optimizer_text) for one in race.candidates} == {
+        (policy, text) for policy in ("sync", "pipeoptim", "2bw") for text in ("", "nadam")
+    }
+    trained = {run.candidate for run in race.runs if run.curve.last.minibatches}
+    assert trained == set(range(len(race.candidates)))
 
 
 def test_the_winner_of_a_race_trains_on(

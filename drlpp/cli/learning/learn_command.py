@@ -141,7 +141,30 @@ def learn(
     ] = None,
     target_loss: Annotated[
         float | None,
-        typer.Option(help="For time-to-loss; else what plain PyTorch reaches in 3 epochs."),
+        typer.Option(help="For time-to-loss: the held-out loss that has to be reached first."),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="For time-to-loss: of training, after which the least loss wins."
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="For time-to-loss, with neither: to the loss of plain PyTorch in so many epochs.",
+            show_default="3",
+        ),
+    ] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            metavar="SECONDS",
+            help="For time-to-loss: of training, after which nobody trains on; 600, or five times "
+            "what plain PyTorch takes.",
+        ),
     ] = None,
     cut_at: CutAtOption = CutAt.OPERATORS,
     compare: CompareOptions = [],  # noqa: B006
@@ -164,11 +187,15 @@ def learn(
     from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
+    from drlpp.training_race.race_to_loss import RaceOptions
 
     if (objective is Objective.TIME_TO_LOSS) != (data is not None):
         raise InvalidInput("--objective time-to-loss and --data belong together; give both")
-    if target_loss is not None and data is None:
-        raise InvalidInput("--target-loss belongs to --objective time-to-loss; give that as well")
+    goal = {"target-loss": target_loss, "seconds": seconds, "epochs": epochs, "limit": limit}
+    for option in goal:
+        if goal[option] is not None and data is None:
+            raise InvalidInput(f"--{option} belongs to --objective time-to-loss; give that as well")
+    race_options = RaceOptions(target_loss, seconds, epochs or 3, limit_seconds=limit)
     hyperparameters = hyperparameters_of(agent)
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options)
@@ -248,7 +275,7 @@ def learn(
             chooses_microbatches="microbatches" not in options
             and Vary.MICROBATCHES not in (varied or ()),
             race_data=race_data,
-            target_loss=target_loss,
+            race_options=race_options,
             layouts=layouts,
             contracted=contracted,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
+    from drlpp.training_race.course import Course
+    from drlpp.training_race.judging import RaceEnd
     from drlpp.training_race.race_data import RaceData
+    from drlpp.training_race.race_to_loss import RaceOptions
 
 console = build_console()
 
@@ -52,7 +55,7 @@ class Job:
     most_staleness: int | None
     chooses_microbatches: bool
     race_data: RaceData | None
-    target_loss: float | None
+    race_options: RaceOptions
     layouts: Mapping[str, Contender]
     contracted: ContractedGraph | None = None
 
@@ -64,8 +67,14 @@ class Job:
 
 
 def run_job(job: Job, session: ClusterSession) -> None:
-    """Profile, learn, compare, export the best placement; then race it to a loss, if asked to."""
+    """Profile, learn, compare, race to a loss if asked to, and export the best placement."""
     from drlpp.agents import GuidedDRLPP
+    from drlpp.cli.learning.job_export import (
+        export_best,
+        export_best_so_far,
+        export_winner,
+        say_how_to_train,
+    )
     from drlpp.costs.memory import MemoryModel
     from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
     from drlpp.errors import HostLost
@@ -98,35 +107,52 @@ def run_job(job: Job, session: ClusterSession) -> None:
         if _learn(job, session, memory, declared):
             comparison = _compare(job, session, memory, profile, cluster, space)
     except HostLost:
-        _export_best_so_far(job, session, memory, cluster)
+        export_best_so_far(job, session, memory, cluster)
         raise
     if comparison is None:
-        _export_best_so_far(job, session, memory, cluster)
+        export_best_so_far(job, session, memory, cluster)
     else:
-        _export_best(job, session, comparison, cluster)
+        # A race takes long, and may be interrupted: whatever comes of it, a placement is there.
+        path = export_best(job, session, comparison, cluster)
         if job.race_data is not None:
-            _race_to_loss(job, session, memory, job.race_data)
+            course, end = _race_to_loss(job, session, memory, job.race_data)
+            export_winner(job.out, session, comparison, course, end, cluster)
+        else:
+            say_how_to_train(session, path)
 
 
 def _race_to_loss(
     job: Job, session: ClusterSession, memory: MeasurementMemory, data: RaceData
-) -> None:
+) -> tuple[Course, RaceEnd]:
     """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
     from drlpp.cli.learning.race_command import run_and_report
     from drlpp.comparison.contenders import Contender
-    from drlpp.training_race.race_to_loss import RaceOptions
 
-    fastest: dict[tuple[int, bool, bool], Contender] = {}
-    for candidate, _ in memory.fastest(memory.distinct):
-        stages = candidate.placement.stages
-        replicated = any(len(stage.accelerators) > 1 for stage in stages)
-        kind = len(stages), replicated, candidate.placement.is_folded
-        fastest.setdefault(kind, Contender.of(job.candidate(candidate), job.agent))
-    named = list(fastest.values())[: job.finalists]
+    measured = (candidate for candidate, _ in memory.fastest(memory.distinct))
+    fastest = fastest_of_each_kind(measured)[: job.finalists]
+    named = [Contender.of(job.candidate(candidate), job.agent) for candidate in fastest]
     folder = job.out / "race"
     folder.mkdir(exist_ok=True)
-    options = RaceOptions(target_loss=job.target_loss)
-    run_and_report(console, session, named, data, folder, options)
+    return run_and_report(console, session, named, data, folder, job.race_options)
+
+
+def fastest_of_each_kind(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the first of each kind: what a race to a loss may judge otherwise than seconds do.
+
+    A kind is a number of stages, with replicas or without, two on a worker or one, a schedule, and
+    a number of microbatches.
+
+    Args:
+        candidates: the fastest first.
+    """
+    fastest: dict[tuple[int, bool, bool, str, int], Candidate] = {}
+    for candidate in candidates:
+        stages, method = candidate.placement.stages, candidate.method
+        replicated = any(len(stage.accelerators) > 1 for stage in stages)
+        folded = candidate.placement.is_folded
+        kind = len(stages), replicated, folded, method.schedule, method.microbatches
+        fastest.setdefault(kind, candidate)
+    return list(fastest.values())
 
 
 def _choose_microbatches(
@@ -268,60 +294,3 @@ def _compare(
     for line in measured_lines(comparison, job.layouts):
         console.print(line, soft_wrap=True, markup=False)
     return comparison
-
-
-def _export_best(
-    job: Job, session: ClusterSession, comparison: Comparison, cluster: Cluster
-) -> None:
-    """Write the simplest of the placements that are as good as the best one."""
-    from drlpp.comparison.placement_export import export
-    from drlpp.errors import RunFailure
-    from drlpp.io.formatting import speeds_option
-    from drlpp.specs.data import fitting_data
-
-    verdict = comparison.verdict
-    if verdict is None or verdict.placement is None:
-        raise RunFailure("none of the placements compared could be measured")
-    chosen = comparison.contender(verdict.placement)
-    path = export(session, chosen, cluster, job.out)
-    # Plain PyTorch may be better, but it has no placement.
-    if verdict.placement not in verdict.equals:
-        best = "the best that has a placement, "
-    else:
-        simplest = verdict.placement == verdict.equals[0]
-        best = "" if simplest else "the simplest of the equals that has a placement, "
-    configuration = chosen.beside(session.method)
-    console.print(f"exported to {path}: {best}{configuration}, found by {chosen.found_by}")
-    task = session.captured.task
-    if task.loss is not None:
-        emulated = session.speeds if min(session.speeds) < 1 else ()
-        data = fitting_data(task.inputs, task.targets)
-        console.print(f"train with it: drlpp train {path} --data {data}{speeds_option(emulated)}")
-
-
-def _export_best_so_far(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
-) -> None:
-    """Write the fastest placement that has been measured.
-
-    This is done after Ctrl-C, or without a host.
-    """
-    from drlpp.comparison.contenders import Contender
-    from drlpp.comparison.placement_export import export
-
-    best = memory.best()
-    if best is None:
-        console.print("stopped before any placement was measured")
-        return
-    contender = Contender.of(job.candidate(best[0]), job.agent).with_outcome(best[1])
-    path = export(session, contender, cluster, job.out)
-    stopped = (
-        f"after {memory.distinct} of {job.budget} placements"
-        if memory.distinct < job.budget
-        else f"in the final comparison, after all {memory.distinct} placements"
-    )
-    console.print(
-        f"stopped {stopped}; the fastest so far is in {path} ({contender.beside(session.method)}, "
-        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with what a "
-        "user has without an agent). Continue with --resume"
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,10 +35,16 @@ from drlpp.cli.command_line import (
 )
 from drlpp.cli.common_options import keep_options
 from drlpp.cli.emulated_speeds import workers_and_speeds
+from drlpp.cli.learning.named_candidates import (
+    NAMED_POLICIES,
+    named_methods,
+    named_placements,
+    other_optimizer_of,
+)
 from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
-from drlpp.errors import InvalidInput
-from drlpp.schedule.method import DeviceChoice
+from drlpp.schedule.method import DeviceChoice, Method
+from drlpp.schedule.weight_policies import PIPEOPTIM
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,8 +52,12 @@ if TYPE_CHECKING:
     from drlpp.comparison.contenders import Contender
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
+    from drlpp.specs.optimizer_spec import OptimizerSpec
+    from drlpp.training_race.course import Course
+    from drlpp.training_race.judging import RaceEnd
     from drlpp.training_race.race_data import RaceData
     from drlpp.training_race.race_to_loss import RaceOptions
+    from drlpp.training_race.training_race_file import Racer
 
 
 def race_model(
@@ -82,6 +93,14 @@ def race_model(
         typer.Option(help="A placement.json that takes part as it is; may be repeated."),
     ] = [],  # noqa: B006 - typer copies it
     compare: CompareOptions = [],  # noqa: B006
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            help=f"Takes part beside {PIPEOPTIM.name} and schedules that flush, on the same "
+            f"pipelines: {', '.join(NAMED_POLICIES)}; may be repeated.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
     workers: Annotated[
         int | None, typer.Option(min=1, help="4, or all that --cluster has.")
     ] = None,
@@ -91,6 +110,15 @@ def race_model(
         float | None, typer.Option(help="Learning rate that others are tried around.")
     ] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006
+    other_optimizer: Annotated[
+        list[str],
+        typer.Option(
+            metavar="'NAME KEY=VALUE …'",
+            help="With which everybody takes part once more, plain PyTorch too: 'muon lr=0.02', "
+            "'nadam lr=0.002 betas=[0.99,0.999]'; may be repeated. It has no groups.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
     parameter_group: GroupOptions = [],  # noqa: B006
     method_option: MethodOptions = [],  # noqa: B006
     rates: Annotated[
@@ -126,22 +154,23 @@ def race_model(
     from drlpp.cli.learning.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession
-    from drlpp.schedule.method_choice import choose_method
     from drlpp.schedule.per_stage import refuse_lists
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
     from drlpp.training_race.race_to_loss import RaceOptions
 
-    if target_loss is not None and seconds is not None:
-        raise InvalidInput("a race has either --target-loss or --seconds; leave one of them out")
+    options = RaceOptions(
+        target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
+    )
     console = build_console()
-    method = choose_method(None, read_options(method_option, "method", "accumulate=4"))
+    method, methods = named_methods(policy, read_options(method_option, "method", "accumulate=4"))
     refuse_lists(method.in_flight_per_link, method.recompute)
     spec = OptimizerSpec.parse(
         optimizer,
         parameter_groups(parameter_group),
         **optimizer_options(optimizer_option, lr),
     )
+    optimizers = [other_optimizer_of(text, spec, method) for text in other_optimizer]
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
@@ -160,11 +189,13 @@ def race_model(
         "placements": [path.read_text() if path.exists() else str(path) for path in placement],
         "seed": seed,
     }
+    # What a race began without, it may continue with.
+    if methods:
+        settings["policies"] = [method.model_dump() for method in methods]
+    if optimizers:
+        settings["other_optimizers"] = [other.settings for other in optimizers]
     if layouts:
         settings["layouts"] = [layout.model_dump(mode="json") for layout in layouts.values()]
-    options = RaceOptions(
-        target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
-    )
     with (
         open_run_folder(folder, "drlpp race", settings, resume=resume, note=console.print),
         resume_hint_on_interrupt("the same command with --resume continues the race"),
@@ -183,23 +214,19 @@ def race_model(
         ) as session,
     ):
         keep_options(folder)
-        named = [*_named(session, placement, trust), *layouts.values()]
-        run_and_report(console, session, named, race_data, folder, options)
+        named = [*named_placements(session, placement, trust), *layouts.values()]
+        run_and_report(
+            console,
+            session,
+            named,
+            race_data,
+            folder,
+            options,
+            methods=methods,
+            optimizers=optimizers,
+        )
         end_with_report(console, folder)
     return run_record(folder)
-
-
-def _named(session: ClusterSession, paths: list[Path], trust: list[str]) -> list[Contender]:
-    """Return what the user's files say takes part."""
-    from drlpp.comparison.contenders import Contender
-    from drlpp.placement.placement_file import read_placement
-
-    found = []
-    for path in paths:
-        document = read_placement(path, trust=set(trust))
-        plan = session.plan(document.plan(session.graph, document.method))
-        found.append(Contender.of(plan.candidate, document.found_by))
-    return found
 
 
 def run_and_report(
@@ -209,7 +236,10 @@ def run_and_report(
     data: RaceData,
     folder: Path,
     options: RaceOptions,
-) -> None:
+    *,
+    methods: Sequence[Method] = (),
+    optimizers: Sequence[OptimizerSpec] = (),
+) -> tuple[Course, RaceEnd]:
     """Run a race, or continue it; print its table and write its picture and the winner's training.
 
     Args:
@@ -219,6 +249,8 @@ def run_and_report(
         data: to train and evaluate on.
         folder: for everything found.
         options: what wins.
+        methods: of weight policies that take part too.
+        optimizers: with which everybody takes part once more.
     """
     from drlpp.cli.showing.race_report import draw_race, race_table
     from drlpp.reporting.board import write_training_race
@@ -227,7 +259,7 @@ def run_and_report(
     from drlpp.training_race.winner import keep_winner
 
     with shown(console, "profiling operators and links") as tell:
-        candidates, cluster = _candidates(session, named, folder)
+        candidates, cluster = _candidates(session, named, folder, methods, optimizers)
         course, end = race_to_loss(
             session,
             candidates,
@@ -244,25 +276,37 @@ def run_and_report(
     if end.winner is not None:
         _, how = keep_winner(course, end, cluster)
         console.print(how, soft_wrap=True)
+    return course, end
 
 
 def _candidates(
-    session: ClusterSession, named: list[Contender], folder: Path
-) -> tuple[list[Contender], Cluster]:
-    """Return who takes part: those of a race that the folder has begun, or the usual ones."""
+    session: ClusterSession,
+    named: list[Contender],
+    folder: Path,
+    methods: Sequence[Method],
+    optimizers: Sequence[OptimizerSpec],
+) -> tuple[list[Racer], Cluster]:
+    """Return who takes part: those of a race that the folder has begun, or the usual ones.
+
+    Behind them is who is named.
+    """
     from drlpp.io.documents import read_document
+    from drlpp.io.trust import trusting
     from drlpp.runtime import load_or_measure_profile
-    from drlpp.training_race.candidates import usual_candidates
+    from drlpp.training_race.candidates import usual_candidates, with_optimizers, with_policy
     from drlpp.training_race.course import FILE_NAME
     from drlpp.training_race.training_race_file import TrainingRace
 
     profile, cluster = load_or_measure_profile(session, folder)
     path = folder / FILE_NAME
     # Which threads suit plain PyTorch best is measured, and may come out otherwise again.
-    usual = (
-        list(read_document(path, TrainingRace).candidates)
-        if path.exists()
-        else usual_candidates(session, profile, cluster)
-    )
-    keys = {contender.key for contender in usual}
-    return usual + [contender for contender in named if contender.key not in keys], cluster
+    begun = list(read_document(path, TrainingRace).candidates) if path.exists() else []
+    found: list[Contender] = [*(begun or usual_candidates(session, profile, cluster))]
+    for method in methods:
+        found += with_policy(session, profile, cluster, method)
+    everybody = with_optimizers([*found, *named], optimizers)
+    keys = {racer.key for racer in begun}
+    racers = begun + [racer for racer in everybody if racer.key not in keys]
+    # An optimizer in the file is imported if the user has named its package again.
+    packages = {package for optimizer in optimizers if (package := optimizer.package)}
+    return [trusting(racer, packages) for racer in racers], cluster

@@ -64,8 +64,6 @@ def train_and_report(
         lines(banner)
         if method.recomputation_text:
             console.print(method.recomputation_text, soft_wrap=True)
-        if trainer.staleness:
-            console.print(trainer.staleness, soft_wrap=True)
         if not options["resume"]:
             time_left.text(0, epochs)
         if console.is_terminal:
@@ -86,8 +84,8 @@ def train_and_report(
     def on_other_placement() -> None:
         console.print(OTHER_PLACEMENT)
 
-    def on_note(note: str) -> None:
-        console.print(note, soft_wrap=True)
+    def on_line(line: str) -> None:
+        console.print(line, soft_wrap=True)
 
     def on_progress(report: ProgressReport) -> None:
         state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"
@@ -128,12 +126,12 @@ def train_and_report(
             placement,
             method=method,
             optimizer=optimizer,
-            observer=TrainerCallbacks(on_begin, on_progress, on_epoch, on_other_placement, on_note),
+            observer=TrainerCallbacks(
+                on_begin, on_progress, on_epoch, on_other_placement, on_line, on_line
+            ),
             **options,
         )
         result = trainer.fit(data, epochs=epochs, minibatches=minibatches)
-    if outcome := trainer.outcome(result):
-        console.print(outcome, soft_wrap=True)
     if result.module_score is not None:
         console.print(
             f"the weights loaded into {document.model.name}'s own module: "

@@ -15,7 +15,7 @@ from drlpp.schedule.method import Method
 from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import run_race
-from drlpp.training_race.training_race_file import TrainingRace
+from drlpp.training_race.training_race_file import Racer, TrainingRace
 
 SYNC = Method(schedule="1f1b-flush", policy="sync")
 ZB_H1 = Method(schedule="zb-h1", policy="sync")
@@ -35,7 +35,7 @@ def test_a_table_of_live_races_has_the_soonest_of_each_kind_and_the_verdict(tmp_
         optimizer="adam",
         minibatches=2,
         every=1,
-        candidates=contenders,
+        candidates=tuple(map(Racer.made_of, contenders)),
         target_loss=0.5,
         rates=(0.1,),
         finals=3,

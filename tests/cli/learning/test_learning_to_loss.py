@@ -10,6 +10,7 @@ import pytest
 from benchmarks.faults.agent import ENDLESS
 from drlpp.capturing.capture import capture
 from drlpp.cli.learning import learn_command
+from drlpp.cli.learning.learning_job import fastest_of_each_kind
 from drlpp.cli.learning.run_record import run_record
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN
@@ -18,8 +19,10 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.measurements_file import read_measurements
+from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.training_race.judging import RaceEnd, replay, verdict_lines
+from drlpp.schedule.method import Method
+from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay, verdict_lines
 from drlpp.training_race.training_race_file import TrainingRace
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
@@ -57,7 +60,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Learnt:
     return Learnt(folder, " ".join(done.out.split()), race, end)
 
 
-def fastest_of_each_kind(folder: Path) -> dict[object, Candidate]:
+def fastest_by_stages(folder: Path) -> dict[object, Candidate]:
     """Return what an agent has measured, by stages and whether they have replicas."""
     header, entries = read_measurements(folder / "measurements.jsonl")
     seconds: dict[Candidate, float] = {}
@@ -80,7 +83,7 @@ def written(folder: Path) -> Candidate:
 
 @pytest.mark.system
 def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: Learnt) -> None:
-    found = fastest_of_each_kind(learnt.folder)
+    found = fastest_by_stages(learnt.folder)
     # Data parallelism is what the agent measures second.
     assert (1, True) in found
     named = [candidate.canonical for candidate in list(found.values())[:FINALISTS]]
@@ -121,12 +124,34 @@ def test_what_is_printed_is_what_the_files_say(learnt: Learnt) -> None:
 
 
 @pytest.mark.system
-def test_the_comparison_by_seconds_exports_as_without_a_race(learnt: Learnt) -> None:
-    comparison = read_document(learnt.folder / "comparison.json", Comparison)
+def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> None:
+    """What is the fastest by seconds is exported as long as no placement has won the race.
+
+    It was exported in any case, with a command to train with it, also where the race had just said
+    that another placement, or plain PyTorch, has a good model first.
+    """
+    folder, printed, race, end = learnt
+    comparison = read_document(folder / "comparison.json", Comparison)
     verdict = comparison.verdict
     assert verdict is not None
     assert verdict.placement is not None
-    chosen = comparison.contender(verdict.placement)
-    assert written(learnt.folder) == chosen.candidate
-    assert f"exported to {learnt.folder / 'placement.json'}" in learnt.printed
+    winner = None if end.winner is None else race.candidates[end.winner].candidate
+    fastest = comparison.contender(verdict.placement).candidate
+    assert written(folder) == (winner or fastest)
+    assert f"exported to {folder / 'placement.json'} until the race has ended" in printed
+    plainly = is_plain_as_good(race, end)
+    assert ("train it plainly, as the race says" in printed) == plainly
+    assert ("train with it: drlpp train" in printed) == (not plainly and winner is not None)
     assert AGENT in {contender.found_by for contender in comparison.contenders}
+
+
+def test_the_fastest_of_each_kind_takes_part() -> None:
+    """Schedules and microbatches are kinds as well, if the agent varies them."""
+    one, two = (Placement.from_assignment(stages, (0, 1)) for stages in ([0, 0], [0, 1]))
+    three = Placement.from_assignment([0, 1], (1, 0))
+    flushed = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
+    methods = [Method(), Method(microbatches=2), flushed]
+    fast = [Candidate(two, method) for method in methods]
+    slow = [Candidate(three, method) for method in methods]
+    single = Candidate(one, Method())
+    assert fastest_of_each_kind([*fast, *slow, single]) == [*fast, single]

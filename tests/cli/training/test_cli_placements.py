@@ -232,6 +232,21 @@ def test_parameters_in_groups(train: Train, path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
+def test_what_staleness_costs_is_printed_before_training_and_after_it(train: Train) -> None:
+    """Once each, around the lines of the epochs; the losses are those of these lines."""
+    status, told = train("--epochs", "2")
+    assert status == 0
+    lines = [line.split() for line in told.out.splitlines()]
+    texts = [" ".join(line) for line in lines]
+    (before,) = (i for i, text in enumerate(texts) if text.startswith("between the forward and"))
+    (after,) = (i for i, text in enumerate(texts) if " updates late, are worth some " in text)
+    epochs = [i for i, line in enumerate(lines) if line[:1] == ["epoch"] and "held-out" in line]
+    assert before < epochs[0] < epochs[1] < after
+    first, last = (lines[i][lines[i].index("held-out") + 2] for i in epochs)
+    assert f"held-out loss {first} after epoch 1, {last} after epoch 2: " in texts[after]
+
+
+@pytest.mark.timeout(60)
 def test_it_resumes_on_fewer_workers_and_on_more(train: Train, path: Path) -> None:
     assert train("--epochs", "1")[0] == 0
     for workers, configuration in (("1", "1"), ("3", "1-1-1")):

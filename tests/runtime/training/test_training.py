@@ -1,5 +1,6 @@
 """Training with a placement: it learns, resumes exactly, and gives back the user's own weights."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput, TrialTimeout
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import TrainerCallbacks
+from drlpp.runtime import EpochReport, PipelineTrainer, TrainerCallbacks
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.training_reports import losses_text
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
@@ -295,3 +297,41 @@ def test_large_samples_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> 
     different = [(first, targets), (zeros.half(), targets), (zeros, targets + 1)]
     assert same not in [fingerprint(*samples) for samples in different]
     assert fingerprint(zeros.view(100, 4, 4), targets) != same
+
+
+@pytest.mark.parametrize(
+    ("method", "lines"),
+    [
+        (Method(policy="stash"), 2),
+        (Method(schedule="gpipe", policy="sync", microbatches=2), 0),
+    ],
+)
+def test_what_staleness_costs_is_said_before_training_and_after_it(
+    captured: CapturedModel, tmp_path: Path, method: Method, lines: int
+) -> None:
+    """To who listens, and to nobody else; not at all where training is as plain PyTorch's."""
+    told: list[str] = []
+    epochs: list[int] = []
+
+    def at_the_end_of_an_epoch(report: EpochReport) -> None:
+        epochs.append(len(told))
+
+    observer = TrainerCallbacks(on_epoch=at_the_end_of_an_epoch, on_staleness=told.append)
+    document = placement_file(captured, 0, 1, method=method)
+    trainer = PipelineTrainer(document, out=tmp_path, observer=observer)
+    result = trainer.fit(DATA, epochs=2)
+    assert told == [trainer.staleness, trainer.outcome(result)][:lines]
+    assert epochs == [lines // 2] * 2
+    if lines:
+        first, last = (f"{report.held_out_loss:.4f}" for report in result.epochs)
+        assert told[1].startswith(f"held-out loss {first} after epoch 1, {last} after epoch 2: ")
+        assert "minibatches/s" in told[1]
+
+
+def test_losses_are_those_held_out_where_there_are_any() -> None:
+    seen = [EpochReport(e, 1 / e, None, None, 9.0) for e in (1, 2, 3)]
+    assert losses_text(seen) == "training loss 1.0000 after epoch 1, 0.3333 after epoch 3"
+    assert losses_text(seen[1:2]) == "training loss 0.5000 after epoch 2"
+    evaluated = [replace(report, held_out_loss=2 / report.epoch) for report in seen]
+    assert losses_text(evaluated) == "held-out loss 2.0000 after epoch 1, 0.6667 after epoch 3"
+    assert losses_text([seen[0], evaluated[2]]).startswith("training loss")

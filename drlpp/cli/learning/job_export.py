@@ -1,0 +1,139 @@
+"""What ``drlpp learn`` exports: the best placement by seconds per minibatch, or by a race."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drlpp.cli.command_line import build_console
+
+if TYPE_CHECKING:
+    from drlpp.cli.learning.learning_job import Job
+    from drlpp.comparison.comparison_file import Comparison
+    from drlpp.envs import MeasurementMemory
+    from drlpp.runtime import ClusterSession
+    from drlpp.specs.cluster import Cluster
+    from drlpp.training_race.course import Course
+    from drlpp.training_race.judging import RaceEnd
+
+console = build_console()
+
+
+def export_best(
+    job: Job, session: ClusterSession, comparison: Comparison, cluster: Cluster
+) -> Path:
+    """Write the simplest of the placements that are as good as the best one; return where."""
+    from drlpp.comparison.placement_export import export
+    from drlpp.errors import RunFailure
+
+    verdict = comparison.verdict
+    if verdict is None or verdict.placement is None:
+        raise RunFailure("none of the placements compared could be measured")
+    chosen = comparison.contender(verdict.placement)
+    path = export(session, chosen, cluster, job.out)
+    # Plain PyTorch may be better, but it has no placement.
+    if verdict.placement not in verdict.equals:
+        best = "the best that has a placement, "
+    else:
+        simplest = verdict.placement == verdict.equals[0]
+        best = "" if simplest else "the simplest of the equals that has a placement, "
+    configuration = chosen.beside(session.method)
+    how_long = " until the race has ended" if job.race_data is not None else ""
+    console.print(
+        f"exported to {path}{how_long}: {best}{configuration}, found by {chosen.found_by}"
+    )
+    return path
+
+
+def export_winner(
+    folder: Path,
+    session: ClusterSession,
+    comparison: Comparison,
+    course: Course,
+    end: RaceEnd,
+    cluster: Cluster,
+) -> None:
+    """Write the placement that won the race, with its learning rate; say how to train.
+
+    Args:
+        folder: for ``placement.json``, which holds the best by seconds per minibatch.
+        session: the workers.
+        comparison: by seconds, which may have measured the winner.
+        course, end: the race.
+        cluster: of the session.
+    """
+    from drlpp.comparison.placement_export import export
+    from drlpp.training_race.halving import Training
+    from drlpp.training_race.judging import is_plain_as_good
+
+    race, path = course.race, folder / "placement.json"
+    if end.winner is not None and (won := race.candidates[end.winner]).candidate is not None:
+        equal = won.candidate.canonical
+        for known in comparison.contenders:
+            if known.candidate is not None and known.candidate.canonical == equal:
+                won = won.model_copy(update={"measurements": known.measurements})
+        rate = end.result.rates[end.winner]
+        assert rate is not None
+        optimizer = course.optimizer_of(Training(end.winner, rate))
+        path = export(session, won, cluster, folder, optimizer)
+        configuration = won.beside(session.method)
+        console.print(
+            f"exported to {path}: the winner of the race, {configuration}, found by "
+            f"{won.found_by}, with learning rate {rate:.3g}"
+        )
+    if end.winner in race.plain:
+        console.print(
+            f"train it plainly, as the race says; {path} stays the best placement by seconds per "
+            "minibatch"
+        )
+    elif is_plain_as_good(race, end):
+        console.print(
+            f"train it plainly, as the race says: with {path} it is no difference worth having"
+        )
+    elif end.winner is None:
+        console.print(
+            f"nobody won the race, so {path} stays the best by seconds per minibatch; whether it "
+            "gets there, a race with a longer --limit says (--resume)"
+        )
+    else:
+        say_how_to_train(session, path, race.data)
+
+
+def say_how_to_train(session: ClusterSession, path: Path, data: str | None = None) -> None:
+    """Print a command that trains with a placement, on data that fit the model."""
+    from drlpp.io.formatting import speeds_option
+    from drlpp.specs.data import fitting_data
+
+    task = session.captured.task
+    if task.loss is not None:
+        emulated = session.speeds if min(session.speeds) < 1 else ()
+        data = data or fitting_data(task.inputs, task.targets)
+        console.print(f"train with it: drlpp train {path} --data {data}{speeds_option(emulated)}")
+
+
+def export_best_so_far(
+    job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
+) -> None:
+    """Write the fastest placement that has been measured.
+
+    This is done after Ctrl-C, or without a host.
+    """
+    from drlpp.comparison.contenders import Contender
+    from drlpp.comparison.placement_export import export
+
+    best = memory.best()
+    if best is None:
+        console.print("stopped before any placement was measured")
+        return
+    contender = Contender.of(job.candidate(best[0]), job.agent).with_outcome(best[1])
+    path = export(session, contender, cluster, job.out)
+    stopped = (
+        f"after {memory.distinct} of {job.budget} placements"
+        if memory.distinct < job.budget
+        else f"in the final comparison, after all {memory.distinct} placements"
+    )
+    console.print(
+        f"stopped {stopped}; the fastest so far is in {path} ({contender.beside(session.method)}, "
+        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with what a "
+        "user has without an agent). Continue with --resume"
+    )

@@ -1,0 +1,86 @@
+"""Who takes part in a race because a user names it: policies, optimizers, placements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drlpp.cli.command_line import read_options
+from drlpp.errors import InvalidInput
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
+
+if TYPE_CHECKING:
+    from drlpp.comparison.contenders import Contender
+    from drlpp.runtime import ClusterSession
+    from drlpp.specs.optimizer_spec import OptimizerSpec
+
+NAMED_POLICIES = tuple(name for name in WEIGHT_POLICIES if name not in (SYNC.name, PIPEOPTIM.name))
+"""All but those that take part anyway."""
+
+
+def named_methods(
+    policies: Sequence[str], options: Mapping[str, object]
+) -> tuple[Method, list[Method]]:
+    """Return everybody's method, and that of each policy that is named.
+
+    Options that belong to one of these policies alone go to that one.
+
+    Raises:
+        InvalidInput: there is no such policy or option, or it takes part anyway.
+    """
+    from drlpp.schedule.method_choice import choose_method
+
+    own: dict[str, dict[str, object]] = {}
+    for policy in dict.fromkeys(policies):
+        if policy in (SYNC.name, PIPEOPTIM.name):
+            raise InvalidInput(
+                f"policy {policy} takes part in every race; leave out --policy {policy}, which is "
+                f"for others ({', '.join(NAMED_POLICIES)})"
+            )
+        facts = WEIGHT_POLICIES.get(policy)
+        names = facts.own_options.names if facts and facts.own_options else ()
+        own[policy] = {name: options[name] for name in names if name in options}
+    taken = {name for given in own.values() for name in given}
+    common = choose_method(None, {key: options[key] for key in options.keys() - taken})
+    return common, [choose_method(policy, given, common) for policy, given in own.items()]
+
+
+def other_optimizer_of(text: str, usual: OptimizerSpec, method: Method) -> OptimizerSpec:
+    """Return an optimizer as given, NAME KEY=VALUE ….
+
+    Raises:
+        InvalidInput: there is no such optimizer or option, it does not go with the method, or it
+            takes part anyway.
+    """
+    from drlpp.specs.optimizer_spec import OptimizerSpec
+
+    name, *options = text.split() or [""]
+    if not name or "=" in name:
+        raise InvalidInput(
+            f"--other-optimizer {text!r}: expected 'NAME KEY=VALUE …', such as 'muon lr=0.02'"
+        )
+    other = OptimizerSpec.parse(name, **read_options(options, "optimizer", "lr=0.02"))
+    other.check()
+    if other.settings == usual.settings:
+        raise InvalidInput(f"--other-optimizer {text!r}: everybody has that one; leave it out")
+    if method.stage_momentum is not None:
+        # It would be refused when its first training begins, hours later.
+        other.with_momentum_towards(method.stage_momentum, 1.0)
+    return other
+
+
+def named_placements(
+    session: ClusterSession, paths: list[Path], trust: list[str]
+) -> list[Contender]:
+    """Return what the user's files say takes part."""
+    from drlpp.comparison.contenders import Contender
+    from drlpp.placement.placement_file import read_placement
+
+    found = []
+    for path in paths:
+        document = read_placement(path, trust=set(trust))
+        plan = session.plan(document.plan(session.graph, document.method))
+        found.append(Contender.of(plan.candidate, document.found_by))
+    return found

@@ -1,0 +1,135 @@
+"""What ``drlpp learn --objective time-to-loss`` exports and says, whoever has won the race."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drlpp.capturing.capture import capture
+from drlpp.cli.learning.job_export import export_winner
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import PLAIN, Contender
+from drlpp.io.documents import read_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import ClusterSession
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.training_race.course import Course
+from drlpp.training_race.curves import Point
+from drlpp.training_race.halving import Final, Goal, Result
+from drlpp.training_race.judging import RaceEnd
+from drlpp.training_race.race_data import RaceData
+from drlpp.training_race.training_race_file import Racer, TrainingRace
+from tests.support.measured import measurement
+from tests.support.models.classified_points import NAME
+from tests.support.training.pipelines import in_a_row
+
+RMSPROP = OptimizerSpec.parse("rmsprop", lr=0.02)
+CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[ClusterSession]:
+    captured = capture(ModelReference.named(f"{NAME}:classifier"))
+    with ClusterSession(captured, 2, optimizer=OptimizerSpec.parse("adam", lr=0.01)) as session:
+        yield session
+
+
+def told(
+    session: ClusterSession, folder: Path, capsys: pytest.CaptureFixture[str], *seconds: float
+) -> str:
+    """Return what is printed after a race in which plain PyTorch and two pipelines took so long.
+
+    An infinite time is of one that was not there.
+    """
+    stash = choose_method("stash", {"microbatches": 2})
+    placement = in_a_row(session.graph, 0, 1)
+    race = TrainingRace(
+        model="a",
+        data=f"{NAME}:points",
+        optimizer="adam",
+        minibatches=12,
+        every=4,
+        candidates=(
+            Racer(found_by=PLAIN, method=Method(), threads=1),
+            Racer(found_by="searching", placement=placement, method=Method()),
+            Racer(found_by="even split", placement=placement, method=stash, optimizer=RMSPROP),
+        ),
+        rates=(0.01,),
+        finals=3,
+    )
+    costs = {number: cost for number, cost in enumerate(seconds) if cost < float("inf")}
+    finals = {
+        number: [Final(cost * wobble, True) for wobble in (0.99, 1.0, 1.01)]
+        for number, cost in costs.items()
+    }
+    result = Result(
+        {0: 0.01, 1: 0.03, 2: 0.05}, {}, costs, sorted(costs, key=costs.__getitem__), finals
+    )
+    end = RaceEnd(Goal(0.5, None, 60.0), result)
+    data = RaceData(session.captured, f"{NAME}:points")
+    start = Point(minibatches=0, seconds=0.0, loss=1.0)
+    course = Course(session, race, data, session.optimizer, folder, start)
+    measured = Contender(
+        found_by="searching",
+        placement=placement,
+        method=Method(),
+        measurements=(measurement(0.004),),
+    )
+    comparison = Comparison(model="a", minibatches=4, contenders=(measured,))
+    export_winner(folder, session, comparison, course, end, CLUSTER)
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("plain", [10.0, float("inf")])
+def test_a_placement_that_won_is_exported_with_its_learning_rate(
+    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], plain: float
+) -> None:
+    printed = told(session, tmp_path, capsys, plain, 5.0, 8.0)
+    path = tmp_path / "placement.json"
+    assert f"exported to {path}: the winner of the race, 1-1, found by searching" in printed
+    assert f"train with it: drlpp train {path} --data {NAME}:points" in printed
+    document = read_document(path, PlacementFile)
+    assert document.optimizer.settings == OptimizerSpec.parse("adam", lr=0.03).settings
+    assert document.measurement is not None
+
+
+def test_its_optimizer_is_its_own(
+    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = told(session, tmp_path, capsys, 10.0, 8.0, 5.0)
+    assert "1-1, M = 2, rmsprop, stash, found by even split" in printed
+    document = read_document(tmp_path / "placement.json", PlacementFile)
+    assert document.optimizer.settings == RMSPROP.with_rate(0.05).settings
+    assert document.method.policy == "stash"
+
+
+def test_where_plain_pytorch_won_nothing_says_to_train_with_a_placement(
+    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = told(session, tmp_path, capsys, 5.0, 8.0, 9.0)
+    assert printed.startswith("train it plainly, as the race says;")
+    assert "train with it" not in printed
+    assert not (tmp_path / "placement.json").exists()
+
+
+def test_nor_where_the_winner_is_no_difference_worth_having(
+    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = told(session, tmp_path, capsys, 5.05, 5.0, 9.0)
+    assert "the winner of the race, 1-1" in printed
+    assert "no difference worth having" in printed
+    assert "train with it" not in printed
+
+
+def test_where_nobody_won_it_is_said(
+    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = told(session, tmp_path, capsys)
+    assert printed.startswith("nobody won the race")
+    assert "train" not in printed

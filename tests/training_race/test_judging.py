@@ -1,0 +1,75 @@
+"""What a race says, where several are plain PyTorch, each with its own optimizer."""
+
+from drlpp.comparison.contenders import PLAIN
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.training_race.halving import Final, Goal, Result
+from drlpp.training_race.judging import RaceEnd, is_plain_as_good, verdict_lines
+from drlpp.training_race.training_race_file import Racer, TrainingRace
+
+RMSPROP = OptimizerSpec.parse("rmsprop", lr=0.02)
+TWO = Placement.from_assignment([0, 1], [0, 1])
+STASH = choose_method("stash", {"microbatches": 2})
+RACE = TrainingRace(
+    model="a",
+    data="digits",
+    optimizer="adam",
+    minibatches=2,
+    every=1,
+    candidates=(
+        Racer(found_by=PLAIN, method=Method(), threads=1),
+        Racer(found_by="even split", placement=TWO, method=STASH),
+        Racer(found_by=PLAIN, method=Method(), threads=1, optimizer=RMSPROP),
+        Racer(found_by="even split", placement=TWO, method=STASH, optimizer=RMSPROP),
+    ),
+    rates=(0.01,),
+    finals=3,
+)
+
+
+def ended(**seconds: float) -> RaceEnd:
+    """Return an end in which some were there in the final after so many seconds."""
+    numbers = {"plain": 0, "stash": 1, "plain_rmsprop": 2, "stash_rmsprop": 3}
+    costs = {numbers[name]: cost for name, cost in seconds.items()}
+    finals = {
+        number: [Final(cost * wobble, True) for wobble in (0.99, 1.0, 1.01)]
+        for number, cost in costs.items()
+    }
+    finalists = sorted(costs, key=costs.__getitem__)
+    result = Result(dict.fromkeys(range(4), 0.01), {}, costs, finalists, finals)
+    return RaceEnd(Goal(0.5, None, 60.0), result)
+
+
+def test_plain_pytorch_with_another_optimizer_is_train_it_plainly() -> None:
+    end = ended(plain=10, stash=8, plain_rmsprop=4)
+    first, *others = verdict_lines(RACE, end)
+    assert first == (
+        "plain PyTorch with rmsprop was the first at held-out loss 0.5: train it plainly"
+    )
+    assert is_plain_as_good(RACE, end)
+    assert not any("worth having" in line for line in others)
+
+
+def test_a_pipeline_has_to_beat_plain_pytorch_with_every_optimizer() -> None:
+    """Twice as soon as with Adam is nothing, if plain PyTorch with RMSprop is as soon."""
+    end = ended(plain=10, plain_rmsprop=5.02, stash_rmsprop=5)
+    *_, last = verdict_lines(RACE, end)
+    assert last == "that is no difference worth having: train it plainly"
+    assert is_plain_as_good(RACE, end)
+    better = ended(plain=10, plain_rmsprop=8, stash_rmsprop=5)
+    lines = list(verdict_lines(RACE, better))
+    assert lines[0] == (
+        "even split 1-1, M = 2, rmsprop (1f1b, 2 microbatches, stash) was the first at "
+        "held-out loss 0.5"
+    )
+    assert not any("train it plainly" in line for line in lines)
+    assert not is_plain_as_good(RACE, better)
+
+
+def test_those_of_equal_stages_and_microbatches_are_told_apart() -> None:
+    *_, last = verdict_lines(RACE, ended(stash=5, stash_rmsprop=6))
+    assert last == "plain PyTorch did not get there"
+    text = " ".join(verdict_lines(RACE, ended(stash=5, stash_rmsprop=6)))
+    assert "as even split 1-1, M = 2, rmsprop (1f1b, 2 microbatches, stash)" in text
