@@ -17,10 +17,12 @@ def plan_record(
     proposal: Proposal | None = None,
     choice: Choice | None = None,
     sharing: Sharing | None = None,
+    faster: Proposal | None = None,
 ) -> dict[str, Any]:
     """Return a plan as plain data, with what the simulator says of it, and what it was chosen from.
 
-    ``sharing`` is what was compared with it, if its model has weights that stages can share.
+    ``sharing`` is what was compared with it, if its model has weights that stages can share;
+    ``faster`` is what takes no planner and is faster, if that was looked for.
 
     ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
     formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method,
@@ -50,15 +52,8 @@ def plan_record(
         "note": solution.note,
         "in_flight_per_link": plan.problem.memory.in_flight_per_link,
         "depths": [asdict(depth) for depth in compared_depths(proposal)],
-        "others": [
-            {
-                "method": other.plan.method,
-                "configuration": other.plan.placement.configuration,
-                "in_flight_per_link": other.depth.per_link,
-                "simulated_seconds_per_minibatch": other.seconds_per_minibatch,
-            }
-            for other in (choice.others if choice else ())
-        ],
+        "faster_without_planner": None if faster is None else _proposal_record(faster),
+        "others": [_proposal_record(other) for other in (choice.others if choice else ())],
         **_sharing_record(sharing),
         "stages": [
             {
@@ -67,6 +62,15 @@ def plan_record(
             }
             for stage, predicted in zip(plan.placement.stages, prediction.stages, strict=True)
         ],
+    }
+
+
+def _proposal_record(proposal: Proposal) -> dict[str, Any]:
+    return {
+        "method": proposal.plan.method,
+        "configuration": proposal.plan.placement.configuration,
+        "in_flight_per_link": proposal.depth.per_link,
+        "simulated_seconds_per_minibatch": proposal.seconds_per_minibatch,
     }
 
 

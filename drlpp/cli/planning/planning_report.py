@@ -22,7 +22,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners.best_simulated import Choice, Proposal
+from drlpp.planners.best_simulated import Choice, Proposal, told_faster
 from drlpp.planners.plan import Plan
 from drlpp.planners.shared_weights import Sharing
 from drlpp.schedule.method import Method
@@ -41,11 +41,13 @@ def plan_report(
     proposal: Proposal | None = None,
     choice: Choice | None = None,
     sharing: Sharing | None = None,
+    faster: Proposal | None = None,
 ) -> RenderableType:
     """Explain a plan: its stages, what rules, how sure it is, and what the next best is.
 
-    What the simulator says comes first, in ``proposal``; ``choice`` is what it was chosen from, and
-    ``sharing`` the comparison with a plan whose stages share other weights.
+    What the simulator says comes first, in ``proposal``; ``choice`` is what it was chosen from,
+    ``sharing`` the comparison with a plan whose stages share other weights, and ``faster`` what is
+    faster and takes no planner.
     """
     prediction, problem = plan.prediction, plan.problem
     names = problem.workload.names
@@ -73,6 +75,7 @@ def plan_report(
         f"planned by {plan.method} in {seconds_text(plan.planner_seconds)}: "
         f"{plan.placement.configuration}",
         *_simulated(plan, proposal),
+        *_unplanned(proposal, faster),
         table,
         *_explanations(plan),
         *_sharing(sharing),
@@ -126,6 +129,15 @@ def _simulated(plan: Plan, proposal: Proposal | None) -> Iterator[str]:
             "(no period was found: over a long window, in which the fastest worker took "
             f"{proposal.depth.steadiness:.0%} of the slowest's time)"
         )
+
+
+def _unplanned(proposal: Proposal | None, faster: Proposal | None) -> Iterator[str]:
+    """Warn of a plan that is slower than what takes no planner."""
+    if proposal is not None and faster is not None:
+        ways = "leave out --method for the best of all planners"
+        if faster.plan.method == "data-parallel":
+            ways = f"take --method data-parallel, or {ways}"
+        yield f"{told_faster(proposal, faster)}; {ways}"
 
 
 def _rivals(choice: Choice) -> Iterator[str]:
