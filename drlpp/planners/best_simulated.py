@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput, NothingFits
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import predicted_text
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.plan import Plan, plan
 from drlpp.planners.problem.problem import PlanningProblem, Solution
@@ -53,6 +53,11 @@ class Proposal:
     def seconds_per_minibatch(self) -> float:
         """Simulated, with the depth."""
         return self.depth.seconds_per_minibatch
+
+    @property
+    def text(self) -> str:
+        """These seconds with how far off they may be."""
+        return predicted_text(self.seconds_per_minibatch, self.plan.error_bar)
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,7 @@ def faster_unplanned(found: Proposal, method: Method, *, deepen: bool = False) -
 
 def told_faster(found: Proposal, faster: Proposal) -> str:
     """Return a clause that says what is faster than a planner's plan, and by how much."""
-    seconds, least = found.seconds_per_minibatch, faster.seconds_per_minibatch
+    change = faster.seconds_per_minibatch / found.seconds_per_minibatch - 1
     accelerators = len(faster.plan.placement.accelerators)
     what = (
         "the fastest accelerator alone is"
@@ -158,8 +163,8 @@ def told_faster(found: Proposal, faster: Proposal) -> str:
         else f"data parallelism on all {accelerators} accelerators is"
     )
     return (
-        f"{what} faster than this plan: {seconds_text(least)} per minibatch instead of "
-        f"{seconds_text(seconds)} ({least / seconds - 1:+.1%}, simulated)"
+        f"{what} faster than this plan: {faster.text} per minibatch instead of {found.text} "
+        f"({change:+.1%}, simulated)"
     )
 
 

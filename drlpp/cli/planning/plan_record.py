@@ -26,7 +26,8 @@ def plan_record(
 
     ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
     formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method,
-    which is a bound. ``simulated_seconds_per_minibatch`` is null for what cannot be played.
+    which is a bound. ``simulated_seconds_per_minibatch`` is null for what cannot be played;
+    ``error_bar`` is how far off it may be, as a share of it, and null where no short runs tell it.
     """
     prediction, solution = plan.prediction, plan.solution
     names = plan.problem.workload.names
@@ -35,6 +36,7 @@ def plan_record(
         "simulated_seconds_per_minibatch": None
         if proposal is None
         else proposal.seconds_per_minibatch,
+        "error_bar": plan.error_bar or None,
         "steadiness": None if proposal is None else proposal.depth.steadiness,
         "seconds_per_minibatch": prediction.seconds_per_minibatch
         if solution.own_seconds is None
@@ -71,6 +73,7 @@ def _proposal_record(proposal: Proposal) -> dict[str, Any]:
         "configuration": proposal.plan.placement.configuration,
         "in_flight_per_link": proposal.depth.per_link,
         "simulated_seconds_per_minibatch": proposal.seconds_per_minibatch,
+        "error_bar": proposal.plan.error_bar or None,
     }
 
 
@@ -85,6 +88,7 @@ def _sharing_record(sharing: Sharing | None) -> dict[str, Any]:
         else {
             "configuration": other.placement.configuration,
             "simulated_seconds_per_minibatch": _finite(sharing.other_seconds),
+            "error_bar": other.error_bar or None,
         },
     }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from drlpp.io.documents import write_document
+from drlpp.costs.profile import Profile, RunFactors
+from drlpp.io.documents import read_document, write_document
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import PLANNERS
 from tests.support.planning.public_data import INSTANCES, PROFILES
@@ -65,6 +67,35 @@ def test_a_plan_is_explained(shell: Shell, profile: Path) -> None:
     assert "memory: stage 1 needs the most" in out
     assert "proven" in out
     assert "next best by one change: op1 in stage 0 (1-1), 9.00 s (+50.0%)" in " ".join(out.split())
+
+
+def test_every_prediction_has_the_error_bar_of_short_runs(
+    shell: Shell, profile: Path, tmp_path: Path
+) -> None:
+    """Replicas were off by a quarter, pipelines by 6%, and a single accelerator is not known."""
+    costs = read_document(profile, Profile)
+    factors = {
+        "in_pipeline": RunFactors(spread=0.06),
+        "replicated": RunFactors(seconds=1.02, spread=0.25),
+    }
+    known = write_document(tmp_path / "known.json", costs.model_copy(update=factors))
+    given = ("plan", "--profile", known, *LINKS)
+    found = shell.json(*given)
+    bars = {(plan["configuration"], plan["error_bar"]) for plan in (found, *found["others"])}
+    assert bars == {("1", None), ("1-1", 0.06), ("2", 0.25)}
+    text = " ".join(shell(*given)[1].split())
+    assert re.search(r"simulated: [0-9.]+ s ± 6% per minibatch in steady state", text)
+    assert re.search(r"also proposed .*data-parallel 2 [0-9.]+ s ± 25%", text)
+    assert "one accelerator 1 12.00 s" in text
+    assert "one accelerator 1 12.00 s ±" not in text
+    assert re.search(r"\(simulated, 0: [0-9.]+ s ± 6%, 1: ", text)
+    table = " ".join(shell(*given, "--all")[1].split())
+    assert re.search(r"exact 1-1 [0-9.]+ s ± 6%", table)
+    assert re.search(r"data-parallel 2 [0-9.]+ s ± 25%", table)
+    # A profile without short runs says nothing of it.
+    without = ("plan", "--profile", profile, *LINKS)
+    assert "±" not in shell(*without)[1] + shell(*without, "--all")[1]
+    assert shell.json(*without)["error_bar"] is None
 
 
 def test_a_plan_as_data(shell: Shell, profile: Path) -> None:
