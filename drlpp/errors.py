@@ -36,7 +36,7 @@ class InvalidInput(DRLPPError, ValueError):
 
 
 class ModelNote(UserWarning):
-    """Something about a captured model that its user should know; programs print it as a note."""
+    """Something that its user should know of a model or a plan; programs print it as a note."""
 
 
 class InvalidModel(InvalidInput):

@@ -120,10 +120,7 @@ def compare(cell: Cell) -> Compared:
             simulated=predicted(whole, placement),
             alone=predicted(alone, placement),
             by_rule=problem.predict(placement).seconds_per_minibatch,
-            spread=max(
-                factors.spread
-                for factors in whole.run_factors([len(s.accelerators) for s in placement.stages])
-            ),
+            spread=whole.error_bar(placement),
         )
         for placement, times in zip(chosen, seconds, strict=True)
         if times

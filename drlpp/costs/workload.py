@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
 from drlpp.costs.stage_work import Array, Indices, StageWork
 from drlpp.costs.tensors import TiedWeights, Transfer, ties_of, transfers_of
+from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 
@@ -305,20 +306,28 @@ class Workload:
             flushes=self.flushes,
         )
 
-    def run_factors(self, replicas: Sequence[int]) -> list[RunFactors]:
+    def run_factors(self, placement: Placement) -> list[RunFactors]:
         """Return what each stage of a placement takes longer in a run, by its number of replicas.
 
         Replicas of a stage of a pipeline have the larger of the two.
         """
         found = []
-        for number in replicas:
+        for stage in placement.stages:
             of_stage = [NO_FACTORS]
-            if len(replicas) > 1:
+            if len(placement.stages) > 1:
                 of_stage.append(self.in_pipeline)
-            if number > 1:
+            if len(stage.accelerators) > 1:
                 of_stage.append(self.replicated)
-            found.append(max(of_stage, key=lambda factors: factors.seconds))
+            found.append(max(of_stage, key=lambda factors: (factors.seconds, factors.spread)))
         return found
+
+    def error_bar(self, placement: Placement) -> float:
+        """Return how far off what the simulator says of a placement may be, such as 0.06.
+
+        It is the standard deviation of the logarithm; 0 where the profile has no short runs to tell
+        it, as it has none of a single accelerator.
+        """
+        return max(factors.spread for factors in self.run_factors(placement))
 
     def _readers_of(self, tie: TiedWeights) -> Array:
         """Return 1 for every operator that reads some weights, and 0 for the others."""

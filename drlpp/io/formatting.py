@@ -21,6 +21,11 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 10.0**exponent:.2f} {_PREFIXES[exponent]}s"
 
 
+def predicted_text(seconds: float, error_bar: float) -> str:
+    """Return seconds with how far off they may be, such as ``26.28 ms ± 6%``, if that is known."""
+    return seconds_text(seconds) + (f" ± {error_bar:.0%}" if error_bar else "")
+
+
 def range_text(least: float, most: float) -> str:
     """Return two times with the unit of the larger one, such as ``9.80–25.30 ms``."""
     last = seconds_text(most)

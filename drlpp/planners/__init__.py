@@ -5,7 +5,15 @@ from __future__ import annotations
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import even_split, gpipe
 from drlpp.planners.best_searched import Searched, best_searched
-from drlpp.planners.best_simulated import Choice, Proposal, best_simulated, played, sharing_of
+from drlpp.planners.best_simulated import (
+    Choice,
+    Proposal,
+    best_simulated,
+    faster_unplanned,
+    played,
+    sharing_of,
+    told_faster,
+)
 from drlpp.planners.candidates import Limits, Space, Vary, read_vary
 from drlpp.planners.exact.exact import Tractability, exact, tractability
 from drlpp.planners.plan import Plan, plan
@@ -24,6 +32,8 @@ __all__ = [
     "Choice",
     "Proposal",
     "played",
+    "faster_unplanned",
+    "told_faster",
     "best_searched",
     "Searched",
     "Space",

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput, NothingFits
+from drlpp.io.formatting import predicted_text
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.plan import Plan, plan
 from drlpp.planners.problem.problem import PlanningProblem, Solution
@@ -26,6 +27,9 @@ from drlpp.simulator import Depth, depth_of, simulate_depths, smallest_depth
 
 QUICK = tuple(name for name in PLANNERS if name not in ("non-contiguous", "random"))
 """The planners that are asked: the mixed-integer program takes long, and random ones are beaten."""
+
+_CLEARLY = 1.001
+"""Times as slow as another: less is nothing to speak of."""
 
 _MOST_TO_SEARCH = 32
 """Accelerators up to which searches take a few seconds."""
@@ -49,6 +53,11 @@ class Proposal:
     def seconds_per_minibatch(self) -> float:
         """Simulated, with the depth."""
         return self.depth.seconds_per_minibatch
+
+    @property
+    def text(self) -> str:
+        """These seconds with how far off they may be."""
+        return predicted_text(self.seconds_per_minibatch, self.plan.error_bar)
 
 
 @dataclass(frozen=True)
@@ -133,6 +142,42 @@ def played(
     return Proposal(proposed.with_in_flight(chosen.per_link), chosen, depths)
 
 
+def faster_unplanned(found: Proposal, method: Method, *, deepen: bool = False) -> Proposal | None:
+    """Return what nobody needs a planner for, if that is faster in the simulator; otherwise None.
+
+    It is data parallelism on all accelerators, or the fastest of them alone.
+
+    Args:
+        found: a planner's, played with ``method``.
+        method: the schedule, and the weight policy on it.
+        deepen: whether it was played at its best depth, as the others are then.
+    """
+    problem = found.plan.problem
+    if problem.workload.stages_held > 1:
+        return None
+    rivals = []
+    for count in sorted({1, problem.cluster.accelerators if problem.replicate else 1}):
+        with suppress(InvalidInput):
+            rivals.append(played(_single_stage(problem, count), method, deepen=deepen))
+    best = min(rivals, key=lambda rival: rival.seconds_per_minibatch, default=found)
+    return best if best.seconds_per_minibatch * _CLEARLY < found.seconds_per_minibatch else None
+
+
+def told_faster(found: Proposal, faster: Proposal) -> str:
+    """Return a clause that says what is faster than a planner's plan, and by how much."""
+    change = faster.seconds_per_minibatch / found.seconds_per_minibatch - 1
+    accelerators = len(faster.plan.placement.accelerators)
+    what = (
+        "the fastest accelerator alone is"
+        if accelerators == 1
+        else f"data parallelism on all {accelerators} accelerators is"
+    )
+    return (
+        f"{what} faster than this plan: {faster.text} per minibatch instead of {found.text} "
+        f"({change:+.1%}, simulated)"
+    )
+
+
 def sharing_of(choice: Choice) -> Sharing:
     """Compare the best with the fastest that has copies of weights, if it has none, or none."""
     best = choice.best
@@ -172,11 +217,16 @@ def _counts(most: int) -> Iterator[int]:
 
 def _single_stages(problem: PlanningProblem) -> Iterator[Plan]:
     """Yield the whole model on the fastest accelerator, and on more and more of them."""
+    for count in _counts(problem.cluster.accelerators) if problem.replicate else (1,):
+        yield _single_stage(problem, count)
+
+
+def _single_stage(problem: PlanningProblem, count: int) -> Plan:
+    """Return the whole model on the fastest accelerators."""
     cluster = problem.cluster
     order = sorted(range(cluster.accelerators), key=lambda a: -cluster.speeds[a])
-    operators = tuple(range(len(problem.workload)))
-    for count in _counts(cluster.accelerators) if problem.replicate else (1,):
-        stage = Stage(operators=operators, accelerators=tuple(sorted(order[:count])))
-        solution = Solution(Placement(stages=(stage,)))
-        name = "one accelerator" if count == 1 else "data-parallel"
-        yield Plan(name, problem, solution, 0.0)
+    stage = Stage(
+        operators=tuple(range(len(problem.workload))), accelerators=tuple(sorted(order[:count]))
+    )
+    name = "one accelerator" if count == 1 else "data-parallel"
+    return Plan(name, problem, Solution(Placement(stages=(stage,))), 0.0)

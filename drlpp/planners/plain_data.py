@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,15 @@ from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidCluster, InvalidInput
+from drlpp.errors import InvalidCluster, InvalidInput, ModelNote
 from drlpp.io.documents import document_of, first_problem, read_document
 from drlpp.placement.candidate import Candidate
-from drlpp.planners.best_simulated import best_simulated, played
+from drlpp.planners.best_simulated import (
+    best_simulated,
+    faster_unplanned,
+    played,
+    told_faster,
+)
 from drlpp.planners.plan import plan as plan_by
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
@@ -68,7 +74,9 @@ def plan(
         policy: weight policy (docs/methods.md); ``sync`` for a schedule that flushes.
         options: of the method, such as ``{"microbatches": 4}``. Without ``in_flight_per_link`` the
             fewest minibatches in flight are chosen that the simulator finds enough.
-        planner: one of ``drlpp.PLANNERS``, or the best of what all quick ones propose.
+        planner: one of ``drlpp.PLANNERS``, or the best of what all quick ones propose. Warns
+            (:class:`~drlpp.errors.ModelNote`) where data parallelism, or one accelerator alone, is
+            faster than what that one finds.
         replicate: whether a stage may stand on several accelerators.
         optimizer_state: elements of the optimizer's state for each weight, for the memory: 2 with
             Adam, 1 with momentum, 0 with plain SGD.
@@ -100,6 +108,10 @@ def plan(
         proposal = best_simulated(problem, method, deepen=deepen).best
     else:
         proposal = played(plan_by(planner, problem), method, deepen=deepen)
+        if faster := faster_unplanned(proposal, method, deepen=deepen):
+            told = told_faster(proposal, faster)
+            note = f"{told}; leave out planner={planner!r} for the best of all planners"
+            warnings.warn(note, ModelNote, stacklevel=2)
     if deepen:
         update = {"in_flight_per_link": proposal.depth.per_link}
         method = method.model_copy(update=update)

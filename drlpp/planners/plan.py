@@ -47,6 +47,11 @@ class Plan:
         """The prediction by the problem's rule, which is the same for all planners."""
         return self.problem.predict(self.placement)
 
+    @property
+    def error_bar(self) -> float:
+        """How far off what the simulator says of it may be (:meth:`.Workload.error_bar`)."""
+        return self.problem.workload.error_bar(self.placement)
+
     @cached_property
     def runnable(self) -> bool:
         """Whether a pipeline can run it; a non-contiguous assignment may only be a bound."""

@@ -11,6 +11,7 @@ import altair as alt
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
+from drlpp.io.formatting import predicted_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import WAITING
@@ -184,7 +185,8 @@ def timeline_chart(
     if not rows:
         return None, minibatches
     told = "; ".join(
-        f"{name} takes {1e3 * simulation.seconds_per_minibatch:.2f} ms for a minibatch"
+        f"{name} takes "
+        f"{predicted_text(simulation.seconds_per_minibatch, simulation.error_bar)} for a minibatch"
         for name, simulation in simulated
     )
     known = [kind for kind in KINDS if any(row["kind"] == kind.label for row in rows)]

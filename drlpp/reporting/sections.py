@@ -255,7 +255,8 @@ def _agreement(files: RunFiles) -> Iterator[Section]:
             f"placements, by {errors[-1]:.0%} at most",
         ),
         chart=_drawn(speed_charts.agreement_chart(rows)),
-        below="On the line both are equal.",
+        below="On the line both are equal. Bars show how far off the simulator may be, where short "
+        "runs of a pipeline told it.",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import exp
 from statistics import median
 
 import altair as alt
@@ -176,7 +177,10 @@ def usage_chart(contenders: Iterable[tuple[str, Contender]]) -> alt.TopLevelMixi
 
 
 def predictions(files: RunFiles) -> list[dict[str, object]]:
-    """Return measured and simulated milliseconds of every candidate that both are known of."""
+    """Return measured and simulated milliseconds of every candidate that both are known of.
+
+    Simulated ones have an error bar, from ``least`` to ``most``.
+    """
     if files.profile is None or files.cluster is None:
         return []
     rows: list[dict[str, object]] = []
@@ -184,14 +188,18 @@ def predictions(files: RunFiles) -> list[dict[str, object]]:
     for candidate, outcome in files.measured:
         if isinstance(outcome, Measurement):
             measured.setdefault(candidate, []).append(outcome.seconds_per_minibatch)
-    for candidate, seconds in measured.items():
+    for candidate, times in measured.items():
         workload = Workload.of(files.profile, candidate.method)
         simulation = simulate(workload, files.cluster, candidate.placement, candidate.method)
+        seconds, error = simulation.seconds_per_minibatch, simulation.error_bar
         rows.append(
             {
                 "placement": candidate.configuration,
-                "measured": 1e3 * median(seconds),
-                "simulated": 1e3 * simulation.seconds_per_minibatch,
+                "measured": 1e3 * median(times),
+                "simulated": 1e3 * seconds,
+                "error bar": f"± {error:.0%}" if error else "not known",
+                "least": 1e3 * seconds * exp(-error),
+                "most": 1e3 * seconds * exp(error),
             }
         )
     return rows
@@ -204,7 +212,7 @@ def agreement_chart(rows: Sequence[dict[str, object]]) -> alt.TopLevelMixin | No
     values = [float(str(row[key])) for row in rows for key in ("measured", "simulated")]
     ends = [{"x": limit, "y": limit} for limit in (min(values), max(values))]
     points = (
-        alt.Chart(alt.Data(values=list(rows)))
+        alt.Chart()
         .mark_circle(size=60, opacity=0.7)
         .encode(
             x=alt.X("measured:Q", title="measured, ms", scale=alt.Scale(zero=False)),
@@ -213,13 +221,15 @@ def agreement_chart(rows: Sequence[dict[str, object]]) -> alt.TopLevelMixin | No
                 "placement:N",
                 alt.Tooltip("measured:Q", format=".3f"),
                 alt.Tooltip("simulated:Q", format=".3f"),
+                "error bar:N",
             ],
         )
     )
+    bars = alt.Chart().mark_rule(opacity=0.4).encode(x="measured:Q", y="least:Q", y2="most:Q")
     line = alt.Chart(alt.Data(values=ends)).mark_line(strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
     return alt.layer(
         line,
-        points,
+        alt.layer(bars, points, data=alt.Data(values=list(rows))),
         width=380,
         height=340,
         description=f"Simulated against measured times of {len(rows)} placements",

@@ -87,6 +87,11 @@ class Simulation:
         return max(self._seconds_of_workers) / self.window.length
 
     @property
+    def error_bar(self) -> float:
+        """How far off the seconds may be (:meth:`drlpp.costs.workload.Workload.error_bar`)."""
+        return self._pricing.workload.error_bar(self.placement)
+
+    @property
     def steadiness(self) -> float:
         """The seconds of the fastest worker for the window's minibatches over the slowest's.
 
@@ -328,8 +333,7 @@ def simulate(
     pipeline = pipeline_of(workload, placement)
     work = PlacedWork.of(workload, placement)
     overhead = PassOverhead.of(workload, work, pipeline, method)
-    longer = workload.run_factors([len(stage.accelerators) for stage in placement.stages])
-    factors = numpy.array([one.seconds for one in longer])
+    factors = numpy.array([one.seconds for one in workload.run_factors(placement)])
     if (factors > 1).any():
         work, overhead = work.times(factors), overhead.times(factors)
     pricing = _Pricing(workload, cluster, placement, method, work, overhead)

@@ -11,7 +11,7 @@ import pytest
 import drlpp
 from drlpp import InvalidInput, Placement, Workload, simulate
 from drlpp.costs.files.cost_table import profile_of_table, read_cost_table, write_cost_table
-from drlpp.errors import NothingFits
+from drlpp.errors import ModelNote, NothingFits
 from drlpp.placement.placement import Stage
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.programs.without import without_packages
@@ -51,6 +51,18 @@ def test_nothing_is_faster_of_all_ways_to_cut_a_chain() -> None:
     assert simulated(found.placement, found.method) == pytest.approx(best)
     assert found.configuration == "1-1"
     assert found.method.in_flight_per_link == 1
+
+
+def test_a_planner_that_is_beaten_without_one_is_told() -> None:
+    rows = [
+        {"name": name, "forward_ms": 2.0, "backward_ms": 4.0, "output_bytes": 5e6}
+        for name in ("first", "second")
+    ]
+    with pytest.warns(ModelNote, match="data parallelism on all 2 accelerators is faster .*best"):
+        found = drlpp.plan(
+            rows, 2, bandwidth=1e9, planner="gpipe", options={"in_flight_per_link": 0}
+        )
+    assert found.configuration == "1-1"
 
 
 def test_costs_and_clusters_in_every_form_give_the_same_plan(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import vl_convert
 from benchmarks.fuzzing.documents import every_document
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
+from drlpp.costs.profile import RunFactors
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import read_document, write_document
 from drlpp.io.run_folder import CHANGES_NAME, RunRecord
@@ -75,6 +77,19 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
     assert [row["measured"] for row in found] == [10, 6]
     assert "failed: nobody said a word" in page.cells
     assert "2.00×" in page.cells
+
+
+def test_predictions_have_the_error_bars_of_short_runs(run: Path) -> None:
+    known = PROFILE.model_copy(update={"in_pipeline": RunFactors(spread=0.06)})
+    write_document(run / "profile.json", known)
+    chart = Page(write_report(run)).charts[-1]
+    alone, both = [row for row in values_of(chart) if "placement" in row]
+    assert both["error bar"] == "± 6%"
+    assert both["most"] / both["simulated"] == pytest.approx(math.exp(0.06))
+    assert both["least"] / both["simulated"] == pytest.approx(math.exp(-0.06))
+    # No short run is of a single accelerator.
+    assert alone["error bar"] == "not known"
+    assert alone["least"] == alone["simulated"] == alone["most"]
 
 
 def race_of(run: Path, *contenders: Contender) -> None:

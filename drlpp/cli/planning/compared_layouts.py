@@ -36,8 +36,8 @@ class ComparedLayout:
         """Return a sentence about it, beside what takes ``best`` seconds for a minibatch."""
         if self.proposal is None or self.simulation is None:
             return f"{YOURS} {self.given}: {self.obstacle}"
-        seconds = self.proposal.seconds_per_minibatch
-        line = layout_line(self.given, seconds, best, self.simulation.workers)
+        seconds, error_bar = self.proposal.seconds_per_minibatch, self.simulation.error_bar
+        line = layout_line(self.given, seconds, best, self.simulation.workers, error_bar)
         return f"{line}; its bound is {self.proposal.plan.prediction.bottleneck}"
 
     def record(self) -> dict[str, Any]:
@@ -49,6 +49,7 @@ class ComparedLayout:
             "configuration": self.proposal.plan.placement.configuration,
             "in_flight_per_link": self.proposal.depth.per_link,
             "simulated_seconds_per_minibatch": self.proposal.seconds_per_minibatch,
+            "error_bar": self.simulation.error_bar or None,
             "waiting": list(self.simulation.bubble.values()),
         }
 

@@ -14,7 +14,6 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, ModelNote
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
-from drlpp.io.formatting import seconds_text
 from drlpp.planners import Plan, PlanningProblem, Proposal, played
 from drlpp.schedule.method import Method
 
@@ -101,10 +100,9 @@ class Cutting:
         own = played(self.expanded(found.plan, method), self._at_depth(found, method))
         seconds, least = own.seconds_per_minibatch, finer.seconds_per_minibatch
         return (
-            f"{between}: {seconds_text(seconds)} per minibatch; "
-            f"between {len(self.whole.workload)} operators "
-            f"{finer.plan.placement.configuration} takes {seconds_text(least)}, so whole "
-            f"{self.cut_at} cost {seconds / least - 1:+.1%} (simulated)"
+            f"{between}: {own.text} per minibatch; between {len(self.whole.workload)} operators "
+            f"{finer.plan.placement.configuration} takes {finer.text}, so whole {self.cut_at} cost "
+            f"{seconds / least - 1:+.1%} (simulated)"
         )
 
     @staticmethod

@@ -17,14 +17,17 @@ def plan_record(
     proposal: Proposal | None = None,
     choice: Choice | None = None,
     sharing: Sharing | None = None,
+    faster: Proposal | None = None,
 ) -> dict[str, Any]:
     """Return a plan as plain data, with what the simulator says of it, and what it was chosen from.
 
-    ``sharing`` is what was compared with it, if its model has weights that stages can share.
+    ``sharing`` is what was compared with it, if its model has weights that stages can share;
+    ``faster`` is what takes no planner and is faster, if that was looked for.
 
     ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
     formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method,
-    which is a bound. ``simulated_seconds_per_minibatch`` is null for what cannot be played.
+    which is a bound. ``simulated_seconds_per_minibatch`` is null for what cannot be played;
+    ``error_bar`` is how far off it may be, as a share of it, and null where no short runs tell it.
     """
     prediction, solution = plan.prediction, plan.solution
     names = plan.problem.workload.names
@@ -33,6 +36,7 @@ def plan_record(
         "simulated_seconds_per_minibatch": None
         if proposal is None
         else proposal.seconds_per_minibatch,
+        "error_bar": plan.error_bar or None,
         "steadiness": None if proposal is None else proposal.depth.steadiness,
         "seconds_per_minibatch": prediction.seconds_per_minibatch
         if solution.own_seconds is None
@@ -50,15 +54,8 @@ def plan_record(
         "note": solution.note,
         "in_flight_per_link": plan.problem.memory.in_flight_per_link,
         "depths": [asdict(depth) for depth in compared_depths(proposal)],
-        "others": [
-            {
-                "method": other.plan.method,
-                "configuration": other.plan.placement.configuration,
-                "in_flight_per_link": other.depth.per_link,
-                "simulated_seconds_per_minibatch": other.seconds_per_minibatch,
-            }
-            for other in (choice.others if choice else ())
-        ],
+        "faster_without_planner": None if faster is None else _proposal_record(faster),
+        "others": [_proposal_record(other) for other in (choice.others if choice else ())],
         **_sharing_record(sharing),
         "stages": [
             {
@@ -67,6 +64,16 @@ def plan_record(
             }
             for stage, predicted in zip(plan.placement.stages, prediction.stages, strict=True)
         ],
+    }
+
+
+def _proposal_record(proposal: Proposal) -> dict[str, Any]:
+    return {
+        "method": proposal.plan.method,
+        "configuration": proposal.plan.placement.configuration,
+        "in_flight_per_link": proposal.depth.per_link,
+        "simulated_seconds_per_minibatch": proposal.seconds_per_minibatch,
+        "error_bar": proposal.plan.error_bar or None,
     }
 
 
@@ -81,6 +88,7 @@ def _sharing_record(sharing: Sharing | None) -> dict[str, Any]:
         else {
             "configuration": other.placement.configuration,
             "simulated_seconds_per_minibatch": _finite(sharing.other_seconds),
+            "error_bar": other.error_bar or None,
         },
     }
 

@@ -227,17 +227,19 @@ def plan_placement(
     from contextlib import suppress
     from dataclasses import replace
 
+    from drlpp.cli.planning.all_planners import show_all_planners
     from drlpp.cli.planning.compared_layouts import compared_layouts
     from drlpp.cli.planning.cutting import Cutting, note_many_operators
     from drlpp.cli.planning.plan_record import plan_record
     from drlpp.cli.planning.planning_input import PlanningInput
-    from drlpp.cli.planning.planning_report import plan_report, plans_table, write_plan
+    from drlpp.cli.planning.planning_report import plan_report, write_plan
     from drlpp.costs.memory import MemoryModel
     from drlpp.planners import (
         PLANNERS,
         Space,
         best_searched,
         best_simulated,
+        faster_unplanned,
         plan,
         played,
         read_vary,
@@ -318,26 +320,11 @@ def plan_placement(
     if automatic and not plays:
         raise InvalidInput("--in-flight auto plays a pipeline: it needs a profile of drlpp's")
     if all_methods:
-        plans, failures = [], {}
-        for number, name in enumerate(PLANNERS, 1):
-            try:
-                with said_if_long(f"planning with {name} ({number} of {len(PLANNERS)})"):
-                    plans.append(plan(name, problem))
-            except InvalidInput as error:
-                failures[name] = str(error)
-        simulated = {}
-        for found in plans if plays else ():
-            with suppress(InvalidInput), said_if_long("simulating"):
-                simulated[found.method] = played(found, run)
-        if as_json:
-            records = [plan_record(found, simulated.get(found.method)) for found in plans]
-            records += [{"method": name, "error": reason} for name, reason in failures.items()]
-            console.print_json(data=records)
-        else:
-            console.print(plans_table(plans, simulated, failures))
+        show_all_planners(console, problem, run, plays=plays, as_json=as_json)
         return
     choice: Choice | None = None
     proposal: Proposal | None = None
+    faster: Proposal | None = None
     sharing: Sharing | None = None
     space: Space | None = None
     if searches and given.profile is not None:
@@ -370,6 +357,7 @@ def plan_placement(
             if plays and chosen.runnable:
                 proposal = played(chosen, run, deepen=automatic)
                 chosen = proposal.plan
+                faster = faster_unplanned(proposal, run, deepen=automatic)
     cut_costs: str | None = None
     of_operators = chosen
     if cutting is not None:
@@ -389,14 +377,14 @@ def plan_placement(
     if automatic and proposal is not None:
         run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})
     if as_json:
-        record = plan_record(chosen, proposal, choice, sharing)
+        record = plan_record(chosen, proposal, choice, sharing, faster)
         if cut_costs is not None:
             record["cut_at"] = cut_costs
         if layouts:
             record["compared"] = [layout.record() for layout in layouts]
         console.print_json(data=record)
     else:
-        console.print(plan_report(chosen, proposal, choice, sharing))
+        console.print(plan_report(chosen, proposal, choice, sharing, faster))
         if cut_costs is not None:
             console.print(cut_costs, soft_wrap=True)
         for layout in layouts:

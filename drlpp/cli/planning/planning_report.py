@@ -17,12 +17,12 @@ from drlpp.costs.files.pipedream_writer import write_pipedream_profile
 from drlpp.costs.files.workload_graph import graph_of_workload
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import predicted_text, seconds_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners.best_simulated import Choice, Proposal
+from drlpp.planners.best_simulated import Choice, Proposal, told_faster
 from drlpp.planners.plan import Plan
 from drlpp.planners.shared_weights import Sharing
 from drlpp.schedule.method import Method
@@ -41,11 +41,13 @@ def plan_report(
     proposal: Proposal | None = None,
     choice: Choice | None = None,
     sharing: Sharing | None = None,
+    faster: Proposal | None = None,
 ) -> RenderableType:
     """Explain a plan: its stages, what rules, how sure it is, and what the next best is.
 
-    What the simulator says comes first, in ``proposal``; ``choice`` is what it was chosen from, and
-    ``sharing`` the comparison with a plan whose stages share other weights.
+    What the simulator says comes first, in ``proposal``; ``choice`` is what it was chosen from,
+    ``sharing`` the comparison with a plan whose stages share other weights, and ``faster`` what is
+    faster and takes no planner.
     """
     prediction, problem = plan.prediction, plan.problem
     names = problem.workload.names
@@ -73,10 +75,11 @@ def plan_report(
         f"planned by {plan.method} in {seconds_text(plan.planner_seconds)}: "
         f"{plan.placement.configuration}",
         *_simulated(plan, proposal),
+        *_unplanned(proposal, faster),
         table,
         *_explanations(plan),
         *_sharing(sharing),
-        *_comparison(plan.problem.memory.in_flight_per_link, compared_depths(proposal)),
+        *_comparison(plan, compared_depths(proposal)),
         *(_rivals(choice) if choice else ()),
     )
 
@@ -99,9 +102,11 @@ def _sharing(sharing: Sharing | None) -> Iterator[str]:
             yield f"shared weights {kept}: {other} does not fit, or the method cannot train it"
         else:
             slower = sharing.other_seconds / sharing.seconds - 1 if sharing.seconds else 0.0
+            apart = predicted_text(sharing.other_seconds, sharing.other.error_bar)
+            together = predicted_text(sharing.seconds, sharing.plan.error_bar)
             yield (
-                f"shared weights {kept}: {other}, {seconds_text(sharing.other_seconds)} per "
-                f"minibatch instead of {seconds_text(sharing.seconds)} ({slower:+.1%}, simulated)"
+                f"shared weights {kept}: {other}, {apart} per minibatch instead of {together} "
+                f"({slower:+.1%}, simulated)"
             )
     elif sharing.shared:
         yield "no plan was found that keeps shared weights on one stage"
@@ -116,16 +121,21 @@ def _simulated(plan: Plan, proposal: Proposal | None) -> Iterator[str]:
         return
     seconds, bound = proposal.seconds_per_minibatch, plan.prediction.seconds_per_minibatch
     above = f", {max(seconds / bound - 1, 0):.1%} above the rule's bound" if bound else ""
-    workload = plan.problem.workload
-    longer = workload.run_factors([len(s.accelerators) for s in plan.placement.stages])
-    spread = max(factors.spread for factors in longer)
-    error = f" ± {spread:.0%}" if spread else ""
-    yield f"simulated: {seconds_text(seconds)}{error} per minibatch in steady state{above}"
+    yield f"simulated: {proposal.text} per minibatch in steady state{above}"
     if proposal.depth.steadiness < 1:
         yield (
             "(no period was found: over a long window, in which the fastest worker took "
             f"{proposal.depth.steadiness:.0%} of the slowest's time)"
         )
+
+
+def _unplanned(proposal: Proposal | None, faster: Proposal | None) -> Iterator[str]:
+    """Warn of a plan that is slower than what takes no planner."""
+    if proposal is not None and faster is not None:
+        ways = "leave out --method for the best of all planners"
+        if faster.plan.method == "data-parallel":
+            ways = f"take --method data-parallel, or {ways}"
+        yield f"{told_faster(proposal, faster)}; {ways}"
 
 
 def _rivals(choice: Choice) -> Iterator[str]:
@@ -141,17 +151,17 @@ def _rivals(choice: Choice) -> Iterator[str]:
         best.setdefault(other.plan.method, other)
     if best:
         found = ", ".join(
-            f"{name} {other.plan.placement.configuration} "
-            f"{seconds_text(other.seconds_per_minibatch)}"
+            f"{name} {other.plan.placement.configuration} {other.text}"
             for name, other in best.items()
         )
         yield f"also proposed (simulated, each at its best depth): {found}"
 
 
-def _comparison(chosen: int | tuple[int, ...], depths: Sequence[Depth]) -> Iterator[str]:
+def _comparison(plan: Plan, depths: Sequence[Depth]) -> Iterator[str]:
     if depths:
+        chosen = plan.problem.memory.in_flight_per_link
         times = ", ".join(
-            f"{depth.per_link}: {seconds_text(depth.seconds_per_minibatch)}"
+            f"{depth.per_link}: {predicted_text(depth.seconds_per_minibatch, plan.error_bar)}"
             + ("" if depth.possible else " (impossible)")
             for depth in depths
         )
@@ -258,9 +268,7 @@ def plans_table(
         table.add_row(
             plan.method,
             plan.placement.configuration + ("" if plan.runnable else " (a bound)"),
-            seconds_text(simulated[plan.method].seconds_per_minibatch)
-            if plan.method in simulated
-            else "–",
+            simulated[plan.method].text if plan.method in simulated else "–",
             seconds_text(prediction.seconds_per_minibatch),
             "–" if solution.own_seconds is None else seconds_text(solution.own_seconds),
             bound,

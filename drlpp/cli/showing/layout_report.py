@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drlpp.comparison.contenders import YOURS
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import predicted_text
 from drlpp.placement.measurement import WorkerUsage
 
 _EQUAL = 0.005
 
 
-def layout_line(name: str, seconds: float, best: float, workers: Sequence[WorkerUsage]) -> str:
+def layout_line(
+    name: str,
+    seconds: float,
+    best: float,
+    workers: Sequence[WorkerUsage],
+    error_bar: float = 0.0,
+) -> str:
     """Return a sentence such as ``your layout …: 14% slower: stage 3 waits 31% of the time``.
 
     Args:
@@ -19,6 +25,7 @@ def layout_line(name: str, seconds: float, best: float, workers: Sequence[Worker
         seconds: that a minibatch takes with it.
         best: that one takes with what it is compared with.
         workers: of the layout; replicas of a stage count by their mean.
+        error_bar: of seconds that are simulated, as a share of them.
     """
     difference = seconds / best - 1 if best else 0.0
     if abs(difference) < _EQUAL:
@@ -35,4 +42,4 @@ def layout_line(name: str, seconds: float, best: float, workers: Sequence[Worker
     why = f"stage {idle} waits {waiting[idle]:.0%} of the time"
     if len(waiting) > 1:
         why += f", stage {busiest} {waiting[busiest]:.0%}"
-    return f"{YOURS} {name}: {seconds_text(seconds)} per minibatch, {verdict}: {why}"
+    return f"{YOURS} {name}: {predicted_text(seconds, error_bar)} per minibatch, {verdict}: {why}"

@@ -13,7 +13,7 @@ from rich.table import Table
 from drlpp.cli.timeline.timeline_sources import TimelineRun
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import replacing, write_atomically
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import predicted_text
 from drlpp.schedule.schedule_file import write_schedule
 from drlpp.timeline.chrome_trace import trace_of
 from drlpp.timeline.figure import draw
@@ -70,6 +70,7 @@ def time_use_record(recording: TimelineRun) -> dict[str, Any]:
     uses = time_use(spans_of(recording.timeline), begin, end)
     return {
         "time_per_minibatch": (end - begin) / recording.window.length,
+        "error_bar": recording.error_bar or None,
         "unit": recording.unit,
         "minibatches": recording.window.length,
         "workers": [
@@ -108,7 +109,7 @@ def time_use_table(recording: TimelineRun, title: str) -> RenderableType:
         table.add_row(str(worker), held, *(f"{share:.1%}" for share in shares))
     length = recording.window.length
     each = (end - begin) / length
-    time = seconds_text(each) if recording.unit else f"{each:g}"
+    time = predicted_text(each, recording.error_bar) if recording.unit else f"{each:g}"
     return Group(
         f"{title}: {time} per minibatch",
         table,

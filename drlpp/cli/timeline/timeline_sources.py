@@ -34,6 +34,7 @@ class TimelineRun:
         schedule: what ran.
         window: the minibatches of it that are measured.
         host_of: the name of every worker's host.
+        error_bar: how far off its times may be, as a share of them, where that is known.
     """
 
     source: str
@@ -42,6 +43,7 @@ class TimelineRun:
     schedule: Schedule
     window: Window
     host_of: dict[int, str]
+    error_bar: float = 0.0
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -116,6 +118,7 @@ def from_simulator(
         schedule=played.schedule,
         window=played.plan.window,
         host_of=_hosts(cluster, played.pipeline.workers),
+        error_bar=played.error_bar,
     )
 
 

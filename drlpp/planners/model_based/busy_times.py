@@ -62,7 +62,7 @@ def busy_times(
     overhead = workload.microbatches * (
         workload.forward_overhead_seconds + workload.backward_overhead_seconds
     )
-    longer = workload.run_factors([len(s.accelerators) for s in candidate.placement.stages])
+    longer = workload.run_factors(candidate.placement)
     for usage in measurement.workers:
         if usage.busy_seconds <= 0:
             continue

@@ -13,9 +13,11 @@ from drlpp.cli.learning.layouts import layout_contenders, measured_lines
 from drlpp.cli.showing.layout_report import layout_line
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
+from drlpp.costs.profile import RunFactors
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.exporting.layouts.foreign_layout import read_layout
 from drlpp.io.documents import read_document, write_document
+from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, WorkerUsage
 from drlpp.schedule.method import Method
@@ -69,7 +71,9 @@ def test_a_plan_says_what_a_layout_costs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shell = Shell(monkeypatch, capsys)
-    profile = estimate_profile(decoder.graph)
+    profile = estimate_profile(decoder.graph).model_copy(
+        update={"in_pipeline": RunFactors(spread=0.06)}
+    )
     costs = write_document(tmp_path / "profile.json", profile)
     arguments = ("plan", MODEL, "--profile", costs, "--accelerators", 2, "--bandwidth", 1e9)
     compared = (*arguments, "--method", "exact", "--no-replication", "--compare", LAYOUT)
@@ -85,7 +89,8 @@ def test_a_plan_says_what_a_layout_costs(
     ratio = own["simulated_seconds_per_minibatch"] / record["simulated_seconds_per_minibatch"]
     assert ratio > 1.01
     code, out, _ = shell(*compared)
-    assert f"{LAYOUT}: " in out
+    assert f"{LAYOUT}: {seconds_text(played.seconds_per_minibatch)} ± 6% per minibatch" in out
+    assert own["error_bar"] == played.error_bar == 0.06
     assert f"{ratio - 1:.0%} slower" in out
     assert f"waits {max(played.bubble.values()):.0%} of the time" in out
     code, _, error = shell(*arguments, "--all", "--compare", LAYOUT)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.io.documents import write_document
+from drlpp.costs.profile import Profile, RunFactors
+from drlpp.io.documents import read_document, write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
@@ -97,6 +98,13 @@ def test_from_the_simulator(shell: Shell, files: dict[str, Path], tmp_path: Path
     code, out, err = shell(*command)
     assert code == 0, err
     assert "9.00 ms per minibatch" in out
+    known = tmp_path / "known.json"
+    costs = read_document(files["PROFILE"], Profile)
+    factors = RunFactors(spread=0.06)
+    write_document(known, costs.model_copy(update={"in_pipeline": factors}))
+    simulated = (*TIMELINE, files["PLACEMENT"], "--from", "simulator", "--profile", known)
+    assert "9.00 ms ± 6% per minibatch" in shell(*simulated)[1]
+    assert shell.json(*simulated)["error_bar"] == 0.06
     trace = path.read_text()
     seconds = checked(json.loads(trace))
     for worker, _, forward, backward, waiting, utilisation, bubble in rows(out):
