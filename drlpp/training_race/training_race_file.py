@@ -49,8 +49,22 @@ class Racer(Contender):
     @property
     def key(self) -> Hashable:
         """A key that is equal for those that train alike."""
-        rate = self.optimizer and self.optimizer.options["lr"]
-        return super().key, self.optimizer_text, rate
+        return super().key, self.optimizer_text, self.own_rate
+
+    @property
+    def own_rate(self) -> float | None:
+        """The learning rate of its own optimizer; None without one."""
+        rate = self.optimizer and self.optimizer.options.get("lr")
+        return rate if isinstance(rate, int | float) else None
+
+    @model_validator(mode="after")
+    def _own_optimizer_has_a_rate(self) -> Racer:
+        if self.optimizer is not None and (self.own_rate or 0) <= 0:
+            raise ValueError(
+                f"optimizer {self.optimizer_text} of {self.found_by} has lr = "
+                f"{self.optimizer.options.get('lr')}; expected a number above 0"
+            )
+        return self
 
 
 class TrainingRun(Record):
@@ -110,11 +124,6 @@ class TrainingRace(Document):
                 raise ValueError(f"a run is of candidate {run.candidate}; the last is {last}")
         if self.candidates[0].placement is not None:
             raise ValueError("the first candidate of a race has to be plain PyTorch")
-        for candidate in self.candidates:
-            if candidate.optimizer is not None and "lr" not in candidate.optimizer.options:
-                raise ValueError(
-                    f"optimizer {candidate.optimizer_text} of {candidate.found_by} needs an lr"
-                )
         if self.target_loss is not None and self.target_seconds is not None:
             raise ValueError("a race has either a loss or a time as its target")
         return self
@@ -134,9 +143,9 @@ class TrainingRace(Document):
         """What the rates are multiplied with for those that have an optimizer of their own."""
         middle = self.rates[len(self.rates) // 2]
         return {
-            number: float(one.optimizer.options["lr"]) / middle
+            number: one.own_rate / middle
             for number, one in enumerate(self.candidates)
-            if one.optimizer is not None
+            if one.own_rate is not None
         }
 
     @property

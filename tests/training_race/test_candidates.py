@@ -98,9 +98,13 @@ def test_files_without_optimizers_are_as_they_were(session: ClusterSession) -> N
     ]
     fields = {key: value for key, value in content.items() if key not in ("kind", "version")}
     assert TrainingRace.model_validate(fields) == race
-    fields["candidates"][1]["optimizer"] = {"name": "rmsprop", "options": {}}
-    with pytest.raises(ValueError, match="rmsprop of mine needs an lr"):
-        TrainingRace.model_validate(fields)
+
+
+@pytest.mark.parametrize("options", [{}, {"lr": 0}, {"lr": "fast"}])
+def test_an_optimizer_in_a_file_has_a_learning_rate(options: dict[str, object]) -> None:
+    fields = {"found_by": PLAIN, "method": {}, "optimizer": {"name": "a.b:C", "options": options}}
+    with pytest.raises(ValueError, match=r"a.b:C of plain PyTorch has lr = .*above 0"):
+        Racer.model_validate(fields)
 
 
 def test_options_of_a_policy_go_to_that_policy() -> None:
@@ -136,6 +140,7 @@ def test_policies_that_cannot_be_named(
         ("rmsprop lr", {}, "expected KEY=VALUE"),
         ("nadamm", {}, "'nadamm' is unknown"),
         ("adam lr=0.01", {}, "everybody has that one"),
+        ("rmsprop lr=0", {}, "above 0"),
         ("adagrad", {"stage_momentum": 0.99}, "has no momentum"),
     ],
 )

@@ -63,6 +63,12 @@ def other_optimizer_of(text: str, usual: OptimizerSpec, method: Method) -> Optim
         )
     other = OptimizerSpec.parse(name, **read_options(options, "optimizer", "lr=0.02"))
     other.check()
+    rate = other.complete.get("lr")
+    if not isinstance(rate, int | float) or rate <= 0:
+        raise InvalidInput(
+            f"--other-optimizer {text!r}: a race looks for learning rates around its own, which is "
+            f"{rate}; expected lr=RATE, above 0"
+        )
     if other.settings == usual.settings:
         raise InvalidInput(f"--other-optimizer {text!r}: everybody has that one; leave it out")
     if method.stage_momentum is not None:

@@ -276,7 +276,7 @@ def test_loaders_of_a_factory_are_trained_with(train: Train, path: Path) -> None
     options = ["--data", "tests.support.models.small:separable_loaders", "--epochs", "2"]
     status, told = train(*options, "--early-stopping", "2")
     assert status == 0, told.err
-    assert told.out.count("held-out loss") == 2
+    assert told.out.count("  held-out loss") == 2
     assert (path.parent / "training" / "best.pt").exists()
 
 
@@ -287,7 +287,7 @@ def test_training_stops_early_by_what_is_asked_for(train: Train) -> None:
     more = [part for option in options for part in ("--early-stopping-option", option)]
     status, told = train("--epochs", "9", "--early-stopping", "2", *more)
     assert status == 0, told.err
-    assert told.out.count("held-out loss") == 3
+    assert told.out.count("  held-out loss") == 3
     # Two stages with whole minibatches: the first one's gradients are an update late.
     assert "with gradients up to 1 updates late in the mean are worth some" in told.out
 
@@ -298,7 +298,7 @@ def test_a_loader_without_end_has_epochs_of_a_given_length(train: Train) -> None
     status, told = train(*options, "--minibatches", "5")
     assert status == 0, told.err
     assert "is read once" not in told.out
-    assert told.out.count("epoch ") == 2
+    assert told.out.count("\nepoch ") == 2
 
 
 def test_a_file_in_the_way_of_the_output_folder(train: Train, path: Path) -> None:
