@@ -57,6 +57,17 @@ _MEASUREMENT = Measurement(
     ),
     links=(LinkUsage(sender=0, receiver=1, bytes_=1000, seconds=0.001),),
 )
+_OPTIMIZER = OptimizerSpec.parse(
+    "adam",
+    [
+        ParameterGroup.parse("*.bias", weight_decay=0.0),
+        ParameterGroup.parse("rnn*", optimizer="sgd", lr=0.1),
+    ],
+    lr=0.1,
+    betas=(0.9, 0.99),
+    eps=1e-8,
+)
+
 _METHOD = Method(
     policy="pipemare",
     recompute=True,
@@ -92,16 +103,7 @@ def every_document() -> dict[str, Document]:
             placement,
             _CLUSTER,
             method=_METHOD,
-            optimizer=OptimizerSpec.parse(
-                "adam",
-                [
-                    ParameterGroup.parse("*.bias", weight_decay=0.0),
-                    ParameterGroup.parse("rnn*", optimizer="sgd", lr=0.1),
-                ],
-                lr=0.1,
-                betas=(0.9, 0.99),
-                eps=1e-8,
-            ),
+            optimizer=_OPTIMIZER,
             found_by="somebody",
             measurement=_MEASUREMENT,
         ),
@@ -166,7 +168,7 @@ def _race(contender: Contender) -> TrainingRace:
         every=5,
         candidates=(
             Racer(found_by=PLAIN, method=Method(), threads=2),
-            Racer(**dict(contender), optimizer=OptimizerSpec.parse("adam", lr=0.1)),
+            Racer(**dict(contender), optimizer=_OPTIMIZER),
         ),
         target_loss=1.0,
         limit_seconds=9.0,

@@ -41,10 +41,14 @@ class Racer(Contender):
         return " ".join([self.optimizer.name, *given])
 
     @property
+    def layout(self) -> str:
+        """Replicas per stage and microbatches, or the threads of plain PyTorch."""
+        return super().configuration
+
+    @property
     def configuration(self) -> str:
-        """That of the contender, and its own optimizer."""
-        usual = super().configuration
-        return f"{usual}, {self.optimizer_text}" if self.optimizer else usual
+        """The layout, and its own optimizer."""
+        return f"{self.layout}, {self.optimizer_text}" if self.optimizer else self.layout
 
     @property
     def key(self) -> Hashable:

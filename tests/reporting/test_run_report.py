@@ -301,7 +301,8 @@ def test_a_race_to_a_loss_and_a_training(tmp_path: Path) -> None:
     # All three orders of samples of both, each with three evaluations.
     seconds = values_of(race["hconcat"][0])
     lines = Counter((row["candidate"], row["order of samples"]) for row in seconds)
-    names = {"plain PyTorch · 2 threads", "exact · 2-2, adam, pipemare, recomputation"}
+    own = "adam betas=[0.9, 0.99] eps=1e-08"
+    names = {"plain PyTorch · 2 threads", f"exact · 2-2, {own}, pipemare, recomputation"}
     assert lines == {(name, seed): 3 for name in names for seed in (0, 1, 2)}
     assert all(part["encoding"]["detail"] for part in race["hconcat"])
     samples = [part["encoding"]["x"]["field"] for part in race["hconcat"]]

@@ -19,8 +19,13 @@ from drlpp.training_race.training_race_file import TrainingRace
 
 
 def race_table(race: TrainingRace, end: RaceEnd) -> Table:
-    """Show every candidate: its learning rate, its speed, and when it reached the goal."""
+    """Show every candidate: its learning rate, its speed, and when it reached the goal.
+
+    Its optimizer too, where they are several.
+    """
     goal = end.goal
+    several = any(candidate.optimizer for candidate in race.candidates)
+    usual = race.optimizer.partition(" ")[0]
     to_goal = (
         f"to loss {goal.loss:.4g}" if goal.loss is not None else f"loss after {goal.seconds:.3g} s"
     )
@@ -32,6 +37,8 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     )
     table.add_column("candidate", no_wrap=True)
     table.add_column("method", no_wrap=True)
+    if several:
+        table.add_column("optimizer")
     for column in ("rate", "mini-batches /s", to_goal, "mini-batches"):
         table.add_column(column, justify="right")
     table.add_column("ended")
@@ -40,9 +47,9 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
         curve = None if rate is None else race.curves[Training(number, rate)]
         plain = candidate.placement is None
         table.add_row(
-            f"{'*' if number == end.winner else ' '} {candidate.found_by} "
-            f"{candidate.configuration}",
+            f"{'*' if number == end.winner else ' '} {candidate.found_by} {candidate.layout}",
             "" if plain else _method_text(candidate),
+            *([candidate.optimizer_text or usual] if several else []),
             "" if rate is None else f"{rate:.2g}",
             _speed(curve),
             _cost(end, number),

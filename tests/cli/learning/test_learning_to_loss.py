@@ -155,3 +155,21 @@ def test_the_fastest_of_each_kind_takes_part() -> None:
     slow = [Candidate(three, method) for method in methods]
     single = Candidate(one, Method())
     assert fastest_of_each_kind([*fast, *slow, single]) == [*fast, single]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--seconds", 5], "--seconds belongs to --objective time-to-loss"),
+        (["--epochs", 2], "--epochs belongs to --objective time-to-loss"),
+        (["--limit", 60], "--limit belongs to --objective time-to-loss"),
+        (
+            ["--objective", "time-to-loss", "--data", "digits", "--seconds", 5, "--target-loss", 1],
+            "either a loss or a time",
+        ),
+    ],
+)
+def test_options_of_a_race_that_have_no_meaning(given: list[object], told: str) -> None:
+    done = shell.finish(learn_command.main, "drlpp learn", *given)
+    assert done.code == 2
+    assert told in " ".join(done.err.split())
