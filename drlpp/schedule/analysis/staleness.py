@@ -9,32 +9,9 @@ from drlpp.schedule.analysis.weight_versions import steady_delay
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import PIPEOPTIM, STASH
+from drlpp.schedule.weight_policies import PIPEOPTIM, STASH, WEIGHT_POLICIES, Points
 
-_Points = Sequence[tuple[float, float]]
-"""Times the minibatches of plain PyTorch to its loss, by staleness."""
-
-_SAMPLES: dict[str, _Points] = {
-    PIPEOPTIM.name: ((0.0, 1.0), (0.4375, 1.03), (0.875, 1.09), (3.0, 1.48), (7.0, 2.17)),
-    STASH.name: ((0.0, 1.0), (1.0, 1.24), (3.0, 1.97), (7.0, 2.93)),
-    "vanilla": ((0.0, 1.0), (1.0, 1.28), (3.0, 1.81), (7.0, 2.81)),
-    "spectrain": ((0.0, 1.0), (1.0, 1.24), (3.0, 2.09), (7.0, 2.72)),
-    "xpipe": ((0.0, 1.0), (1.0, 1.18), (3.0, 1.32), (7.0, 1.95)),
-    "pipemare": ((0.0, 1.0), (1.0, 1.25), (3.0, 1.70), (7.0, 2.36)),
-    "last-step": ((0.0, 1.0), (1.0, 1.19), (3.0, 1.50), (7.0, 2.16)),
-    # One update late on every stage, whatever lies between a forward and its backward.
-    "2bw": ((0.0, 1.54), (1.0, 1.54)),
-    "2bw-ef": ((0.0, 1.26), (1.0, 1.26)),
-}
-"""By policy, of a decoder of 0.3 million weights with AdamW, each at its best rate.
-
-The study is ``benchmarks/samples_to_loss``. PipeOptim's second is the mean of nine trainings at
-staleness from 0.375 to 0.5, the third that of nine from 0.75 to 1: seeds differ by more than
-these do among themselves. 2BW's are means of three and five depths' trainings, all others one
-training each.
-"""
-
-_SAMPLES_OF_LARGER: _Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84))
+_SAMPLES_OF_LARGER: Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84))
 """Of a decoder with ten times the weights, with PipeOptim: three trainings, and one."""
 
 
@@ -64,7 +41,7 @@ def samples_needed(staleness: float, policy: str = PIPEOPTIM.name) -> float:
             them, lies a straight line.
         policy: the weight policy; one that was not tried counts as PipeDream's stashing.
     """
-    return _on_lines(_SAMPLES.get(policy, _SAMPLES[STASH.name]), staleness)
+    return _on_lines(WEIGHT_POLICIES[policy].samples or STASH.samples, staleness)
 
 
 def samples_of_larger(staleness: float) -> float:
@@ -72,7 +49,7 @@ def samples_of_larger(staleness: float) -> float:
     return _on_lines(_SAMPLES_OF_LARGER, staleness)
 
 
-def _on_lines(points: _Points, staleness: float) -> float:
+def _on_lines(points: Points, staleness: float) -> float:
     pairs = list(pairwise(points))
     (begin, before), (end, after) = next((p for p in pairs if staleness <= p[1][0]), pairs[-1])
     return before + (after - before) * (staleness - begin) / (end - begin)

@@ -239,7 +239,7 @@ def test_what_staleness_costs_is_printed_before_training_and_after_it(train: Tra
     lines = [line.split() for line in told.out.splitlines()]
     texts = [" ".join(line) for line in lines]
     (before,) = (i for i, text in enumerate(texts) if text.startswith("between the forward and"))
-    (after,) = (i for i, text in enumerate(texts) if " updates late, are worth some " in text)
+    (after,) = (i for i, text in enumerate(texts) if "in the mean are worth some" in text)
     epochs = [i for i, line in enumerate(lines) if line[:1] == ["epoch"] and "held-out" in line]
     assert before < epochs[0] < epochs[1] < after
     first, last = (lines[i][lines[i].index("held-out") + 2] for i in epochs)
