@@ -7,7 +7,7 @@ Flushed 1F1B, ZB-H1 and ZB-V of this runtime, next to schedules of
 ``torch.distributed.pipelining``, train the same model with the same cuts on the same emulated
 accelerators, in turns. The bubble is what an update takes beyond what its busiest worker computes.
 The formula's is (P − 1)(F + B) for 1F1B, (P − 1)(F + I − W) for ZB-H1, with the seconds that passes
-took, and nothing for ZB-V.
+took, and for ZB-V 2 max(2P − 1 − M, 0) passes, all equally long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import typer
 from pandas import DataFrame
 from rich.console import Console
 
-from benchmarks.bubbles.measuring import CONTENDERS, Contender, Sample, bench
+from benchmarks.bubbles.measuring import CONTENDERS, OF_TORCH, Contender, Sample, bench
 from benchmarks.machine import this_machine
 from benchmarks.models import BLOCKS, MODELS, SMALL_MODELS
 from benchmarks.options import JsonOption
@@ -92,7 +92,10 @@ def _numbers(name: str, text: str, most: int) -> list[int]:
 
 
 def table_of(samples: Mapping[Key, Sequence[Sample]]) -> DataFrame:
-    """Return medians over repetitions, and everybody's time over that of our flushed 1F1B."""
+    """Return medians over repetitions, and everybody's time over that of our flushed 1F1B.
+
+    The last column is the median over turns of our time, over that of torch's same schedule.
+    """
     rows = []
     for (stages, microbatches, who), found in samples.items():
         first = samples[stages, microbatches, CONTENDERS[0]]
@@ -112,9 +115,17 @@ def table_of(samples: Mapping[Key, Sequence[Sample]]) -> DataFrame:
                 "bubble": f"{_median([s.bubble for s in found]):.1%}",
                 "by the formula": f"{_median(expected):.1%}" if expected else "–",
                 "× 1f1b-flush": f"{seconds / _median([s.seconds for s in first]):.3f}",
+                "× torch's": _over(found, samples[stages, microbatches, OF_TORCH[who]])
+                if who in OF_TORCH
+                else "–",
             }
         )
     return DataFrame(rows)
+
+
+def _over(ours: Sequence[Sample], theirs: Sequence[Sample]) -> str:
+    ratios = [one.seconds / other.seconds for one, other in zip(ours, theirs, strict=True)]
+    return f"{_median(ratios):.3f}"
 
 
 def _median(values: Sequence[float]) -> float:

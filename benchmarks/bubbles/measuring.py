@@ -44,14 +44,17 @@ class Contender:
         return self.ours or f"torch {self.theirs}"
 
 
+OF_TORCH = {
+    Contender(ours="1f1b-flush"): Contender(theirs="pipelining 1f1b"),
+    Contender(ours="zb-h1"): Contender(theirs="pipelining zb1p"),
+    Contender(ours="zb-v", held=2): Contender(theirs="pipelining zbv", held=2),
+}
+"""Torch's own schedule of the same kind, by ours."""
+
 CONTENDERS = (
-    Contender(ours="1f1b-flush"),
-    Contender(ours="zb-h1"),
-    Contender(ours="zb-v", held=2),
-    Contender(theirs="pipelining 1f1b"),
-    Contender(theirs="pipelining zb1p"),
+    *OF_TORCH,
+    *OF_TORCH.values(),
     Contender(theirs="pipelining interleaved 1f1b", held=2),
-    Contender(theirs="pipelining zbv", held=2),
 )
 
 
@@ -133,7 +136,7 @@ class Bench:
         return Sample(
             seconds=(complete[-1] - complete[_WARM_UP_UPDATES - 1]) / updates,
             busiest_seconds=max(busy) / updates,
-            expected_bubble_seconds=0.0
+            expected_bubble_seconds=passes.bubble_of_zb_v(self.session.accelerators, microbatches)
             if placement.is_folded
             else passes.bubble(self.session.accelerators),
         )
@@ -161,12 +164,30 @@ class _PassTimes:
 
     def bubble(self, stages: int) -> float:
         """(P − 1)(F + B), and (P − 1)(F + I − W) where backwards are split."""
-        found = {kind: statistics.median(seconds) for kind, seconds in self.seconds.items()}
+        found = self._medians()
         if BackwardInput in found:
             backward = found[BackwardInput] - found[BackwardWeight]
         else:
             backward = found[Backward]
         return (stages - 1) * (found[Forward] + backward)
+
+    def bubble_of_zb_v(self, workers: int, microbatches: int) -> float:
+        """Return that of passes which are all as long as these are in the mean."""
+        found = self._medians()
+        mean = statistics.mean(found[kind] for kind in (Forward, BackwardInput, BackwardWeight))
+        return idle_passes_of_zb_v(workers, microbatches) * mean
+
+    def _medians(self) -> dict[type[Pass], float]:
+        return {kind: statistics.median(seconds) for kind, seconds in self.seconds.items()}
+
+
+def idle_passes_of_zb_v(workers: int, microbatches: int) -> int:
+    """Return for how many passes of a stage a worker of ZB-V waits between two updates.
+
+    That is what its schedule gives if forwards and halves of backwards are equally long: 2P − 1
+    microbatches fill the pipeline, and of each that is missing two passes are.
+    """
+    return 2 * max(2 * workers - 1 - microbatches, 0)
 
 
 @contextmanager

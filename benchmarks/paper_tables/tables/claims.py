@@ -12,6 +12,7 @@ from pandas import DataFrame
 from benchmarks.learning.comparisons import Comparison, Verdict, compare
 
 NOT_YET = "not measured yet"
+NOT_DECIDED = "not decided"
 _WORDS = {
     Verdict.SHOWS: "holds",
     Verdict.DOES_NOT_SHOW: "does not hold",
@@ -29,7 +30,7 @@ class Claim:
     Attributes:
         text: the paper's statement.
         where: the task or model.
-        verdict: holds, does not hold, within noise, or not measured yet.
+        verdict: holds, does not hold, within noise, not decided, or not measured yet.
         figures: by which it was decided.
     """
 
@@ -53,15 +54,21 @@ def judged_seconds(
     first: Scores,
     second: Scores,
     alike_within: float | None = None,
+    *,
+    first_is_least: bool = False,
 ) -> Claim:
     """Judge whether ``first`` takes less than ``second``; ``alike_within`` is relative.
 
-    Figures are how many times as soon the first is.
+    Figures are how many times as soon the first is. If its seconds are the least that it may take,
+    since it was not there when it was given up, they cannot show that it takes less.
     """
     logs = [{seed: -math.log(value) for seed, value in of.items()} for of in (first, second)]
     within = None if alike_within is None else math.log(1 + alike_within)
     found = compare(logs[0], logs[1], within)
-    return Claim(text, where, *_in_words(found, lambda value: f"{math.exp(value):.2f}×"))
+    verdict, figures = _in_words(found, lambda value: f"{math.exp(value):.2f}×")
+    if first_is_least and verdict == _WORDS[Verdict.SHOWS]:
+        verdict, figures = NOT_DECIDED, f"at most {figures}"
+    return Claim(text, where, verdict, figures)
 
 
 def decided(text: str, where: str, holds: bool | None, figures: str) -> Claim:

@@ -52,12 +52,18 @@ def counted(progress: Progress, method: str) -> dict[int, float]:
     }
 
 
+def missed(progress: Progress, method: str) -> int:
+    """Return how many seeds were not at the target."""
+    target = progress.target
+    if target is None:
+        return 0
+    return sum(final.minibatches_to(target) is None for final in progress.finals(method))
+
+
 def reached_text(progress: Progress, method: str) -> str:
     """Return the minibatches to the loss, and how many seeds were not there."""
     minibatches = counted(progress, method)
-    if not minibatches or progress.target is None:
+    if not minibatches:
         return NOT_YET
-    target = progress.target
-    missed = sum(f.minibatches_to(target) is None for f in progress.finals(method))
-    text = spread(list(minibatches.values()), 0)
-    return f"{text} ({missed} of {len(minibatches)} not there)" if missed else text
+    text, late = spread(list(minibatches.values()), 0), missed(progress, method)
+    return f"{text} ({late} of {len(minibatches)} not there)" if late else text

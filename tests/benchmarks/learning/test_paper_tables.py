@@ -14,10 +14,10 @@ from benchmarks.paper_tables.learning_study import Progress, Study
 from benchmarks.paper_tables.pipedream import DATA_PARALLEL, PIPEDREAM, Timing, Training
 from benchmarks.paper_tables.pipeoptim import Throughput
 from benchmarks.paper_tables.report import BEGIN, END
-from benchmarks.paper_tables.tables.claims import NOT_YET, judged, judged_seconds
+from benchmarks.paper_tables.tables.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
 from benchmarks.paper_tables.tables.drl_pp_table import bandwidth_of, drl_pp_section
 from benchmarks.paper_tables.tables.papers import PIPEMARE_TABLES_2_AND_3, PIPEOPTIM_TABLE_VI
-from benchmarks.paper_tables.tables.parts import counted, reached_text
+from benchmarks.paper_tables.tables.parts import counted, missed, reached_text
 from benchmarks.paper_tables.tables.pipedream_table import pipedream_section
 from benchmarks.paper_tables.tables.pipemare_table import pipemare_section
 from benchmarks.paper_tables.tables.pipeoptim_table import pipeoptim_section
@@ -157,6 +157,7 @@ def test_every_method_has_its_own_rate_and_trains_to_the_baseline_s_loss() -> No
     # Who is not there counts as if it had been there in the end.
     assert counted(progress, "lost") == {0: 32, 1: 32, 2: 32}
     assert reached_text(progress, "lost") == "32 ± 0 (3 of 3 not there)"
+    assert [missed(progress, method) for method in ("lost", "late")] == [3, 0]
     # Those of the baseline only, if another method is asked for.
     assert {f.job.method for f in complete(STUDY, ("late",))} == {"GPipe", "late"}
 
@@ -189,6 +190,10 @@ def test_claims_are_decided_by_intervals() -> None:
     assert claim.verdict == "holds"
     assert claim.figures.startswith("2.00×")
     assert judged_seconds("sooner", "here", slow, quick).verdict == "does not hold"
+    given_up = judged_seconds("sooner", "here", quick, slow, first_is_least=True)
+    assert (given_up.verdict, given_up.figures[:13]) == (NOT_DECIDED, "at most 2.00×")
+    late = judged_seconds("sooner", "here", slow, quick, first_is_least=True)
+    assert late.verdict == "does not hold"
     mixed = {0: 1.5, 1: 2.6, 2: 1.7}
     assert judged_seconds("sooner", "here", mixed, slow).verdict == "within noise"
     assert judged_seconds("alike", "here", slow, slow, 0.1).verdict == "holds"

@@ -77,8 +77,22 @@ def test_a_row_shows_all_workers_and_fewer_where_that_is_sooner() -> None:
     assert heading == f"| workers | links | {' | '.join(KINDS)} | {DEFAULT} | soonest |"
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells[:6] == ["4", "fast", "36", "27 on 3", "18", "–"]
-    assert cells[7:9] == ["32 on 2", "8.8 (8.4–9.2); 4.4 on 2"]
-    assert cells[9:] == ["4.4 on 2", f"{DIVIDED}, 2"]
+    assert cells[7:9] == ["never; 32 on 2", "8.8 (8.4–9.2); 4.4 on 2"]
+    assert cells[9:] == ["never, M = 1", f"{DIVIDED}, 2"]
+
+
+def test_who_was_not_replayed_is_not_said_to_be_never_there() -> None:
+    only_two = [one for one in REPLAYED if one.depth < 4]
+    never = [one.model_copy(update={"ratio": None}) for one in only_two if one.method == WHOLE]
+    speeds = [
+        speed("plain PyTorch", 1.0, accelerators=1),
+        speed(WHOLE, 0.1),
+        speed(WHOLE, 0.4, accelerators=2),
+        speed(DIVIDED, 0.2),
+    ]
+    row = table(speeds, [needed(PLAIN, 1, 0.9), *never]).splitlines()[2]
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[7:10] == ["never on 2", "–", "–"]
 
 
 def test_the_default_weighs_seconds_by_the_samples_that_late_gradients_need() -> None:
@@ -86,9 +100,16 @@ def test_the_default_weighs_seconds_by_the_samples_that_late_gradients_need() ->
         return speed(DIVIDED, seconds).model_copy(update={"microbatches": 4})
 
     whole = speed(WHOLE, 1.0)
-    # Three updates late 1.48 times the samples, 0.75 late 1.14.
-    assert list(chosen([whole, divided(1.2)])) == [divided(1.2)]
-    assert list(chosen([whole, divided(1.4)])) == [whole]
+    # Three updates late 1.48 times the samples, 0.75 late 1.07.
+    assert chosen([whole, divided(1.3)], 4) == divided(1.3)
+    assert chosen([whole, divided(1.4)], 4) == whole
+
+
+def test_the_default_has_a_stage_on_every_worker() -> None:
+    whole = speed(WHOLE, 1.0)
+    assert chosen([speed(WHOLE, 0.1, accelerators=2), whole], 4) == whole
+    assert chosen([speed(WHOLE, 0.1, accelerators=2)], 4) is None
+    assert chosen([speed("flushed 1F1B", 0.1)], 4) is None
 
 
 def test_epochs_are_those_of_the_data() -> None:

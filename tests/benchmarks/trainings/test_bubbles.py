@@ -10,11 +10,23 @@ import torch
 from _pytest.mark import ParameterSet
 from typer.testing import CliRunner
 
-from benchmarks.bubbles.__main__ import app
-from benchmarks.bubbles.measuring import CONTENDERS, Bench, Contender, bench
+from benchmarks.bubbles.__main__ import app, table_of
+from benchmarks.bubbles.measuring import (
+    CONTENDERS,
+    OF_TORCH,
+    Bench,
+    Contender,
+    Sample,
+    bench,
+    idle_passes_of_zb_v,
+)
 from benchmarks.models import BLOCKS
 from benchmarks.torch_training import BaselineRun
+from drlpp.schedule.actions import Action, Update
+from drlpp.schedule.schedule import build_schedule
+from drlpp.timeline.timeline import play
 from drlpp.torch_versions import older_than
+from tests.support.schedule_texts import folded
 
 TINY = {"batch_size": 8, "hidden": 8, "tokens": 2}
 UPDATES = 3
@@ -70,6 +82,33 @@ def test_torchs_schedules_train_as_plain_pytorch(workers: Bench, who: Contender)
     assert found.keys() == wanted.keys()
     for name, weight in wanted.items():
         torch.testing.assert_close(found[name], weight.detach(), rtol=1e-4, atol=1e-6, msg=name)
+
+
+def units(worker: int, action: Action) -> float:
+    return action.units
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_zb_v_waits_for_the_microbatches_that_do_not_fill_it(workers: int) -> None:
+    for microbatches in range(1, 2 * workers + 2):
+        schedule = build_schedule(folded(workers), 6, "zb-v", microbatches)
+        complete = dict.fromkeys(range(1, 7), 0.0)
+        for timed in play(schedule, units):
+            if isinstance(timed.action, Update):
+                through = timed.action.through
+                complete[through] = max(complete[through], timed.end)
+        bubble = (complete[6] - complete[3]) / 3 - 6 * microbatches
+        assert bubble == idle_passes_of_zb_v(workers, microbatches)
+
+
+def test_ours_are_held_against_torchs_turn_by_turn() -> None:
+    def taken(who: Contender) -> list[Sample]:
+        seconds = (2.0, 3.0, 8.0) if who.ours else (1.0, 2.0, 8.0)
+        return [Sample(each, each / 2) for each in seconds]
+
+    table = table_of({(2, 4, who): taken(who) for who in CONTENDERS})
+    ratios = dict(zip(table["schedule"], table["× torch's"], strict=True))
+    assert ratios == {str(who): "1.500" if who in OF_TORCH else "–" for who in CONTENDERS}
 
 
 @pytest.mark.slow
