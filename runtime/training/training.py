@@ -101,7 +101,8 @@ class PipelineTrainer:
             any; a checkpoint can be resumed on any of them.
         speeds: of every worker, to emulate accelerators, as :class:`ClusterSession` says.
         cluster: address of a Ray cluster, as :class:`ClusterSession` says; the hosts of the
-            placement are found there by their names, addresses or labels, or by their size.
+            placement are found there by their names, addresses or labels, or by their size; with
+            ``elastic`` all accelerators are taken as they are found.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
         time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
