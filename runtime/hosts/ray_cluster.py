@@ -66,8 +66,14 @@ def connect(address: str) -> None:
         return
     try:
         _wait_for_greeting(address)
-        # Hosts' processes print nothing that a user should read; errors are ours to say.
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            _begin(address)
+        except ConnectionError as error:
+            # The head gives the process that it starts for a program outside half a minute, which
+            # is little where it has much else to do.
+            if _STARTED_LATE not in str(error):
+                raise
+            _begin(address)
     except InvalidInput:
         raise
     except AuthenticationError:
@@ -86,6 +92,11 @@ def connect(address: str) -> None:
             f"{address} needs Ray Client, which is not installed: pip install 'ray[client]', here "
             "and on the cluster's head"
         ) from None
+
+
+def _begin(address: str) -> None:
+    # Hosts' processes print nothing that a user should read; errors are ours to say.
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
 
 
 def _wait_for_greeting(address: str) -> None:
@@ -109,6 +120,8 @@ def _unreachable(address: str, reason: str) -> InvalidInput:
         f"the Ray cluster {address} cannot be reached, or refuses this program ({reason}); {_TOKEN}"
     )
 
+
+_STARTED_LATE = "Initialization failure from server"
 
 _TOKEN = (
     "one that was started with RAY_AUTH_MODE=token takes only programs with RAY_AUTH_MODE=token "

@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
 from benchmarks.emulated_cluster.job import free_port
+from drlpp.errors import InvalidInput
+from drlpp.runtime.hosts import ray_cluster as connecting
 from tests.support.programs.ray_clusters import client_address, ray_cluster
 
 PROGRAM = """
@@ -54,3 +57,23 @@ def test_a_program_outside_of_the_cluster_trains_to_the_references_weights() -> 
             check=False,
         )
     assert (done.returncode, done.stdout) == (0, "2 True\n"), done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("late", [1, 5])
+def test_a_head_that_starts_a_program_too_late_is_asked_twice(
+    monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    asked: list[str] = []
+
+    def init(address: str, **_: object) -> None:
+        asked.append(address)
+        if len(asked) <= late:
+            raise ConnectionError("Initialization failure from server:\nTraceback …")
+
+    monkeypatch.setattr(connecting.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(connecting.ray, "init", init)
+    monkeypatch.setattr(connecting, "_wait_for_greeting", lambda address: None)
+    address = "ray://head:10001"
+    with nullcontext() if late == 1 else pytest.raises(InvalidInput, match="cannot be reached"):
+        connecting.connect(address)
+    assert asked == [address, address]
