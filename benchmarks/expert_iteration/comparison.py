@@ -113,7 +113,7 @@ def planned_for(number: int) -> tuple[list[Candidate], float]:
     """Return what planners find for a held-out problem, and seconds of the fastest of it."""
     problem, space = held_out_problem(number), Space(Method())
     choice = best_simulated(problem, Method(), deepen=True)
-    plans = starts_of(space, (choice.best, *choice.others))
+    plans = starts_of(space, choice.proposals)
     return plans, min(map(Judge(problem, space).exactly, plans))
 
 

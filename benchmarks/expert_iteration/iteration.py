@@ -127,7 +127,7 @@ def make_pair(cell: tuple[int, int], weights: Path) -> Pair:
     space = Space(Method(), frozenset())
     judge = Judge(problem, space)
     choice = best_simulated(problem, Method(), deepen=False)
-    plans = [Candidate(p.plan.placement, Method()) for p in (choice.best, *choice.others)]
+    plans = [Candidate(p.plan.placement, Method()) for p in choice.proposals]
     drawn = sampled(network_of(weights), problem, 8)
     best_drawn = min(drawn, key=judge)
     found = search(judge, [*plans, best_drawn], _LIMITS, seed=number)

@@ -176,7 +176,7 @@ def _starts(problem: PlanningProblem, space: Space) -> list[Candidate]:
     """Return what planners propose; nothing, where none of it fits."""
     with suppress(InvalidInput):
         planned = best_simulated(problem, space.method)
-        return starts_of(space, (planned.best, *planned.others))
+        return starts_of(space, planned.proposals)
     return []
 
 

@@ -124,7 +124,7 @@ def candidates(problem: PlanningProblem) -> Mapping[str, tuple[Candidate, float]
     # Without replicas planners propose stages where data parallelism is faster, too.
     choices = [best_simulated(problem, METHOD)]
     choices.append(best_simulated(replace(problem, replicate=False), METHOD))
-    proposals = [one for choice in choices for one in (choice.best, *choice.others)]
+    proposals = [one for choice in choices for one in choice.proposals]
     in_stages = [one for one in proposals if len(one.plan.placement.stages) > 1]
     if not in_stages:
         raise InvalidInput("no planner proposes a placement of several stages")

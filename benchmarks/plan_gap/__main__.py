@@ -131,7 +131,7 @@ def compare(name: str, bandwidth: float, problem: PlanningProblem, evaluations: 
     exact = plan("exact", problem).placement
     played = simulate(problem.workload, problem.cluster, exact, method)
     choice = best_simulated(problem, method)
-    proposals = [choice.best, *choice.others]
+    proposals = list(choice.proposals)
     starts = [
         (PlacementState.of(proposal.plan.placement, problem), most(proposal.depth.per_link))
         for proposal in proposals[:_BEST_PROPOSALS]

@@ -48,7 +48,7 @@ def timed(accelerators: int, candidates: int) -> dict[str, str]:
     problem = PlanningProblem(workload, local_cluster(accelerators, _LINK))
     space = Space(Method())
     planned = best_simulated(problem, space.method, deepen=True)
-    starts = starts_of(space, (planned.best, *planned.others))
+    starts = starts_of(space, planned.proposals)
     limits = Limits(judged=candidates, steps=_FOREVER, patience=_FOREVER)
     begin = time.process_time()
     found = search(Judge(problem, space), starts, limits, seed=0)

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy
+
 from drlpp.costs.analytic_model import group_of
-from drlpp.costs.stage_cost import StageSeconds
+from drlpp.costs.stage_cost import StageSeconds, ring_seconds
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.actions import BUCKET_BYTES
@@ -75,34 +77,38 @@ class SumsLeft:
 
     def __init__(self, workload: Workload, cluster: Cluster) -> None:
         self._workload, self._cluster = workload, cluster
-        self._known: dict[Stage, float] = {}
+        self._known: dict[tuple[Stage, bool], float] = {}
 
     def __call__(self, placement: Placement) -> float:
         """Return a lower bound; 0 where no stage is replicated."""
         if self._workload.ties:
             return 0.0
+        last = len(placement.stages) - 1
         return max(
-            (self._of(stage) for stage in placement.stages if len(stage.accelerators) > 1),
+            (
+                self._of(stage, index == last)
+                for index, stage in enumerate(placement.stages)
+                if len(stage.accelerators) > 1
+            ),
             default=0.0,
         )
 
-    def _of(self, stage: Stage) -> float:
-        found = self._known.get(stage)
+    def _of(self, stage: Stage, last: bool) -> float:
+        found = self._known.get((stage, last))
         if found is None:
-            found = self._known[stage] = self._computed(stage)
+            found = self._known[stage, last] = self._computed(stage, last)
         return found
 
-    def _computed(self, stage: Stage) -> float:
+    def _computed(self, stage: Stage, last: bool) -> float:
         workload = self._workload
         group = group_of(self._cluster, stage.accelerators, ())
-        replicas, ring = group.replicas, group.ring
-        work = workload.stage(stage.operators, last=len(workload) - 1 in stage.operators)
+        replicas = group.replicas
+        work = workload.stage(stage.operators, last=last)
         backward = workload.backward_seconds[list(stage.operators)].sum()
         backward /= workload.microbatches * group.speed
         end = 0.0
         for bucket in buckets_of(workload, stage.operators):
-            each = bucket.bytes_ / (replicas * ring.bandwidth_bytes_per_second)
-            takes = 2 * (replicas - 1) * (each + ring.latency_seconds)
+            takes = float(ring_seconds(numpy.array(bucket.bytes_), replicas, group.ring))
             end = max(end, bucket.ready * backward) + takes
         left = max(0.0, end - float(work.one_backward_seconds) / group.speed)
         updates = float(work.updates_in_a_round(replicas))

@@ -131,7 +131,7 @@ class StageSeconds:
         m = group.replicas
         updates = work.updates_in_a_round(m)
         compute = cls.busy(work, m) / group.speed
-        ring = _ring_seconds(work.parameter_bytes - work.tied_bytes, m, group.ring)
+        ring = ring_seconds(work.parameter_bytes - work.tied_bytes, m, group.ring)
         left = numpy.maximum(0.0, ring - work.one_backward_seconds / group.speed)
         if costs == "serial":
             bytes_ = work.incoming_bytes + work.outgoing_bytes
@@ -141,7 +141,7 @@ class StageSeconds:
         ways = 2 if costs == "serial" else 1
         bytes_ = bytes_ + ways * tied_updates * work.tied_bytes
         # Nobody computes meanwhile.
-        tied = tied_updates * _ring_seconds(work.tied_bytes, m, group.ring) / m
+        tied = tied_updates * ring_seconds(work.tied_bytes, m, group.ring) / m
         return cls(
             compute,
             updates * ring / m + tied,
@@ -176,7 +176,7 @@ class StageSeconds:
         return slowest
 
 
-def _ring_seconds(bytes_: Array, replicas: int | Indices, link: Link | Links) -> Array:
+def ring_seconds(bytes_: Array, replicas: int | Indices, link: Link | Links) -> Array:
     """Return the seconds of an all-reduce; there is none of nothing."""
     each = bytes_ / (replicas * link.bandwidth_bytes_per_second) + link.latency_seconds
     found: Array = 2 * (replicas - 1) * each * (bytes_ > 0)

@@ -49,7 +49,7 @@ def best_searched(problem: PlanningProblem, space: Space, limits: Limits | None 
     # A search may find what fits, or can be run, with another method of the space.
     with suppress(InvalidInput):
         planned = planned_in(space, problem)
-        proposals, lower_bound = (planned.best, *planned.others), planned.lower_bound
+        proposals, lower_bound = planned.proposals, planned.lower_bound
     judge = Judge(problem, space)
     found = search(judge, starts_of(space, proposals), limits, problem.seed)
     method = found.candidate.method

@@ -75,6 +75,11 @@ class Choice:
     others: tuple[Proposal, ...]
     lower_bound: float
 
+    @property
+    def proposals(self) -> tuple[Proposal, ...]:
+        """All, the fastest first."""
+        return self.best, *self.others
+
 
 def best_simulated(
     problem: PlanningProblem,

@@ -153,7 +153,7 @@ def test_the_plan_is_the_best_of_all_planners_within_what_the_user_allows(
     everything = best_simulated(problem, Method(), deepen=True)
     allowed = [
         depth.seconds_per_minibatch
-        for proposal in (everything.best, *everything.others)
+        for proposal in everything.proposals
         for depth in proposal.depths
         if is_allowed(proposal.plan.placement, depth.per_link, space, problem)
     ]

@@ -228,8 +228,7 @@ def test_the_best_of_all_planners_shares_or_does_not(method: Method) -> None:
         choice = best_simulated(problem, method)
         sharing = sharing_of(choice)
         sorts = {
-            bool(list(shared_weights(problem, found.plan.placement)))
-            for found in (choice.best, *choice.others)
+            bool(list(shared_weights(problem, found.plan.placement))) for found in choice.proposals
         }
         assert sorts == {True, False}
         assert sharing.other is not None

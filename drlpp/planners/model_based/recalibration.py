@@ -262,7 +262,7 @@ class Recalibration:
             yield self._data_parallel
         with suppress(InvalidInput):
             choice = planned_in(self.space, self.declared)
-            yield from starts_of(self.space, (choice.best, *choice.others))
+            yield from starts_of(self.space, choice.proposals)
 
     def _search(self) -> None:
         """Search with the most probable costs; the pool is what it finds, the fastest first."""

@@ -21,7 +21,7 @@ from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.random_search import random_placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.strategies.graphs import chain_of, cluster_of
+from tests.support.strategies.graphs import chain_of, cluster_of, graph_of, profile_of
 
 METHODS = (
     Method(),
@@ -69,6 +69,21 @@ def test_the_first_bucket_is_not_ready_when_a_backward_begins() -> None:
     assert judge.exactly(Candidate(placement, Method())) == pytest.approx(busy + 1.5)
     # By the rule the sum hides behind the backward.
     assert problem.predict(placement).seconds_per_minibatch == busy
+
+
+def test_the_last_stage_predicts_nothing_wherever_the_last_operator_stands() -> None:
+    graph = graph_of([(0, 1), (0, 2)], parameter_bytes=[2, 2, 2], output_bytes=[1, 1, 1])
+    profile = profile_of(graph, [6, 6, 6])
+    moving = profile.model_copy(update={"prediction_seconds_per_byte": 0.5})
+    placement = Placement(
+        stages=(
+            Stage(operators=(0, 2), accelerators=(0,)),
+            Stage(operators=(1,), accelerators=(1, 2)),
+        )
+    )
+    cluster = cluster_of(3, bandwidth=1e9)
+    still, found = (SumsLeft(Workload.of(one), cluster)(placement) for one in (profile, moving))
+    assert found == pytest.approx(still) == 3.0
 
 
 def test_it_says_nothing_of_what_is_not_replicated_or_does_not_overlap() -> None:
