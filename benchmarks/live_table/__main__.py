@@ -39,6 +39,7 @@ from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import ModelReference
 from drlpp.planners import Space
 from drlpp.runtime import ClusterSession, load_or_measure_profile
+from drlpp.schedule.analysis.staleness import usual_staleness
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -188,10 +189,11 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
             Contender.of(candidate, settings.agent_name)
             for candidate, _ in memory.fastest(settings.finalists)
         ]
+        space = Space(session.method, None, usual_staleness(session.method, workers))
         comparison = compare(
             session,
             contenders,
-            rival_heats(session, profile, cluster, Space(session.method, None, workers - 1)),
+            rival_heats(session, profile, cluster, space),
             rules=RaceRules(rounds=settings.rounds),
             minibatches=settings.minibatches,
             path=folder / "comparison.json",

@@ -22,6 +22,7 @@ from drlpp.planners import Limits, PlanningProblem, Space, data_parallel
 from drlpp.planners.best_searched import planned_in, starts_of
 from drlpp.planners.candidates import Judge, search
 from drlpp.planners.model_based.recalibration import Recalibration
+from drlpp.schedule.analysis.staleness import usual_staleness
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Link, local_cluster
@@ -147,7 +148,18 @@ class Instance:
     @cached_property
     def space(self) -> Space:
         """The in-flight depth varies, as far as staleness does not grow beyond the usual."""
-        return Space(Method(), most_staleness=self.cell.accelerators - 1)
+        method = Method()
+        return Space(method, None, usual_staleness(method, self.cell.accelerators))
+
+    @cached_property
+    def declared_plans(self) -> list[Candidate]:
+        """What planners propose by what is declared, and data parallelism."""
+        return _plans(self.declared, self.space)
+
+    @cached_property
+    def true_plans(self) -> list[Candidate]:
+        """The same by the costs as they are."""
+        return _plans(self.true, self.space) if self.cell.wrong else self.declared_plans
 
     @cached_property
     def judge(self) -> Judge:
@@ -212,8 +224,7 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
         now = seconds_of[best[0][0]] if best else math.inf
         steps.append(Step(seconds=now, gain=belief.gain, sureness=belief.sureness))
     planned = judge.exactly(first) if (first := next(iter(seconds_of), None)) else math.inf
-    plans = _plans(instance.declared, instance.space)
-    best_plan = min(map(judge.exactly, plans))
+    best_plan = min(map(judge.exactly, instance.declared_plans))
     best_known = min([*seconds_of.values(), best_plan, _best_known(instance, starts, evaluations)])
     return Run(
         cell=cell,
@@ -232,7 +243,7 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
 def _plans(problem: PlanningProblem, space: Space) -> list[Candidate]:
     choice = planned_in(space, problem)
     everywhere = Candidate(data_parallel(problem).placement, space.method)
-    return [everywhere, *starts_of(space, (choice.best, *choice.others))]
+    return [everywhere, *starts_of(space, choice.proposals)]
 
 
 def _best_known(instance: Instance, starts: int, evaluations: int) -> float:
@@ -244,7 +255,7 @@ def _best_known(instance: Instance, starts: int, evaluations: int) -> float:
     found = [
         search(
             instance.judge.anew(),
-            _plans(instance.true, instance.space) if number == 0 else [],
+            instance.true_plans if number == 0 else [],
             limits,
             seed=1000 + number,
         ).seconds

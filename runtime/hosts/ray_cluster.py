@@ -66,14 +66,7 @@ def connect(address: str) -> None:
         return
     try:
         _wait_for_greeting(address)
-        try:
-            _begin(address)
-        except ConnectionError as error:
-            # The head gives the process that it starts for a program outside half a minute, which
-            # is little where it has much else to do.
-            if _STARTED_LATE not in str(error):
-                raise
-            _begin(address)
+        _join(address)
     except InvalidInput:
         raise
     except AuthenticationError:
@@ -94,9 +87,17 @@ def connect(address: str) -> None:
         ) from None
 
 
-def _begin(address: str) -> None:
+def _join(address: str) -> None:
     # Hosts' processes print nothing that a user should read; errors are ours to say.
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    join = partial(ray.init, address=address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        join()
+    except ConnectionError as error:
+        # The head gives the process that it starts for a program outside half a minute, which is
+        # little where it has much else to do.
+        if _STARTED_LATE not in str(error):
+            raise
+        join()
 
 
 def _wait_for_greeting(address: str) -> None:

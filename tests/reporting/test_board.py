@@ -16,8 +16,9 @@ from drlpp.schedule.schedule import build_schedule
 from drlpp.timeline.figure import draw
 from drlpp.timeline.timeline import play
 from drlpp.training_race.curves import Curve, Point
-from drlpp.training_race.training_race_file import Racer, TrainingRace, TrainingRun
+from drlpp.training_race.training_race_file import TrainingRun
 from tests.support.measured import measurement
+from tests.support.training.races import race_of
 
 TWO = Placement.from_assignment([0, 1], [0, 1])
 
@@ -63,15 +64,11 @@ def test_losses_of_a_race_are_written_by_minibatch_and_by_time(tmp_path: Path) -
         Point(minibatches=8, seconds=0.5, loss=None),
         Point(minibatches=16, seconds=1.25, loss=1.5),
     )
-    race = TrainingRace(
-        model="a",
-        data="digits",
-        optimizer="adam",
+    race = race_of(
+        [Contender(found_by="plain PyTorch", method=Method(), threads=1)],
+        rates=(0.1,),
         minibatches=8,
         every=8,
-        candidates=(Racer(found_by="plain PyTorch", method=Method(), threads=1),),
-        rates=(0.1,),
-        finals=1,
         runs=(TrainingRun(candidate=0, rate=0.1, curve=Curve(points=points)),),
     )
     write_training_race(tmp_path, race)

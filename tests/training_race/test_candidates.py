@@ -19,6 +19,7 @@ from drlpp.training_race.candidates import with_optimizers, with_policy
 from drlpp.training_race.training_race_file import Racer, TrainingRace
 from tests.support.models.classified_points import BATCH
 from tests.support.training.pipelines import in_a_row
+from tests.support.training.races import race_of
 
 RMSPROP = OptimizerSpec.parse("rmsprop", lr=0.02)
 NAG = OptimizerSpec.parse("nadam", betas=[0.99, 0.999])
@@ -72,13 +73,6 @@ def test_everybody_takes_part_with_every_optimizer(session: ClusterSession) -> N
     ]
     # As when a race is resumed: nobody twice.
     assert with_optimizers([*racers, *contenders(session)], [RMSPROP, NAG]) == racers
-
-
-def race_of(racers: list[Racer], rates: tuple[float, ...]) -> TrainingRace:
-    return TrainingRace(
-        model="a", data="digits", optimizer="adam", minibatches=2, every=1, finals=1,
-        candidates=tuple(racers), rates=rates,
-    )  # fmt: skip
 
 
 def test_rates_are_tried_around_everybodys_own(session: ClusterSession) -> None:

@@ -7,25 +7,20 @@ from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.halving import Final, Goal, Result
 from drlpp.training_race.judging import RaceEnd, is_plain_as_good, verdict_lines
-from drlpp.training_race.training_race_file import Racer, TrainingRace
+from drlpp.training_race.training_race_file import Racer
+from tests.support.training.races import race_of
 
 RMSPROP = OptimizerSpec.parse("rmsprop", lr=0.02)
 TWO = Placement.from_assignment([0, 1], [0, 1])
 STASH = choose_method("stash", {"microbatches": 2})
-RACE = TrainingRace(
-    model="a",
-    data="digits",
-    optimizer="adam",
-    minibatches=2,
-    every=1,
-    candidates=(
+RACE = race_of(
+    (
         Racer(found_by=PLAIN, method=Method(), threads=1),
         Racer(found_by="even split", placement=TWO, method=STASH),
         Racer(found_by=PLAIN, method=Method(), threads=1, optimizer=RMSPROP),
         Racer(found_by="even split", placement=TWO, method=STASH, optimizer=RMSPROP),
     ),
     rates=(0.01,),
-    finals=3,
 )
 
 

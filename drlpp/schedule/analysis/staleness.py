@@ -19,10 +19,15 @@ def mean_staleness(pipeline: Pipeline, method: Method) -> float:
     """Return s in steady state, in the mean over the parts of an update, of the latest stage."""
     if method.flushes:
         return 0.0
-    return max(
+    return max(_means(pipeline, method))
+
+
+def _means(pipeline: Pipeline, method: Method) -> list[float]:
+    """Return s of every stage in steady state, in the mean over the parts of an update."""
+    return [
         parts / method.parts_of_update(len(workers))
         for parts, workers in zip(method.parts_in_between(pipeline), pipeline.stages, strict=True)
-    )
+    ]
 
 
 def usual_staleness(method: Method, accelerators: int) -> int:
@@ -70,25 +75,21 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
     most = [steady_delay(pipeline, stage, method) for stage in stages]
     if not any(most):
         return None
-    apart = method.parts_in_between(pipeline)
+    mean = _means(pipeline, method)
     if method.policy_facts.updates_all_in_flight:
         text = "gradients are of the weights before the newest, on every stage"
     else:
         where = "on the only stage" if len(most) == 1 else f"on stages 0 to {stages[-1]}"
         text = f"between the forward and the backward of a minibatch {where} come {_series(most)}"
-        mean = [
-            parts / method.parts_of_update(len(workers))
-            for parts, workers in zip(apart, pipeline.stages, strict=True)
-        ]
         text += " updates"
         if mean != most:
             text += f" at most, {_series(round(one, 2) for one in mean)} on average"
-    needed, by_whom = _needed(mean_staleness(pipeline, method), method.policy)
+    needed, by_whom = _needed(max(mean), method.policy)
     text += (
         f", which takes some {_range(needed)} times the samples of plain PyTorch to the same loss "
         f"({by_whom}: docs/methods.md)"
     )
-    fewer = _microbatches_for_one(max(apart), method, batch_size)
+    fewer = _microbatches_for_one(max(method.parts_in_between(pipeline)), method, batch_size)
     if max(most) > 1 and fewer is not None:
         text += f"; with microbatches={fewer} it would be one at most"
     return f"{text}; with schedule={FLUSHED_1F1B.name} none, as in plain PyTorch"

@@ -15,7 +15,7 @@ from drlpp.schedule.method import Method
 from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import run_race
-from drlpp.training_race.training_race_file import Racer, TrainingRace
+from tests.support.training.races import race_of
 
 SYNC = Method(schedule="1f1b-flush", policy="sync")
 ZB_H1 = Method(schedule="zb-h1", policy="sync")
@@ -29,18 +29,7 @@ def test_a_table_of_live_races_has_the_soonest_of_each_kind_and_the_verdict(tmp_
         Contender(found_by="even split", placement=two, method=Method(microbatches=2)),
         Contender(found_by="even split", placement=two, method=ZB_H1),
     )
-    race = TrainingRace(
-        model="a",
-        data="digits",
-        optimizer="adam",
-        minibatches=2,
-        every=1,
-        candidates=tuple(map(Racer.made_of, contenders)),
-        target_loss=0.5,
-        rates=(0.1,),
-        finals=3,
-        halving=False,
-    )
+    race = race_of(contenders, rates=(0.1,), target_loss=0.5, halving=False)
     seconds_per_minibatch = (2.0, 1.0, 1.5, 9.0)
 
     def train(training: Training, enough: Callable[[Curve], bool]) -> Curve:

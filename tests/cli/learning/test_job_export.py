@@ -24,10 +24,11 @@ from drlpp.training_race.curves import Point
 from drlpp.training_race.halving import Final, Goal, Result
 from drlpp.training_race.judging import RaceEnd
 from drlpp.training_race.race_data import RaceData
-from drlpp.training_race.training_race_file import Racer, TrainingRace
+from drlpp.training_race.training_race_file import Racer
 from tests.support.measured import measurement
 from tests.support.models.classified_points import NAME
 from tests.support.training.pipelines import in_a_row
+from tests.support.training.races import race_of
 
 RMSPROP = OptimizerSpec.parse("rmsprop", lr=0.02)
 CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
@@ -49,19 +50,14 @@ def told(
     """
     stash = choose_method("stash", {"microbatches": 2})
     placement = in_a_row(session.graph, 0, 1)
-    race = TrainingRace(
-        model="a",
-        data=f"{NAME}:points",
-        optimizer="adam",
-        minibatches=12,
-        every=4,
-        candidates=(
+    race = race_of(
+        (
             Racer(found_by=PLAIN, method=Method(), threads=1),
             Racer(found_by="searching", placement=placement, method=Method()),
             Racer(found_by="even split", placement=placement, method=stash, optimizer=RMSPROP),
         ),
         rates=(0.01,),
-        finals=3,
+        data=f"{NAME}:points",
     )
     costs = {number: cost for number, cost in enumerate(seconds) if cost < float("inf")}
     finals = {

@@ -18,11 +18,6 @@ from tests.support.programs.shell import Shell
 MODEL = "tests.exporting.decoder:decoder"
 
 
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(monkeypatch, capsys)
-
-
 def stages_of_layers(graph: OpGraph, placement: Placement) -> dict[str, set[int]]:
     """The stages of every layer's operators."""
     found: dict[str, set[int]] = {}

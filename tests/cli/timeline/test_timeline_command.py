@@ -29,11 +29,6 @@ LINK = Link(bandwidth_bytes_per_second=1e6)
 TIMELINE = ("timeline", "--trust", "tests")
 
 
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(monkeypatch, capsys)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A placement on two hosts, a profile of its model, and one of another."""
