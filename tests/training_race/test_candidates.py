@@ -13,7 +13,7 @@ from drlpp.io.documents import content_of
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
-from drlpp.specs.cluster import Cluster
+from drlpp.specs.cluster import Cluster, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.candidates import with_optimizers, with_policy
 from drlpp.training_race.training_race_file import Racer, TrainingRace
@@ -47,11 +47,14 @@ def test_a_policy_takes_part_with_what_it_can_be_run_with(
 def test_a_policy_that_cannot_be_run_is_refused(
     session: ClusterSession, costs: tuple[Profile, Cluster]
 ) -> None:
+    """No room for any placement: else the exact planner may propose one stage, without a link."""
+    profile, cluster = costs
+    crowded = local_cluster(2, cluster.within_host, memory_bytes=1)
     deep = choose_method("2bw", {"in_flight_per_link": 7})
     with pytest.raises(
         InvalidInput, match=r"policy 2bw cannot take part in this race: .*in flight"
     ):
-        with_policy(session, *costs, deep)
+        with_policy(session, profile, crowded, deep)
 
 
 def contenders(session: ClusterSession) -> list[Contender]:
