@@ -391,7 +391,8 @@ class WorkerGroup:
             tensors_in(arranged_like(task.targets, targets, "targets")),
         )
         self.files.write(_SAMPLES_FILE, self._samples)
-        if self._informed_generation == self.generation:
+        # Those that have not begun will read them with the model.
+        if self.process_ids and self._informed_generation == self.generation:
             self.command(dict.fromkeys(self.present.workers, LoadSamples(_SAMPLES_FILE)))
 
     @property

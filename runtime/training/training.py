@@ -102,7 +102,8 @@ class PipelineTrainer:
         speeds: of every worker, to emulate accelerators, as :class:`ClusterSession` says.
         cluster: address of a Ray cluster, as :class:`ClusterSession` says; the hosts of the
             placement are found there by their names, addresses or labels, or by their size; with
-            ``elastic`` all accelerators are taken as they are found.
+            ``elastic`` some may be missing at first, and workers beyond the placement's are on
+            whatever other hosts there are.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
         time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
@@ -326,14 +327,19 @@ class PipelineTrainer:
         self, source: TrainingData, plan: TrainingPlan, folder: Path, store: CheckpointParts | None
     ) -> TrainingResult:
         elastic, planner = self._elastic, self._planner
+        described, on_ray = self.document.cluster, self.cluster is not None
+        workers = described.accelerators if elastic is None else elastic.most
+        if workers < described.accelerators:
+            described = described.part(range(workers))
         with ClusterSession(
             self.captured,
-            self.document.cluster.accelerators if elastic is None else elastic.most,
+            workers,
             method=self.method,
             device=self.device,
             speeds=self.speeds,
             cluster=self.cluster,
-            hosts=self.document.cluster if self.cluster is not None and elastic is None else None,
+            hosts=described if on_ray else None,
+            least=elastic.least if on_ray and elastic is not None else None,
             time_limits=self.time_limits,
             optimizer=self.optimizer,
             seed=self.seed,
