@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from drlpp import errors
-from drlpp.errors import NotFinite
+from drlpp.errors import NotFinite, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.run_plan import RunPlan, TiedSpec
 from drlpp.runtime.ipc.transport_choice import Route, Transport
@@ -365,18 +365,24 @@ class LinkTimes:
 class Failed:
     """The command failed; ``failure`` is the name of an error class of ``drlpp.errors``.
 
-    ``minibatch`` is what a :class:`~drlpp.errors.NotFinite` knows.
+    ``minibatch`` is what a :class:`~drlpp.errors.NotFinite` knows, and ``worker`` the one that a
+    :class:`~drlpp.errors.WorkerLost` is about, where it is known.
     """
 
     failure: str
     reason: str
     minibatch: int | None = None
+    worker: int | None = None
 
     @property
     def error(self) -> Exception:
         """The error for the controller to raise."""
-        kind = getattr(errors, self.failure)
-        return kind(self.reason, self.minibatch) if kind is NotFinite else kind(self.reason)
+        kind: type[Exception] = getattr(errors, self.failure)
+        if kind is NotFinite:
+            return NotFinite(self.reason, self.minibatch)
+        if kind is WorkerLost and self.worker is not None:
+            return WorkerLost(self.reason, [self.worker])
+        return kind(self.reason)
 
 
 Answer = (

@@ -306,8 +306,8 @@ class WorkerGroup:
             for event in events:
                 match event:
                     case Answered(_, Failed() as failed):
-                        # A worker that has died makes others fail, and may be noticed after them.
-                        self._raise_if_one_ends(events)
+                        # A worker that is lost makes others fail, and may be noticed after them.
+                        self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
                         for host in self.present.hosts:
                             asked(host, host.check)
@@ -348,10 +348,14 @@ class WorkerGroup:
         self._silence_seconds += waited
         return ready, waited
 
-    def _raise_if_one_ends(self, events: Sequence[Event]) -> None:
+    def _raise_if_one_is_lost(self, events: Sequence[Event]) -> None:
         end = time.monotonic() + self.limits.other_failure_seconds
         while events:
             self._raise_if_ended(events)
+            for event in events:
+                match event:
+                    case Answered(_, Failed(worker=int()) as failed):
+                        raise failed.error
             events = self._events(end - time.monotonic())
 
     def _raise_if_ended(self, events: Sequence[Event]) -> None:

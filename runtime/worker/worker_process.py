@@ -27,6 +27,7 @@ from drlpp.errors import (
     WorkerLost,
 )
 from drlpp.runtime.comm.mailbox import broken_connection
+from drlpp.runtime.device.device_failures import device_failure
 from drlpp.runtime.device.devices import is_out_of_memory
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import Answer, Command, Failed, Stop
@@ -88,7 +89,11 @@ def failed(worker: int, error: Exception) -> Failed:
         # If another has ended, the controller says that instead.
         reason = f"worker {worker} lost its connection to another ({broken[:200]})"
         return Failed(WorkerLost.__name__, reason)
-    kind = OutOfMemory if is_out_of_memory(error) else ModelError
+    kind: type[RunFailure] = ModelError
+    if is_out_of_memory(error):
+        kind = OutOfMemory
+    elif found := device_failure(error):
+        return Failed(WorkerLost.__name__, f"worker {worker} lost its GPU ({found})", worker=worker)
     return Failed(kind.__name__, f"worker {worker}: {type(error).__name__}: {summary}")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.errors import HostLost, RunFailure, TrialTimeout
-from drlpp.runtime.hosts.host import Event, WorkerHost
-from drlpp.runtime.ipc.commands import Release
+from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
+from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
+from drlpp.runtime.ipc.commands import Failed, Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 from tests.support.programs.hosted import hosted
@@ -93,4 +93,34 @@ def test_new_workers_get_the_limits_and_have_the_time_of_the_first_answer(
     with pytest.raises(TrialTimeout, match="did not answer within 0 s"):
         group.prepare()
     assert [(post.worker, post.limits) for post in host.posts] == [(0, limits)]
+    group.close()
+
+
+class TellingHost(SilentHost):
+    """Has two workers, whose answers are heard one after the other."""
+
+    workers = (0, 1)
+
+    def __init__(self, connection: Connection, *answers: Answered) -> None:
+        super().__init__(connection)
+        self._answers = list(answers)
+
+    def events(self, ready: Container[object]) -> list[Event]:
+        return [self._answers.pop(0)] if self._answers else []
+
+
+CONNECTION = Answered(0, Failed("WorkerLost", "worker 0 lost its connection to another"))
+MODEL = Answered(0, Failed("ModelError", "worker 0: RuntimeError: size mismatch"))
+GPU = Answered(1, Failed("WorkerLost", "worker 1 lost its GPU (unknown error)", worker=1))
+
+
+@pytest.mark.parametrize("first", [CONNECTION, MODEL])
+def test_a_worker_that_has_lost_its_gpu_is_the_cause_of_what_others_say_before_it(
+    connection: Connection, first: Answered
+) -> None:
+    limits = TimeLimits(other_failure_seconds=0.01)
+    group = hosted(TellingHost(connection, first, GPU), limits)
+    with pytest.raises(WorkerLost, match="lost its GPU") as lost:
+        group.command({0: Release(), 1: Release()})
+    assert lost.value.workers == {1}
     group.close()
