@@ -84,7 +84,8 @@ class WorkerLost(RunFailure):
 class HostLost(RunFailure):
     """A host of the cluster cannot be reached any more; ``workers`` has those that it keeps.
 
-    Without it nothing runs, unless what runs is elastic.
+    Or some of its GPUs are gone, and ``workers`` has those that computed there. Without it nothing
+    runs, unless what runs is elastic.
     """
 
     kind = "host lost"

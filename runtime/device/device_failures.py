@@ -1,6 +1,7 @@
 """Errors of CUDA that are a GPU's own, or its driver's: another GPU would not have raised them.
 
 The process that meets one cannot use its GPU any more; a new one may, where the GPU is not broken.
+If it is, a new process may find fewer GPUs than there were.
 Every other error of CUDA counts as the program's: an assertion or an illegal access in a kernel
 comes again wherever the model runs.
 """
@@ -8,7 +9,10 @@ comes again wherever the model runs.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from drlpp.runtime.device.devices import DeviceFacts
 
 RUNTIME_TYPES = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 NVML = "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html"
@@ -68,3 +72,28 @@ def device_failure(error: BaseException) -> str | None:
         return None
     found = _BY_TEXT.search(text) or _BY_NAME.search(text)
     return found and found[0]
+
+
+def without_their_gpu(
+    before: Mapping[int, DeviceFacts], now: Mapping[int, DeviceFacts]
+) -> tuple[int, ...]:
+    """Return the workers that had a GPU before they were replaced, and have none left.
+
+    Workers take the GPUs of a host in turns, so where one is gone, those behind it have moved up,
+    and the last shares the first's.
+
+    Args:
+        before: the devices that workers had.
+        now: of all workers that there are.
+    """
+    lost = []
+    users: dict[str, int] = {}
+    for worker, device in sorted(now.items()):
+        had = before.get(worker, device)
+        if had.type == device.type == "cuda":
+            first = users.setdefault(device.identity, worker)
+            if first != worker and before.get(first, device).identity != had.identity:
+                lost.append(worker)
+        elif had.type == "cuda":
+            lost.append(worker)
+    return tuple(lost)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection as mp_connection
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, TrialTimeout, WorkerLost
+from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event
@@ -173,12 +174,24 @@ class WorkerGroup:
 
     def _inform(self) -> None:
         """Give new workers the model."""
-        if self._informed_generation != self.generation:
-            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
-            patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
-            answers = self._carry_out(dict.fromkeys(self.present.workers, load), patience)
-            self.devices |= {worker: answers[worker].device for worker in self.present.workers}
-            self._informed_generation = self.generation
+        if self._informed_generation == self.generation:
+            return
+        load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
+        commands = dict.fromkeys(self.present.workers, load)
+        if self._device is DeviceChoice.CUDA:
+            # One that has had a GPU tells that it finds none; the others fail.
+            again = replace(load, device=DeviceChoice.AUTO)
+            commands |= dict.fromkeys(self.devices.keys() & commands.keys(), again)
+        patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
+        answers = self._carry_out(commands, patience)
+        devices = {worker: answer.device for worker, answer in answers.items()}
+        if lost := without_their_gpu(self.devices, devices):
+            self._kill()
+            whose = ", ".join(map(self._description_of, lost))
+            with self.present.noting_lost_hosts():
+                raise HostLost(f"there is no GPU any more for {whose}", lost)
+        self.devices |= devices
+        self._informed_generation = self.generation
 
     def close(self) -> None:
         """End the workers and remove the files; another session may have the hosts after that."""

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from drlpp.errors import ModelError, OutOfMemory, WorkerLost
-from drlpp.runtime.device.device_failures import DEVICE_FAILURES, DeviceFailure, device_failure
+from drlpp.runtime.device.device_failures import (
+    DEVICE_FAILURES,
+    DeviceFailure,
+    device_failure,
+    without_their_gpu,
+)
+from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.commands import Failed
 from drlpp.runtime.worker.worker_process import failed
 
@@ -117,3 +123,37 @@ OF_THIS_HOST = {
 def test_what_nccl_says_of_this_host_is_what_it_is(text: str) -> None:
     error = torch.distributed.DistBackendError(OF_NCCL.format(what="…") + text)
     assert type(failed(1, error).error) is OF_THIS_HOST[text]
+
+
+def _devices(gpus: str, first: int = 0) -> dict[int, DeviceFacts]:
+    """Of workers with these GPUs, a letter each; ``-`` is a processor."""
+    return {
+        worker: DeviceFacts() if gpu == "-" else DeviceFacts("cuda", "NVIDIA H200", gpu, 1)
+        for worker, gpu in enumerate(gpus, first)
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lost"),
+    [
+        ("abcd", "abcd", ()),
+        ("abcd", "acda", (3,)),
+        ("abcd", "acac", (2, 3)),
+        ("abab", "abab", ()),
+        ("abab", "aaaa", (1, 3)),
+        ("abcd", "----", (0, 1, 2, 3)),
+        ("ab", "a-", (1,)),
+        # Another host in its place, with as many or fewer.
+        ("abcd", "abef", ()),
+        ("abcd", "abee", (3,)),
+        ("--", "--", ()),
+        ("", "aa", ()),
+    ],
+)
+def test_workers_whose_gpu_is_gone(before: str, now: str, lost: tuple[int, ...]) -> None:
+    """A host's workers take its GPUs in turns, so the ones that share are the last."""
+    assert without_their_gpu(_devices(before), _devices(now)) == lost
+
+
+def test_workers_that_were_given_up_before_have_nothing_to_lose() -> None:
+    assert without_their_gpu(_devices("abcd"), _devices("bcd", first=1)) == ()

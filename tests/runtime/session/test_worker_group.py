@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
+from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
-from drlpp.runtime.ipc.commands import Failed, Release
+from drlpp.runtime.ipc.commands import Failed, LoadModel, Ready, Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
+from drlpp.schedule.method import DeviceChoice
 from tests.support.programs.hosted import hosted
 
 
@@ -123,4 +125,43 @@ def test_a_worker_that_has_lost_its_gpu_is_the_cause_of_what_others_say_before_i
     with pytest.raises(WorkerLost, match="lost its GPU") as lost:
         group.command({0: Release(), 1: Release()})
     assert lost.value.workers == {1}
+    group.close()
+
+
+class BrokenHost(TellingHost):
+    """Finds no GPU when its workers are started for the second time."""
+
+    has_gpus = True
+    gpus = (DeviceFacts("cuda", "NVIDIA H200", "a"), DeviceFacts("cuda", "NVIDIA H200", "b"))
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.asked_for: list[str] = []
+
+    def is_whole(self) -> bool:
+        return False
+
+    def send(self, worker: int, command: object) -> None:
+        assert isinstance(command, LoadModel)
+        self.asked_for.append(command.device)
+        facts = self.gpus[worker] if self.has_gpus or not worker else DeviceFacts()
+        self._answers.append(Answered(worker, Ready(facts)))
+
+
+def test_a_gpu_that_is_gone_loses_its_worker_which_goes_on_on_no_processor(
+    connection: Connection,
+) -> None:
+    host = BrokenHost(connection)
+    group = hosted(host, device=DeviceChoice.CUDA)
+    group.prepare()
+    host.has_gpus = False
+    for _ in range(2):
+        with pytest.raises(HostLost, match="there is no GPU any more for worker 1") as lost:
+            group.prepare()
+        assert lost.value.workers == {1}
+    # Whoever has had none is refused by the worker itself.
+    assert host.asked_for == ["cuda", "cuda", "auto", "auto"]
+    group.present.give_up(lost.value.workers)
+    group.prepare()
+    assert group.present.workers == (0,)
     group.close()
