@@ -99,13 +99,19 @@ def test_new_workers_get_the_limits_and_have_the_time_of_the_first_answer(
 
 
 class TellingHost(SilentHost):
-    """Has two workers, whose answers are heard one after the other."""
+    """Has two workers, whose answers to a command are heard one after the other."""
 
     workers = (0, 1)
 
     def __init__(self, connection: Connection, *answers: Answered) -> None:
         super().__init__(connection)
-        self._answers = list(answers)
+        self._will_answer = list(answers)
+        self._answers: list[Answered] = []
+
+    def send(self, worker: int, command: object) -> None:
+        # What was heard before a command is no answer to it.
+        self._answers += self._will_answer
+        self._will_answer = []
 
     def events(self, ready: Container[object]) -> list[Event]:
         return [self._answers.pop(0)] if self._answers else []
