@@ -93,7 +93,7 @@ class ElasticTraining:
             if len(missing) == 1
             else f"hosts {', '.join(missing)} are"
         )
-        begin = f"{hosts} not there: training begins with {len(present)} of {self._most} workers"
+        begin = f"{hosts} missing or in use: training begins with {len(present)} of {self._most} workers"
         try:
             plan = self._planner.plan(present, self._most)
         except InvalidInput as error:

@@ -14,7 +14,13 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidCluster
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime import EpochReport, PipelineTrainer, TrainerCallbacks, TrainingResult
+from drlpp.runtime import (
+    ClusterSession,
+    EpochReport,
+    PipelineTrainer,
+    TrainerCallbacks,
+    TrainingResult,
+)
 from drlpp.runtime.hosts.ray_host import RayHost
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -178,8 +184,55 @@ def test_it_begins_on_those_hosts_of_its_placement_that_are_there_and_grows_when
     notes.clear()
     result = fit(Elastic(1, 4))
     assert counts(result.state_dict) == {(f"layers.{layer}.weight", 4.0) for layer in range(4)}
-    begin = "host late is not there: training begins with 1 of 4 workers, 1, and grows when there"
+    begin = "host late is missing or in use: training begins with 1 of 4 workers, 1, and grows when there"
     assert any(note.startswith(begin) for note in notes)
     (change,) = changes_in(tmp_path)
     assert (change.returned, change.workers) == ((0, 1, 2), (0, 1, 2, 3))
     assert change.configuration == "1-1-1-1"
+
+
+@pytest.mark.system
+def test_a_host_that_another_session_uses_is_missing_until_it_is_free(
+    captured: CapturedModel,
+    cluster: RayCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = (
+        Host(name=name, accelerators=count)
+        for name, count in zip(cluster.addresses, (2, 1), strict=True)
+    )
+    limits = replace(PATIENT, gathering_seconds=3)
+    alone = Cluster(hosts=(second,), within_host=LINK)
+    notes: list[str] = []
+    other = ClusterSession(captured, 1, cluster=cluster.address, hosts=alone, time_limits=limits)
+    look = RayHost.has_returned
+
+    def look_until_it_has(host: RayHost, worker: int) -> bool:
+        if not look(host, worker) and host._again is not None and other.worker_group._closed:
+            host._again.result(120)
+        return look(host, worker)
+
+    monkeypatch.setattr(RayHost, "has_returned", look_until_it_has)
+
+    def free(report: EpochReport) -> None:
+        if report.epoch == 2:
+            other.close()
+
+    trainer = PipelineTrainer(
+        _placed(captured, first, second),
+        model=captured,
+        elastic=Elastic(1, 3),
+        cluster=cluster.address,
+        time_limits=limits,
+        out=tmp_path,
+        observer=TrainerCallbacks(on_epoch=free, on_note=notes.append),
+    )
+    with other:
+        result = trainer.fit(every_sample(), epochs=4)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 4.0) for layer in range(4)}
+    assert notes[0].startswith(
+        f"host {second.name} is missing or in use: training begins with 2 of 3"
+    )
+    (change,) = changes_in(tmp_path)
+    assert (change.returned, change.configuration) == ((2,), "1-1-1")

@@ -344,7 +344,9 @@ def test_it_begins_and_resumes_with_the_hosts_that_are_there_and_grows(
     strikes = Strikes(tmp_path, lambda: hosts.hosts[1].lose())
     with pytest.raises(HostLost, match="; 0 workers are left, and training wants 1 at least"):
         _fit(captured, hosts, strikes, tmp_path)
-    begin = "host host-0 is not there: training begins with 2 of 4 workers, 1-1, and grows when"
+    begin = (
+        "host host-0 is missing or in use: training begins with 2 of 4 workers, 1-1, and grows when"
+    )
     assert strikes.notes[0].startswith(begin)
     assert changes_in(tmp_path) == ()
 
@@ -352,7 +354,9 @@ def test_it_begins_and_resumes_with_the_hosts_that_are_there_and_grows(
     strikes = Strikes(tmp_path, lambda: hosts.hosts[1].return_())
     result = _fit(captured, hosts, strikes, tmp_path, resume=True)
     _assert_each_sample_once_an_epoch(result)
-    assert "host host-1 is not there: training begins with 2 of 4 workers" in strikes.notes[0]
+    assert (
+        "host host-1 is missing or in use: training begins with 2 of 4 workers" in strikes.notes[0]
+    )
     (returned,) = changes_in(tmp_path)
     assert (returned.returned, returned.configuration) == ((2, 3), "1-1-1-1")
 
@@ -382,7 +386,7 @@ def test_no_plan_for_what_is_there_is_told(captured: CapturedModel, tmp_path: Pa
 
     hosts = LosableHosts([2, 2], missing=[1])
     with pytest.raises(
-        InvalidInput, match=r"host-1 is not there: .* for which there is no plan: no"
+        InvalidInput, match=r"host-1 is missing or in use: .* for which there is no plan: no"
     ):
         _fit(captured, hosts, Strikes(tmp_path), tmp_path, elastic=Planless(1, 4))
 
