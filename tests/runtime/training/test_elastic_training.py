@@ -45,6 +45,7 @@ IN_A_ROW = (0, 1, 2, 3)
 REPLICATED = (0, 1, 0, 1)
 """Stages of the workers: each on both of two hosts."""
 COPIES = {"copy_every": 4, "checkpoint_every": 26}
+PEERS = {**COPIES, "peer_copies": True}
 METHODS = {
     "stash": Method(policy="stash"),
     "flushed": Method(schedule="1f1b-flush", policy="sync", microbatches=1),
@@ -152,7 +153,9 @@ def perceptron() -> Task:
 @pytest.mark.system
 @pytest.mark.parametrize("method", ORACLE)
 @pytest.mark.parametrize(
-    ("stages", "options"), [(IN_A_ROW, {}), (REPLICATED, COPIES)], ids=["checkpoints", "copies"]
+    ("stages", "options"),
+    [(IN_A_ROW, {}), (REPLICATED, COPIES), (IN_A_ROW, PEERS)],
+    ids=["checkpoints", "copies", "peer copies"],
 )
 def test_weights_are_those_of_a_reference_that_changes_its_placement(
     tmp_path: Path, method: str, stages: Sequence[int], options: dict[str, int]
