@@ -88,12 +88,10 @@ class ElasticTraining:
         missing = dict.fromkeys(host_of[w] for w in range(self._most) if w not in present)
         if not missing:
             return self._planner.plan(present, self._most)
-        hosts = (
-            f"host {', '.join(missing)} is"
-            if len(missing) == 1
-            else f"hosts {', '.join(missing)} are"
-        )
-        begin = f"{hosts} missing or in use: training begins with {len(present)} of {self._most} workers"
+        hosts = f"{'host' if len(missing) == 1 else 'hosts'} {', '.join(missing)}"
+        verb = "is" if len(missing) == 1 else "are"
+        number = f"{len(present)} of {self._most} workers"
+        begin = f"{hosts} {verb} missing or in use: training begins with {number}"
         try:
             plan = self._planner.plan(present, self._most)
         except InvalidInput as error:

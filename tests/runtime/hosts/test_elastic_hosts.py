@@ -184,7 +184,7 @@ def test_it_begins_on_those_hosts_of_its_placement_that_are_there_and_grows_when
     notes.clear()
     result = fit(Elastic(1, 4))
     assert counts(result.state_dict) == {(f"layers.{layer}.weight", 4.0) for layer in range(4)}
-    begin = "host late is missing or in use: training begins with 1 of 4 workers, 1, and grows when there"
+    begin = "host late is missing or in use: training begins with 1 of 4 workers, 1, and grows"
     assert any(note.startswith(begin) for note in notes)
     (change,) = changes_in(tmp_path)
     assert (change.returned, change.workers) == ((0, 1, 2), (0, 1, 2, 3))
