@@ -13,7 +13,7 @@ from drlpp.runtime.comm.mailbox import build_group
 from drlpp.runtime.ipc.commands import PeerCopy
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.session.reading_state import neighbours
-from drlpp.runtime.worker.peer_copies import exchange_copies
+from drlpp.runtime.worker.peer_copies import _SIZE_TAG, exchange_copies
 from drlpp.schedule.pipeline import Pipeline
 
 
@@ -41,22 +41,26 @@ def test_the_next_host_keeps_what_no_other_has(
     assert neighbours(Pipeline(tuple(stages), ()), hosts) == expected
 
 
-def _exchange(
-    folder: Path, copies: Sequence[PeerCopy], workers: Sequence[int], patience: float = 60
-) -> None:
-    """Each worker in a thread, with a folder of its own, which is that of its host."""
+def _groups(workers: Sequence[int]) -> list[dist.ProcessGroup]:
+    """The group of all workers, as each has it; they meet in threads."""
     store = dist.HashStore()
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return list(
+            pool.map(lambda one: build_group(store, "all", workers, one, "127.0.0.1", 60), workers)
+        )
 
-    def run(worker: int) -> None:
+
+def _exchange(folder: Path, copies: Sequence[PeerCopy], workers: Sequence[int]) -> None:
+    """Each worker in a thread, with a folder of its own, which is that of its host."""
+
+    def run(worker: int, group: dist.ProcessGroup) -> None:
         own = folder / str(worker)
         own.mkdir(exist_ok=True)
-        group = build_group(store, "all", workers, worker, "127.0.0.1", patience)
         held = {"model": {"w": torch.full((1000 * worker + 1,), float(worker))}, "optimizer": {}}
         exchange_copies(copies, held, group, workers, worker, own)
 
     with ThreadPoolExecutor(len(workers)) as pool:
-        for done in [pool.submit(run, worker) for worker in workers]:
-            done.result()
+        list(pool.map(run, workers, _groups(workers)))
 
 
 def test_copies_arrive_whole_and_nothing_else_stays(tmp_path: Path) -> None:
@@ -80,5 +84,8 @@ def test_no_room_for_a_copy_is_the_disks_fault(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
+    sender, receiver = _groups([0, 1])
+    told = sender.send([torch.tensor([1000])], 1, _SIZE_TAG)
     with pytest.raises(StorageFailure, match=r"of-0: cannot be written \(No space left"):
-        _exchange(tmp_path, [PeerCopy(0, 1, "of-0")], [1, 0], patience=2)
+        exchange_copies([PeerCopy(0, 1, "of-0")], {}, receiver, [0, 1], 1, tmp_path)
+    told.wait()
