@@ -88,6 +88,33 @@ def test_copies_that_another_host_keeps_outlive_its_worker(
 
 
 @pytest.mark.system
+def test_a_host_that_is_lost_has_sent_its_copies_to_the_next(
+    captured: CapturedModel, cluster: RayCluster, tmp_path: Path
+) -> None:
+    """Nothing of its stage is left anywhere else; what it had in flight is computed again."""
+    document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
+    strikes = Strikes(tmp_path, lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL))
+    with strikes.following_checkpoints():
+        trainer = PipelineTrainer(
+            document,
+            model=captured,
+            elastic=Elastic(1, 3),
+            copy_every=4,
+            peer_copies=True,
+            cluster=cluster.address,
+            time_limits=PATIENT,
+            out=tmp_path,
+            observer=strikes.observer,
+        )
+        result = trainer.fit(every_sample(), epochs=9)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 9.0) for layer in range(4)}
+    (change,) = changes_in(tmp_path)
+    assert (change.source, change.configuration) == ("copies on the hosts", "1-1")
+    assert change.given_up == (2,)
+    assert change.minibatches % 4 == 0
+
+
+@pytest.mark.system
 def test_hosts_that_are_lost_and_found_again_cost_no_sample(
     captured: CapturedModel,
     cluster: RayCluster,
