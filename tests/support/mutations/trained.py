@@ -67,7 +67,7 @@ class Trained:
     rates: Sequence[float] | None = None
 
     @property
-    def _placed(self) -> Placement:
+    def placed(self) -> Placement:
         return self.subject.placements(self.subject.captured.graph)[self.placement]
 
     @property
@@ -78,7 +78,7 @@ class Trained:
         """Return the weights that workers end with."""
         return train_in_one_process(
             self.subject.captured,
-            Candidate(self._placed, self.method),
+            Candidate(self.placed, self.method),
             self.optimizer,
             self.subject.minibatches,
             Minibatches(*self.subject.samples),
@@ -89,7 +89,7 @@ class Trained:
         """Compare with the reference executor."""
         reference = run_reference(
             self.subject.captured,
-            self._placed,
+            self.placed,
             Minibatches(*self.subject.samples),
             self.subject.minibatches,
             method=self.method,
