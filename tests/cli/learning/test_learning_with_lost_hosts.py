@@ -74,13 +74,13 @@ def out(tmp_path: Path) -> Path:
 def test_it_goes_on_with_what_is_left_and_grows_again(out: Path) -> None:
     hosts = LosableHosts([2, 2])
     acts = iter([hosts.lose, hosts.return_])
-    with hosts.used(), after(4, lambda: next(acts)(), then=4):
-        done = learn(out, 12, "--workers", 4)
+    with hosts.used(), after(2, lambda: next(acts)(), then=3):
+        done = learn(out, 7, "--workers", 4)
     assert done.code == 0, done.err
     assert changes(out) == [((2, 3), (), (0, 1)), ((), (2, 3), (0, 1, 2, 3))]
     found = entries(out)
-    assert len(found) == 12
-    assert not any(used(entry) & {2, 3} for entry in found[4:7])
+    assert len(found) == 7
+    assert not any(used(entry) & {2, 3} for entry in found[2:5])
     assert len({(entry.placement, entry.method) for entry in found}) == len(found)
     printed = " ".join(done.out.split())
     assert "host host-1 cannot be reached: accelerators 2, 3 are not there" in printed
@@ -92,8 +92,8 @@ def test_it_goes_on_with_what_is_left_and_grows_again(out: Path) -> None:
 @pytest.mark.system
 def test_a_run_on_fewer_exports_for_these_and_is_resumed_on_any_number(out: Path) -> None:
     hosts = LosableHosts([2, 2])
-    with hosts.used(), after(3, hosts.lose):
-        done = learn(out, 6, "--workers", 4)
+    with hosts.used(), after(2, hosts.lose):
+        done = learn(out, 4, "--workers", 4)
     assert done.code == 0, done.err
     comparison = read_document(out / "comparison.json", Comparison)
     placement = read_document(out / "placement.json", PlacementFile)
@@ -116,15 +116,15 @@ def test_a_run_on_fewer_exports_for_these_and_is_resumed_on_any_number(out: Path
     assert entries(out) == known
 
     with LosableHosts([2, 2]).used():
-        done = learn(out, len(known) + 2, "--workers", 4, "--resume")
+        done = learn(out, len(known) + 1, "--workers", 4, "--resume")
     assert done.code == 0, done.err
     assert changes(out)[1:] == [((), (2, 3), (0, 1, 2, 3))]
     assert entries(out)[: len(known)] == known
-    assert len(entries(out)) == len(known) + 2
+    assert len(entries(out)) == len(known) + 1
 
     # One more host than there ever was.
     with LosableHosts([2, 2, 1]).used():
-        done = learn(out, len(known) + 4, "--workers", 5, "--resume")
+        done = learn(out, len(known) + 2, "--workers", 5, "--resume")
     assert done.code == 0, done.err
     assert changes(out)[2:] == [((), (4,), (0, 1, 2, 3, 4))]
     assert read_measurements(out / "measurements.jsonl")[0].accelerators == 5
@@ -134,8 +134,8 @@ def test_a_run_on_fewer_exports_for_these_and_is_resumed_on_any_number(out: Path
 @pytest.mark.system
 def test_a_single_accelerator_is_too_few(out: Path) -> None:
     hosts = LosableHosts([1, 2])
-    with hosts.used(), after(3, hosts.lose):
-        done = learn(out, 6, "--workers", 3)
+    with hosts.used(), after(2, hosts.lose):
+        done = learn(out, 4, "--workers", 3)
     assert done.code == 1
     assert "1 worker is left, and measuring wants 2 at least" in " ".join(done.err.split())
     assert (out / "placement.json").exists()
