@@ -94,6 +94,15 @@ class HostLost(RunFailure):
         self.workers = frozenset(workers)
 
 
+class CannotStart(HostLost):
+    """A worker ends whenever it is started, whatever it is for; ``workers`` has its number.
+
+    Its host is there, but what is measured or trained has to do without the worker.
+    """
+
+    kind = "worker cannot be started"
+
+
 class TrialTimeout(RunFailure):
     """A trial did not finish in the time allowed for it."""
 
