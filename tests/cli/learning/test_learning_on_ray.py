@@ -15,7 +15,6 @@ from tests.support.programs.ray_clusters import PATIENT, ray_cluster
 
 
 @pytest.mark.system
-@pytest.mark.timeout(400)
 def test_a_node_that_ends_and_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,8 +24,6 @@ from drlpp.runtime.training.changes_file import MeasuringChanged, read_changes
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
 
-pytestmark = pytest.mark.timeout(300)
-
 BRIEF = ["--minibatches", 4, "--repetitions", 1, "--rounds", 1, "--finalists", 1]
 BRIEF += ["--method-option", "microbatches=1"]
 
