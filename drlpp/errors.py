@@ -84,7 +84,8 @@ class WorkerLost(RunFailure):
 class HostLost(RunFailure):
     """A host of the cluster cannot be reached any more; ``workers`` has those that it keeps.
 
-    Without it nothing runs, unless what runs is elastic.
+    Without it nothing runs, until its workers are given up, as an elastic training and a run that
+    learns do.
     """
 
     kind = "host lost"

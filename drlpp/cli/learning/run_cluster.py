@@ -113,6 +113,8 @@ class RunCluster:
             try:
                 return work()
             except HostLost as lost:
+                if not lost.workers & set(self.session.present):
+                    raise
                 if not self.can_do_without(lost):
                     raise type(lost)(f"{lost}; {self._way_on(lost)}", lost.workers) from lost
                 self.session.give_up(lost.workers)
