@@ -84,8 +84,8 @@ class WorkerLost(RunFailure):
 class HostLost(RunFailure):
     """A host of the cluster cannot be reached any more; ``workers`` has those that it keeps.
 
-    Without it nothing runs, until its workers are given up, as an elastic training and a run that
-    learns do.
+    Or some of its GPUs are gone, and ``workers`` has those that computed there. Without it nothing
+    runs, until its workers are given up, as an elastic training and a run that learns do.
     """
 
     kind = "host lost"

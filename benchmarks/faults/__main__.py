@@ -1,7 +1,7 @@
 """Is a session hard to kill? Faults at random moments of trainings and measurements, many of each.
 
-    python -m benchmarks.faults --count 20 --out faults.jsonl        # about an hour
-    python -m benchmarks.faults --network --out network.jsonl        # needs root
+    python -m benchmarks.faults --count 20 --out faults.jsonl        # about two hours
+    python -m benchmarks.faults --network --out network.jsonl        # an hour; needs root
 
 Every fault has to end with a readable reason of the right kind; no process, file, port or shared
 memory may be left. A training has to continue from its last checkpoint and end with the bits of

@@ -90,6 +90,7 @@ class LosableHosts:
     Args:
         workers: how many each host has.
         kind: makes a host.
+        missing: hosts that are lost at the beginning of a session.
 
     Attributes:
         lost_by: what becomes of a host that is lost.
@@ -101,10 +102,14 @@ class LosableHosts:
     cluster = None
 
     def __init__(
-        self, workers: Sequence[int], kind: Callable[..., WorkerHost] = LosableHost
+        self,
+        workers: Sequence[int],
+        kind: Callable[..., WorkerHost] = LosableHost,
+        missing: Sequence[int] = (),
     ) -> None:
         self._workers = workers
         self._kind = kind
+        self.missing = missing
         self.hosts: tuple[Any, ...] = ()
 
     def _place(self, workers: int, folder: Path, limits: TimeLimits) -> Hosts:
@@ -115,7 +120,10 @@ class LosableHosts:
             hosts.append(self._kind(own, folder, f"host-{number}", limits=limits))
             first += count
         self.hosts = tuple(hosts)
-        return Hosts(self.hosts)
+        for number in self.missing:
+            self.hosts[number].lose()
+        absent = (worker for number in self.missing for worker in self.hosts[number].workers)
+        return Hosts(self.hosts, absent=frozenset(absent))
 
     def lose(self) -> None:
         """Lose the last host."""

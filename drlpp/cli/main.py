@@ -196,6 +196,14 @@ def train(
             "host, to continue from where every stage has one left; 0 for none."
         ),
     ] = 0,
+    peer_copies: Annotated[
+        bool,
+        typer.Option(
+            "--peer-copies",
+            help="With --copy-every: send the next host a copy too of every stage that has no "
+            "replica on another host, to continue from when a host is lost.",
+        ),
+    ] = False,
     speeds: SpeedsOption = None,
     device: DeviceOption = DeviceChoice.AUTO,
     cluster: ClusterOption = None,
@@ -272,6 +280,7 @@ def train(
         workers=workers,
         elastic=None if elastic is None else Elastic.parse(elastic),
         copy_every=copy_every,
+        peer_copies=peer_copies,
         speeds=emulated_speeds(speeds, workers),
         device=device,
         cluster=cluster,

@@ -18,6 +18,11 @@ from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
 
 # With a name of its source file before it, and advice behind.
 _OF_GLOO = re.compile(r"gloo/transport/\S+\] (.*?)(?:\. This is typically|$)")
+# What torch says of NCCL's codes; system errors are of sockets, and of much else on this host.
+_OF_NCCL = re.compile(
+    r"(ncclRemoteError: .*|NCCL communicator was aborted.*)"
+    r"|ncclSystemError: .*Last error: (.*(?:remote peer|[Cc]onnection re).*)"
+)
 
 
 def build_group(
@@ -44,9 +49,12 @@ def build_group(
 
 
 def broken_connection(error: BaseException) -> str | None:
-    """Return what Gloo says of a connection that broke or timed out; None for any other error."""
-    found = _OF_GLOO.search(" ".join(str(error).split()))
-    return found[1] if found else None
+    """Return what Gloo or NCCL say of a broken connection, or one that timed out; else None."""
+    text = " ".join(str(error).split())
+    if found := _OF_GLOO.search(text):
+        return found[1]
+    found = _OF_NCCL.search(text)
+    return found and (found[1] or found[2])
 
 
 class Mailbox:

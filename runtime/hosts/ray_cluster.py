@@ -26,13 +26,16 @@ from drlpp.runtime.hosts.ray_actor import GROUPS, host_actor
 from drlpp.runtime.hosts.ray_host import Contact, RayHost
 from drlpp.runtime.hosts.ray_line import reason_of
 from drlpp.runtime.hosts.ray_nodes import (
+    NOWHERE,
     HostPlan,
     RayNode,
+    check_enough,
     found_again,
     in_order,
     in_turn,
     kind_of_accelerators,
     matched,
+    matched_with_others,
 )
 from drlpp.runtime.ipc.grpc_greeting import greets
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
@@ -162,12 +165,15 @@ def accelerators_of_cluster(address: str, *, gpus: bool = True) -> int:
 
 @dataclass
 class _Place:
-    """Where a host of a session is: its plan, the bundle of a group that is its, and its actor."""
+    """Where a host of a session is: its plan, the bundle of a group that is its, and its actor.
+
+    One that is missing has neither.
+    """
 
     plan: HostPlan
-    group: PlacementGroup
-    bundle: int
-    actor: Any
+    group: PlacementGroup | None = None
+    bundle: int = 0
+    actor: Any = None
 
 
 class RayHosts:
@@ -180,6 +186,8 @@ class RayHosts:
         gpus: whether workers may compute on GPUs.
         folder: of the session on this machine.
         limits: of the session.
+        least: of the workers to begin with, if not all of the description's hosts, and others up to
+            ``workers``, are there in time.
 
     Attributes:
         hosts: in the order of their workers.
@@ -196,6 +204,7 @@ class RayHosts:
         description: Cluster | None,
         folder: Path,
         limits: TimeLimits = DEFAULT_TIME_LIMITS,
+        least: int | None = None,
         *,
         gpus: bool = True,
     ) -> None:
@@ -209,26 +218,31 @@ class RayHosts:
         self._groups: list[PlacementGroup] = []
         self._actors: list[Any] = []
         self._refused: set[str] = set()
+        self._seeking = threading.Lock()
         self.hosts: list[RayHost] = []
         try:
-            plans = self._planned(workers, description, gpus)
-            self._places = self._started(plans)
-            contacts = self._opened(self._places)
+            plans = self._planned(workers, description, gpus, least)
+            self._places = self._started(plans) if least is None else self._some_started(plans)
+            if least is not None:
+                check_enough([place.plan for place in self._places], least, nodes_of_cluster())
+            missing = [place.plan.is_missing for place in self._places]
+            opened = iter(self._opened([p for p in self._places if not p.plan.is_missing]))
+            contacts = [None if is_missing else next(opened) for is_missing in missing]
         except BaseException:
             self.close()
             raise
         self.hosts = [
             RayHost(
                 contact,
-                plan.workers,
-                plan.name,
+                place.plan.workers,
+                place.plan.name,
                 folder,
                 machine_identity(),
                 limits,
                 self._blame,
                 partial(self._sought, number),
             )
-            for number, (plan, contact) in enumerate(zip(plans, contacts, strict=True))
+            for number, (place, contact) in enumerate(zip(self._places, contacts, strict=True))
         ]
         threading.Thread(target=self._watch_head, daemon=True).start()
 
@@ -252,20 +266,36 @@ class RayHosts:
                 remove_placement_group(group)
 
     def _planned(
-        self, workers: int | None, description: Cluster | None, gpus: bool
+        self, workers: int | None, description: Cluster | None, gpus: bool, least: int | None
     ) -> list[HostPlan]:
         """Return the hosts; wait for those that are on their way."""
         give_up = time.monotonic() + self._limits.gathering_seconds
         while True:
             nodes = nodes_of_cluster()
+            is_late = time.monotonic() > give_up
             try:
-                if description is not None:
+                if description is None:
+                    return in_turn(nodes, kind_of_accelerators(nodes, gpus=gpus), workers)
+                if least is None or workers is None:
                     return matched(description, nodes, gpus=gpus)
-                return in_turn(nodes, kind_of_accelerators(nodes, gpus=gpus), workers)
+                plans = matched_with_others(description, nodes, workers, gpus=gpus)
+                if is_late or not any(plan.is_missing for plan in plans):
+                    return plans
             except InvalidCluster:
-                if time.monotonic() > give_up:
+                if is_late:
                     raise
             time.sleep(_POLL_SECONDS)
+
+    def _some_started(self, plans: Sequence[HostPlan]) -> list[_Place]:
+        """Start each host by itself; one whose accelerators others have is missing."""
+        places = []
+        for plan in plans:
+            place = _Place(replace(plan, node=NOWHERE))
+            if not plan.is_missing:
+                with suppress(InvalidCluster):
+                    (place,) = self._started([plan])
+            places.append(place)
+        return places
 
     def _started(self, plans: Sequence[HostPlan]) -> list[_Place]:
         """Reserve the accelerators, all or none, and start an actor on every host."""
@@ -276,6 +306,7 @@ class RayHosts:
         self._groups.append(group)
         if not group.wait(self._limits.gathering_seconds):
             remove_placement_group(group)
+            self._groups.remove(group)
             raise InvalidCluster(
                 "another program or session has accelerators of the Ray cluster that are wanted: "
                 + ", ".join(f"{len(p.workers)} {p.kind}s of {p.node.address}" for p in plans)
@@ -349,16 +380,26 @@ class RayHosts:
         Its own node, where that is alive, else one that is no other host's: the machine that was
         started again, or one that has joined.
         """
+        # One after the other, or two would take the same node.
+        with self._seeking:
+            return self._sought_alone(number)
+
+    def _sought_alone(self, number: int) -> Contact | None:
         lost = self._places[number]
         with suppress(Exception):
             # It may only have been cut off, and keep what it had.
             ray.kill(lost.actor)
         taken = {place.plan.node.identity for place in self._places if place is not lost}
-        nodes = [n for n in nodes_of_cluster() if n.identity not in taken | self._refused]
+        others = {host.name for host in self.hosts if host.is_lost} - {lost.plan.name}
+        nodes = [
+            node
+            for node in nodes_of_cluster()
+            if node.identity not in taken | self._refused and not others & set(node.called)
+        ]
         plan = found_again(lost.plan, nodes)
         if plan is None:
             return None
-        if plan.node.identity == lost.plan.node.identity:
+        if lost.group is not None and plan.node.identity == lost.plan.node.identity:
             place = replace(lost, plan=plan, actor=self._actor(plan, lost.group, lost.bundle))
         else:
             try:
@@ -378,7 +419,7 @@ class RayHosts:
                 self._give_back()
             return contact
         ray.kill(place.actor)
-        if place.group is not lost.group:
+        if place.group is not None and place.group is not lost.group:
             remove_placement_group(place.group)
         return None
 

@@ -52,7 +52,7 @@ class RayHost(WorkerHost):
     and their host keep their numbers and name, wherever that is.
 
     Args:
-        contact: to its actor.
+        contact: to its actor; None while there is no such host: it is lost from the beginning.
         workers: their numbers.
         name: of the host.
         folder: of the session on this machine; what is fetched is put there.
@@ -64,7 +64,7 @@ class RayHost(WorkerHost):
 
     def __init__(
         self,
-        contact: Contact,
+        contact: Contact | None,
         workers: Sequence[int],
         name: str,
         folder: Path,
@@ -85,7 +85,13 @@ class RayHost(WorkerHost):
         self._starting: Future[Any] = Future()
         self._again: Future[Contact] | None = None
         self._closed = False
-        self._connect(contact)
+        if contact is not None:
+            self._connect(contact)
+            return
+        self.address, self.machine, self.cores = "", f"of missing host {name}", ()
+        self._shares_folder = self._shares_clock = False
+        missing = HostLost(f"host {name} is not there", self.workers)
+        self._line = ActorLine(None, name, limits, blame, missing)
 
     def _connect(self, contact: Contact) -> None:
         self.address = contact.address
@@ -93,6 +99,11 @@ class RayHost(WorkerHost):
         self.machine, self.cores = contact.facts.machine, contact.facts.cores
         self._shares_clock = self.machine == self._here
         self._line = ActorLine(contact.actor, self.name, self._limits, self._blame)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no actor keeps its workers."""
+        return self._line.lost is not None
 
     @property
     def process_ids(self) -> list[int]:
@@ -120,7 +131,7 @@ class RayHost(WorkerHost):
 
     def has_returned(self, worker: int) -> bool:
         """Return whether an actor to keep the workers has been found, after the first was lost."""
-        if self._line.lost is None:
+        if not self.is_lost:
             return False
         if self._again is None:
             self._again = Future()

@@ -37,6 +37,7 @@ class ActorLine:
         name: of the host.
         limits: how long to wait for it.
         blame: returns what a host is lost by, if that is known better, given what it seems to be.
+        lost: how it was lost before it was there, if there is no actor.
 
     Attributes:
         actor: as given.
@@ -48,12 +49,17 @@ class ActorLine:
     """
 
     def __init__(
-        self, actor: Any, name: str, limits: TimeLimits, blame: Callable[[str], str]
+        self,
+        actor: Any,
+        name: str,
+        limits: TimeLimits,
+        blame: Callable[[str], str],
+        lost: HostLost | None = None,
     ) -> None:
         self.actor = actor
         self.arrived: deque[Report] = deque()
         self.news, self._tell = Pipe(duplex=False)
-        self.lost: HostLost | None = None
+        self.lost = lost
         self.orders = 0
         self._name = name
         self._limits = limits

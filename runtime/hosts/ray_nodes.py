@@ -53,13 +53,17 @@ class RayNode:
         return f"{self.address} ({', '.join(have) or 'no accelerators'})"
 
 
+NOWHERE = RayNode("", "", 0, (), {})
+"""The node of a host that is none, so far."""
+
+
 @dataclass(frozen=True)
 class HostPlan:
     """A host of a session before it is there.
 
     Attributes:
         name: of the host.
-        node: that it is.
+        node: that it is, or :data:`NOWHERE`.
         workers: their numbers; each is one accelerator.
         kind: of these: ``GPU`` or ``CPU``.
     """
@@ -68,6 +72,14 @@ class HostPlan:
     node: RayNode
     workers: tuple[int, ...]
     kind: str
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether no node is this host."""
+        return self.node == NOWHERE
+
+    def __str__(self) -> str:
+        return f"{self.name} ({len(self.workers)} {self.kind})"
 
 
 def in_order(nodes: Iterable[RayNode], first: str) -> list[RayNode]:
@@ -136,49 +148,111 @@ def matched(cluster: Cluster, nodes: Sequence[RayNode], *, gpus: bool) -> list[H
     Raises:
         InvalidCluster: there are fewer hosts than that, or they are smaller.
     """
-    counts = Counter(cluster.host_of)
+    plans = _as_far_as_there(cluster, nodes, gpus=gpus)
+    for plan in plans:
+        wanted = f"{len(plan.workers)} {plan.kind}s for host {plan.name}"
+        if plan.is_missing:
+            raise InvalidCluster(
+                f"{len(plans)} hosts were asked for, and the Ray cluster has no node left with "
+                f"{wanted}; its nodes: {_listed(nodes)}"
+            )
+        if _is_too_small(plan):
+            raise InvalidCluster(f"{wanted} were asked for, and its node is {plan.node}")
+    return plans
+
+
+def matched_with_others(
+    cluster: Cluster, nodes: Sequence[RayNode], workers: int, *, gpus: bool
+) -> list[HostPlan]:
+    """Find the hosts that a cluster's description has, and others for more workers.
+
+    What is not there is missing: a host of the description without a node, or whose node is too
+    small, and for workers that no node is left for, hosts like the description's last.
+
+    Args:
+        cluster: the description.
+        nodes: in their order.
+        workers: how many are wanted, at least the accelerators of the description.
+        gpus: as for :func:`matched`.
+    """
+    plans = [
+        replace(plan, node=NOWHERE) if _is_too_small(plan) else plan
+        for plan in _as_far_as_there(cluster, nodes, gpus=gpus)
+    ]
+    first, kind, usual = cluster.accelerators, plans[-1].kind, len(plans[-1].workers)
+    taken = {plan.node.identity for plan in plans}
+    names = _names_of(nodes)
+    for node, name in zip(nodes, names, strict=True):
+        count = min(node.resources[kind], workers - first)
+        # A node that is called like a missing host is its, once it is large enough.
+        is_its = any(plan.is_missing and plan.name in node.called for plan in plans)
+        if count and not is_its and node.identity not in taken:
+            plans.append(HostPlan(name, node, tuple(range(first, first + count)), kind))
+            first += count
+    while first < workers:
+        own = tuple(range(first, min(first + usual, workers)))
+        plans.append(HostPlan(f"another-{first}", NOWHERE, own, kind))
+        first += len(own)
+    return plans
+
+
+def _as_far_as_there(cluster: Cluster, nodes: Sequence[RayNode], *, gpus: bool) -> list[HostPlan]:
+    """Return the hosts of a description; one that a node is called like may be larger than it."""
     kinds = {
         host: "GPU" if gpus and device == "cuda" else "CPU"
         for host, device in zip(cluster.host_of, cluster.devices, strict=True)
     }
-    left = list(nodes)
-    found: dict[int, RayNode] = {}
-    for host, name in enumerate(cluster.host_names):
-        node = next((node for node in left if name in node.called), None)
-        if node is not None:
-            found[host] = node
-            left.remove(node)
-    # The largest first: a small one might take its node.
-    for host in sorted(set(counts) - set(found), key=lambda host: -counts[host]):
-        fitting = [node for node in left if node.resources[kinds[host]] >= counts[host]]
-        if fitting:
-            found[host] = min(fitting, key=lambda node: node.resources[kinds[host]])
-            left.remove(found[host])
-    for host, name in enumerate(cluster.host_names):
-        wanted = f"{counts[host]} {kinds[host]}s for host {name}"
-        if host not in found:
-            raise InvalidCluster(
-                f"{len(cluster.host_names)} hosts were asked for, and the Ray cluster has no node "
-                f"left with {wanted}; its nodes: {_listed(nodes)}"
-            )
-        if found[host].resources[kinds[host]] < counts[host]:
-            raise InvalidCluster(f"{wanted} were asked for, and its node is {found[host]}")
-    return [
+    plans = [
         HostPlan(
             name,
-            found[host],
+            NOWHERE,
             tuple(worker for worker, of in enumerate(cluster.host_of) if of == host),
             kinds[host],
         )
         for host, name in enumerate(cluster.host_names)
     ]
+    left = list(nodes)
+    for host, plan in enumerate(plans):
+        node = next((node for node in left if plan.name in node.called), None)
+        if node is not None:
+            plans[host] = replace(plan, node=node)
+            left.remove(node)
+    # The largest first: a small one might take its node.
+    for host in sorted(range(len(plans)), key=lambda host: -len(plans[host].workers)):
+        plan = plans[host]
+        fitting = [node for node in left if node.resources[plan.kind] >= len(plan.workers)]
+        if plan.is_missing and fitting:
+            node = min(fitting, key=lambda node: node.resources[plan.kind])
+            plans[host] = replace(plan, node=node)
+            left.remove(node)
+    return plans
+
+
+def _is_too_small(plan: HostPlan) -> bool:
+    return not plan.is_missing and plan.node.resources[plan.kind] < len(plan.workers)
+
+
+def check_enough(plans: Sequence[HostPlan], least: int, nodes: Sequence[RayNode]) -> None:
+    """Check that hosts which are there have enough workers.
+
+    Raises:
+        InvalidCluster: they have fewer than ``least``.
+    """
+    there = sum(len(plan.workers) for plan in plans if not plan.is_missing)
+    if there < least:
+        missing = ", ".join(str(plan) for plan in plans if plan.is_missing)
+        raise InvalidCluster(
+            f"{least} workers are wanted at least, and the Ray cluster has nodes for {there} of "
+            f"them; not there, or used by others: {missing}; its nodes: {_listed(nodes)}. Hosts "
+            "are those of the placement: plan it for these (drlpp profile --cluster, drlpp plan)"
+        )
 
 
 def found_again(lost: HostPlan, nodes: Sequence[RayNode]) -> HostPlan | None:
     """Find where a lost host can be again: its node, or another that is large enough.
 
     Args:
-        lost: the host as it was.
+        lost: the host as it was, which may have been missing from the beginning.
         nodes: that are alive and no other host's, in their order.
 
     Returns:

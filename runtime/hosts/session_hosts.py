@@ -30,11 +30,13 @@ def _nothing() -> None:
 class Hosts:
     """The hosts of a session, in the order of their workers.
 
-    ``release`` lets others have the hosts, when all are closed.
+    ``release`` lets others have the hosts, when all are closed. ``absent`` are the workers of hosts
+    that are not there yet.
     """
 
     hosts: tuple[WorkerHost, ...]
     release: Callable[[], None] = _nothing
+    absent: frozenset[int] = frozenset()
 
     @cached_property
     def of_worker(self) -> dict[int, WorkerHost]:
@@ -81,8 +83,19 @@ def default_num_workers(
     return accelerators_of_cluster(cluster, gpus=gpus)
 
 
-def check_workers(workers: int, cluster: str | None = None, hosts: Cluster | None = None) -> None:
+def check_workers(
+    workers: int,
+    cluster: str | None = None,
+    hosts: Cluster | None = None,
+    least: int | None = None,
+) -> None:
     """Check that this number of workers can be had.
+
+    Args:
+        workers: how many are wanted.
+        cluster: address of a Ray cluster.
+        hosts: of it that are wanted.
+        least: of the workers to begin with, where hosts may be missing.
 
     Raises:
         InvalidInput: saying how many.
@@ -91,7 +104,13 @@ def check_workers(workers: int, cluster: str | None = None, hosts: Cluster | Non
         raise InvalidInput(f"workers is {workers}; at least 1 is needed")
     if hosts is not None and cluster is None:
         raise InvalidInput("hosts are those of a Ray cluster; name it too (--cluster, cluster=)")
-    if hosts is not None and hosts.accelerators != workers:
+    if least is not None:
+        if hosts is None or not least <= workers >= hosts.accelerators:
+            raise InvalidInput(
+                f"at least {least} of {workers} workers are wanted; expected hosts (hosts=) with "
+                "no more accelerators, and no more workers at least than in all"
+            )
+    elif hosts is not None and hosts.accelerators != workers:
         raise InvalidInput(
             f"{workers} workers were asked for, and hosts with {hosts.accelerators} accelerators; "
             "leave out one of them"
@@ -124,12 +143,15 @@ def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMI
     return Hosts((LocalHost(range(workers), folder, limits=limits),))
 
 
-def hosts_on_ray(cluster: str, hosts: Cluster | None, *, gpus: bool) -> PlaceWorkers:
+def hosts_on_ray(
+    cluster: str, hosts: Cluster | None, least: int | None = None, *, gpus: bool
+) -> PlaceWorkers:
     """Return what places workers on the hosts of a Ray cluster.
 
     Args:
         cluster: its address.
         hosts: that are wanted; else the first that it has.
+        least: of the workers to begin with, where hosts may be missing; else all.
         gpus: whether workers may compute on GPUs.
 
     Raises:
@@ -141,8 +163,9 @@ def hosts_on_ray(cluster: str, hosts: Cluster | None, *, gpus: bool) -> PlaceWor
         # Only here: a session on one machine neither needs Ray nor waits for its import.
         from drlpp.runtime.hosts.ray_cluster import RayHosts
 
-        found = RayHosts(cluster, workers, hosts, folder, limits, gpus=gpus)
-        return Hosts(tuple(found.hosts), found.close)
+        found = RayHosts(cluster, workers, hosts, folder, limits, least, gpus=gpus)
+        absent = (worker for host in found.hosts if host.is_lost for worker in host.workers)
+        return Hosts(tuple(found.hosts), found.close, frozenset(absent))
 
     return place
 

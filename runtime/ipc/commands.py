@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from drlpp import errors
-from drlpp.errors import NotFinite
+from drlpp.errors import NotFinite, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.run_plan import RunPlan, TiedSpec
 from drlpp.runtime.ipc.transport_choice import Route, Transport
@@ -124,6 +124,15 @@ class Run:
 
 
 @dataclass(frozen=True)
+class PeerCopy:
+    """A worker's weights and optimizer state, which another host keeps in ``file`` there."""
+
+    sender: int
+    receiver: int
+    file: str
+
+
+@dataclass(frozen=True)
 class Collect:
     """Write weights, buffers and optimizer state of the deployed stage to ``file``.
 
@@ -134,6 +143,7 @@ class Collect:
             finite are not.
         name: of the file there.
         weights: false leaves weights and the optimizer's state to another replica.
+        peer_copies: that workers of the deployment send each other after that; the same for all.
     """
 
     file: str
@@ -141,6 +151,7 @@ class Collect:
     storage: str = ""
     name: str = ""
     weights: bool = True
+    peer_copies: tuple[PeerCopy, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -365,18 +376,24 @@ class LinkTimes:
 class Failed:
     """The command failed; ``failure`` is the name of an error class of ``drlpp.errors``.
 
-    ``minibatch`` is what a :class:`~drlpp.errors.NotFinite` knows.
+    ``minibatch`` is what a :class:`~drlpp.errors.NotFinite` knows, and ``worker`` the one that a
+    :class:`~drlpp.errors.WorkerLost` is about, where it is known.
     """
 
     failure: str
     reason: str
     minibatch: int | None = None
+    worker: int | None = None
 
     @property
     def error(self) -> Exception:
         """The error for the controller to raise."""
-        kind = getattr(errors, self.failure)
-        return kind(self.reason, self.minibatch) if kind is NotFinite else kind(self.reason)
+        kind: type[Exception] = getattr(errors, self.failure)
+        if kind is NotFinite:
+            return NotFinite(self.reason, self.minibatch)
+        if kind is WorkerLost and self.worker is not None:
+            return WorkerLost(self.reason, [self.worker])
+        return kind(self.reason)
 
 
 Answer = (

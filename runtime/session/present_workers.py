@@ -27,7 +27,7 @@ class PresentWorkers:
 
     def __init__(self, hosts: Hosts) -> None:
         self._all = hosts
-        self._given_up: set[int] = set()
+        self._given_up = set(hosts.absent)
         self.lost: HostLost | None = None
 
     @property

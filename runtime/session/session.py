@@ -85,6 +85,8 @@ class ClusterSession(WorkerSession):
             closed.
         hosts: of the cluster that are wanted, as ``cluster.yaml`` describes them; by default those
             that it has, the controller's first, as long as there are workers left for them.
+        least: of the workers to begin with, if hosts are missing, or others use them: those are as
+            if given up, until :meth:`take_back` finds them. By default all have to be there.
         note: called with a line if a measurement loses a worker and is made once more; warns by
             default.
     """
@@ -198,6 +200,8 @@ class ClusterSession(WorkerSession):
         Raises:
             RunFailure: if the workers fail.
         """
+        if len(self.present) < self._workers.size:
+            raise InvalidInput("some of the session's workers are not there; profile without them")
         self._workers.prepare()
         devices = [self._workers.devices[worker] for worker in range(self._workers.size)]
         measuring = measuring_workers(self.speeds, self._workers.hosts, devices)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection as mp_connection
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, TrialTimeout, WorkerLost
+from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event
@@ -173,12 +174,24 @@ class WorkerGroup:
 
     def _inform(self) -> None:
         """Give new workers the model."""
-        if self._informed_generation != self.generation:
-            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
-            patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
-            answers = self._carry_out(dict.fromkeys(self.present.workers, load), patience)
-            self.devices |= {worker: answers[worker].device for worker in self.present.workers}
-            self._informed_generation = self.generation
+        if self._informed_generation == self.generation:
+            return
+        load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
+        commands = dict.fromkeys(self.present.workers, load)
+        if self._device is DeviceChoice.CUDA:
+            # One that has had a GPU tells that it finds none; the others fail.
+            again = replace(load, device=DeviceChoice.AUTO)
+            commands |= dict.fromkeys(self.devices.keys() & commands.keys(), again)
+        patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
+        answers = self._carry_out(commands, patience)
+        devices = {worker: answer.device for worker, answer in answers.items()}
+        if lost := without_their_gpu(self.devices, devices):
+            self._kill()
+            whose = ", ".join(map(self._description_of, lost))
+            with self.present.noting_lost_hosts():
+                raise HostLost(f"there is no GPU any more for {whose}", lost)
+        self.devices |= devices
+        self._informed_generation = self.generation
 
     def close(self) -> None:
         """End the workers and remove the files; another session may have the hosts after that."""
@@ -306,8 +319,8 @@ class WorkerGroup:
             for event in events:
                 match event:
                     case Answered(_, Failed() as failed):
-                        # A worker that has died makes others fail, and may be noticed after them.
-                        self._raise_if_one_ends(events)
+                        # A worker that is lost makes others fail, and may be noticed after them.
+                        self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
                         for host in self.present.hosts:
                             asked(host, host.check)
@@ -348,10 +361,14 @@ class WorkerGroup:
         self._silence_seconds += waited
         return ready, waited
 
-    def _raise_if_one_ends(self, events: Sequence[Event]) -> None:
+    def _raise_if_one_is_lost(self, events: Sequence[Event]) -> None:
         end = time.monotonic() + self.limits.other_failure_seconds
         while events:
             self._raise_if_ended(events)
+            for event in events:
+                match event:
+                    case Answered(_, Failed(worker=int()) as failed):
+                        raise failed.error
             events = self._events(end - time.monotonic())
 
     def _raise_if_ended(self, events: Sequence[Event]) -> None:
@@ -391,7 +408,8 @@ class WorkerGroup:
             tensors_in(arranged_like(task.targets, targets, "targets")),
         )
         self.files.write(_SAMPLES_FILE, self._samples)
-        if self._informed_generation == self.generation:
+        # Those that have not begun will read them with the model.
+        if self.process_ids and self._informed_generation == self.generation:
             self.command(dict.fromkeys(self.present.workers, LoadSamples(_SAMPLES_FILE)))
 
     @property

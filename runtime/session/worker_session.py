@@ -75,12 +75,13 @@ class WorkerSession:
         device: str = DeviceChoice.AUTO,
         cluster: str | None = None,
         hosts: Cluster | None = None,
+        least: int | None = None,
         note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
     ) -> None:
         if workers is None:
             gpus = known_choice(device) is not DeviceChoice.CPU and speeds is None
             workers = default_num_workers(cluster=cluster, hosts=hosts, gpus=gpus)
-        check_workers(workers, cluster, hosts)
+        check_workers(workers, cluster, hosts, least)
         self.speeds = checked_speeds(speeds, workers)
         self.device = choice_for(device, self.speeds)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -98,7 +99,7 @@ class WorkerSession:
         self.lent: object = None
         place: PlaceWorkers = hosts_for
         if cluster is not None:
-            place = hosts_on_ray(cluster, hosts, gpus=self.device is not DeviceChoice.CPU)
+            place = hosts_on_ray(cluster, hosts, least, gpus=self.device is not DeviceChoice.CPU)
         self._workers = WorkerGroup(
             self.captured, self.speeds, self.device, self.time_limits, place
         )

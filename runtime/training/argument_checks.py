@@ -25,7 +25,7 @@ def check_seed(seed: object) -> None:
         raise InvalidInput(f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected")
 
 
-def check_elastic(elastic: object, copy_every: object) -> None:
+def check_elastic(elastic: object, copy_every: object, *, peer_copies: bool) -> None:
     """Check how a training outlives the loss of workers, and how often they make copies for that.
 
     Raises:
@@ -38,4 +38,9 @@ def check_elastic(elastic: object, copy_every: object) -> None:
         raise InvalidInput(
             f"copy_every is {copy_every}, but training ends with the first worker that is lost; "
             "give elastic as well, such as 2:4"
+        )
+    if peer_copies and not copy_every:
+        raise InvalidInput(
+            "peer copies are those of copies on the hosts; say how often these are made, too "
+            "(--copy-every, copy_every)"
         )

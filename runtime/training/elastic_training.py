@@ -45,7 +45,7 @@ class Elasticity(Protocol):
 
     @property
     def most(self) -> int:
-        """The number of workers that training begins with, and grows to again."""
+        """The number of workers that training begins with if they are there, and grows to."""
 
     def planner(self, document: PlacementFile, graph: OpGraph, path: Path | None) -> Planner:
         """Return what plans for a placement, read from ``path`` if from any."""
@@ -59,12 +59,16 @@ class ElasticTraining:
     and every stage has one left, else the last checkpoint. It is given up when it is lost again
     before there is another, or cannot be started twice; the workers of a lost host are given up at
     once. Then there is a plan for those that are left, on which what was in flight is computed
-    again. After every checkpoint those that have returned are taken back.
+    again. After every checkpoint those that have returned are taken back, and those that were not
+    there at the beginning.
 
     Args:
-        trainer: of a session of ``elasticity.most`` workers.
+        trainer: of a session of ``elasticity.most`` workers, some of which may not be there yet.
         elasticity: how many workers at least.
         planner: plans for those that are left.
+
+    Raises:
+        InvalidInput: there is no plan for those that are there.
     """
 
     def __init__(self, trainer: Trainer, elasticity: Elasticity, planner: Planner) -> None:
@@ -72,11 +76,30 @@ class ElasticTraining:
         self._session = trainer.session
         self._least, self._most = elasticity.least, elasticity.most
         self._planner = planner
-        self._plan = planner.plan(self._session.present, self._most)
+        self._plan = self._first_plan()
         self._losses: Counter[int] = Counter()
         self._replacements = 0
         self._kept = trainer.kept
         trainer.replan = self._grown
+
+    def _first_plan(self) -> ExecutionPlan:
+        """Plan for the workers that are there; say which are not."""
+        present, host_of = self._session.present, self._session.host_of
+        missing = dict.fromkeys(host_of[w] for w in range(self._most) if w not in present)
+        if not missing:
+            return self._planner.plan(present, self._most)
+        hosts = f"{'host' if len(missing) == 1 else 'hosts'} {', '.join(missing)}"
+        verb = "is" if len(missing) == 1 else "are"
+        number = f"{len(present)} of {self._most} workers"
+        begin = f"{hosts} {verb} missing or in use: training begins with {number}"
+        try:
+            plan = self._planner.plan(present, self._most)
+        except InvalidInput as error:
+            raise InvalidInput(f"{begin}, for which there is no plan: {error}") from error
+        self._trainer.observer.on_note(
+            f"{begin}, {plan.placement.configuration}, and grows when there are more"
+        )
+        return plan
 
     def train(self) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict.

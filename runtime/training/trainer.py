@@ -98,7 +98,7 @@ class Trainer:
         self.evaluation = folder / "evaluation.json"
         self.best = folder / "best.pt"
         self._count = data.minibatches
-        self.copies = HostCopies(session)
+        self.copies = HostCopies(session, peers=plan.peer_copies)
         self._progress = TrainingProgress()
         self.saved = 0, 0
         self._saved_at = time.monotonic()

@@ -92,6 +92,9 @@ class PipelineTrainer:
             writes its own parts of a checkpoint, instead of ``checkpoint.safetensors`` in ``out``.
         copy_every: minibatches between two copies of its state that every worker keeps on its own
             host, for ``elastic`` to continue from where every stage has one left; 0 for none.
+        peer_copies: whether the next host keeps a copy too of every stage that has no replica on
+            another, so that one is left when a host is lost. Every copy then costs what it takes to
+            send the weights and the optimizer's state of such stages to another host.
         workers: how many; has to be the number that the placement knows, which is the default.
             :func:`drlpp.replanned` makes a placement for another number.
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
@@ -102,7 +105,8 @@ class PipelineTrainer:
         speeds: of every worker, to emulate accelerators, as :class:`ClusterSession` says.
         cluster: address of a Ray cluster, as :class:`ClusterSession` says; the hosts of the
             placement are found there by their names, addresses or labels, or by their size; with
-            ``elastic`` all accelerators are taken as they are found.
+            ``elastic`` some may be missing at first, and workers beyond the placement's are on
+            whatever other hosts there are.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
         time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
@@ -133,6 +137,7 @@ class PipelineTrainer:
         checkpoint_every: int = 0,
         checkpoints: str | Path | None = None,
         copy_every: int = 0,
+        peer_copies: bool = False,
         workers: int | None = None,
         elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
@@ -155,7 +160,7 @@ class PipelineTrainer:
             'LearningRateSchedule.parse("cosine"); a rate is an option of the optimizer',
         )
         check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
-        check_elastic(elastic, copy_every)
+        check_elastic(elastic, copy_every, peer_copies=peer_copies)
         check_kind("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)")
         check_count("synchronous_epochs", synchronous_epochs, least=0)
         check_count("checkpoint_every", checkpoint_every, least=0)
@@ -192,6 +197,7 @@ class PipelineTrainer:
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
         self.copy_every = copy_every
+        self.peer_copies = peer_copies
         self.checkpoints = None if checkpoints is None else str(checkpoints)
         self.device = device
         self.speeds = speeds if speeds is None else checked_speeds(speeds, known)
@@ -279,6 +285,7 @@ class PipelineTrainer:
             self.checkpoint_every,
             self.early_stopping,
             self.copy_every,
+            self.peer_copies,
         )
         source = training_data(
             data,
@@ -326,14 +333,19 @@ class PipelineTrainer:
         self, source: TrainingData, plan: TrainingPlan, folder: Path, store: CheckpointParts | None
     ) -> TrainingResult:
         elastic, planner = self._elastic, self._planner
+        described, on_ray = self.document.cluster, self.cluster is not None
+        workers = described.accelerators if elastic is None else elastic.most
+        if workers < described.accelerators:
+            described = described.part(range(workers))
         with ClusterSession(
             self.captured,
-            self.document.cluster.accelerators if elastic is None else elastic.most,
+            workers,
             method=self.method,
             device=self.device,
             speeds=self.speeds,
             cluster=self.cluster,
-            hosts=self.document.cluster if self.cluster is not None and elastic is None else None,
+            hosts=described if on_ray else None,
+            least=elastic.least if on_ray and elastic is not None else None,
             time_limits=self.time_limits,
             optimizer=self.optimizer,
             seed=self.seed,

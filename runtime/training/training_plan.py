@@ -23,6 +23,7 @@ class TrainingPlan:
             pipeline continues through them.
         early_stopping: ends training before the last epoch; None never does.
         copy_every: minibatches between two copies that workers keep on their hosts; 0 for none.
+        peer_copies: whether the next host keeps those as well that have no replica on another.
     """
 
     epochs: int
@@ -31,6 +32,7 @@ class TrainingPlan:
     checkpoint_every: int = 0
     early_stopping: EarlyStopping | None = None
     copy_every: int = 0
+    peer_copies: bool = False
 
     def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
         """Return the learning rate of every minibatch, None if it stays the optimizer's.

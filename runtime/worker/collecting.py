@@ -22,7 +22,7 @@ def collect(
     inbox: Mapping[Message, Sequence[Tensor]],
     folder: Path,
     state: Mapping[str, Tensor],
-) -> None:
+) -> dict[str, Any]:
     """Write weights, the optimizer's state and what is in flight into a file or a storage.
 
     Args:
@@ -31,6 +31,9 @@ def collect(
         inbox: what was received for parts in flight.
         folder: of the session.
         state: the weights that the model began with; what a storage gets has to be as finite.
+
+    Returns:
+        What was written, on the host.
 
     Raises:
         NotFinite: weights are not finite.
@@ -51,17 +54,18 @@ def collect(
         }
         for name, runner in runners.items():
             held["in_flight"][name] = runner.in_flight_state()
-    path = folder / command.file
+    path, held = folder / command.file, to_device(held, CPU)
     if not command.storage:
-        write_tree(path, to_device(held, CPU))
-        return
+        write_tree(path, held)
+        return held
     # Most trainings keep their checkpoints in files, and begin sooner without these.
     from drlpp.runtime.ipc.shared_storage import storage_at
     from drlpp.runtime.stage.finite_weights import check_finite
 
     check_finite(held["model"], state)
     try:
-        write_tree(path, to_device(held, CPU))
+        write_tree(path, held)
         storage_at(command.storage).put(path, command.name)
     finally:
         path.unlink(missing_ok=True)
+    return held

@@ -43,6 +43,7 @@ from drlpp.runtime.ipc.commands import (
     Done,
     LoadModel,
     LoadSamples,
+    PeerCopy,
     ProfileOperators,
     Progress,
     Ready,
@@ -113,7 +114,9 @@ class Worker:
                 from drlpp.runtime.worker.collecting import collect
 
                 runners = dict(zip(_STAGES, self._runners, strict=False))
-                collect(command, runners, self._inbox, self._folder, self._state)
+                held = collect(command, runners, self._inbox, self._folder, self._state)
+                if command.peer_copies:
+                    self._exchange(command.peer_copies, held)
             case Release():
                 self._release()
             case ProfileOperators():
@@ -121,6 +124,17 @@ class Worker:
             case TimeLink():
                 return self._time_link(command)
         return Done()
+
+    def _exchange(self, copies: Sequence[PeerCopy], held: Mapping[str, Any]) -> None:
+        # Most trainings have no such copies.
+        from drlpp.runtime.worker.peer_copies import exchange_copies
+
+        assert self._connections is not None
+        assert self._deployed is not None
+        # Whoever is lost with its host, what it had in flight is computed again.
+        weights = {name: held[name] for name in ("model", "optimizer")}
+        everyone, workers = self._connections.everyone, self._deployed.workers
+        exchange_copies(copies, weights, everyone, workers, self._worker, self._folder)
 
     def _profile(self, command: ProfileOperators) -> Answer:
         # Most workers measure no profile, and begin sooner without it.

@@ -88,7 +88,14 @@ def failed(worker: int, error: Exception) -> Failed:
         # If another has ended, the controller says that instead.
         reason = f"worker {worker} lost its connection to another ({broken[:200]})"
         return Failed(WorkerLost.__name__, reason)
-    kind = OutOfMemory if is_out_of_memory(error) else ModelError
+    # Most workers never fail, and begin sooner without it.
+    from drlpp.runtime.device.device_failures import device_failure
+
+    kind: type[RunFailure] = ModelError
+    if is_out_of_memory(error):
+        kind = OutOfMemory
+    elif found := device_failure(error):
+        return Failed(WorkerLost.__name__, f"worker {worker} lost its GPU ({found})", worker=worker)
     return Failed(kind.__name__, f"worker {worker}: {type(error).__name__}: {summary}")
 
 

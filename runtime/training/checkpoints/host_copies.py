@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from drlpp.errors import HostLost
 from drlpp.runtime.deploying.deployment import Deployment, merge_stages
+from drlpp.runtime.ipc.commands import PeerCopy
 from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.session.reading_state import copies_of, keep_copies
 from drlpp.runtime.session.session import ClusterSession
@@ -25,11 +26,13 @@ _GATHERED = "gathered.safetensors"
 class _Kept:
     """What is known of the copies that all workers have made.
 
-    ``number`` names their files, ``facts`` is the training beyond what workers hold.
+    ``number`` names their files, ``sent`` are those on other hosts, ``facts`` is the training
+    beyond what workers hold.
     """
 
     deployment: Deployment
     number: int
+    sent: Sequence[PeerCopy]
     facts: Mapping[str, Any]
 
 
@@ -41,15 +44,20 @@ class HostCopies:
     used while every stage has one that is left. Only once all workers have made theirs do they
     replace those before.
 
+    With ``peers`` the next host keeps one too of what has no replica on another, without what is in
+    flight: then any host may be lost, or several that are no neighbours.
+
     Args:
         session: of the workers.
+        peers: whether it does.
 
     Attributes:
         since: when they were made, or continued from last, by ``time.monotonic``.
     """
 
-    def __init__(self, session: ClusterSession) -> None:
+    def __init__(self, session: ClusterSession, *, peers: bool = False) -> None:
         self._session = session
+        self._peers = peers
         self._kept: _Kept | None = None
         self._gathered: Path | None = None
         self._number = 0
@@ -70,9 +78,9 @@ class HostCopies:
         """
         # The files of two are enough, and no host ever has more.
         number = (self._number + 1) % 2
-        keep_copies(self._session.worker_group, deployment, number)
+        sent = keep_copies(self._session.worker_group, deployment, number, peers=self._peers)
         self._number = number
-        self._kept, self._gathered = _Kept(deployment, number, dict(facts)), None
+        self._kept, self._gathered = _Kept(deployment, number, sent, dict(facts)), None
         self.since = time.monotonic()
 
     def drop(self) -> None:
@@ -92,16 +100,17 @@ class HostCopies:
             return None
         group, pipeline = self._session.worker_group, kept.deployment.pipeline
         try:
-            found = copies_of(group, pipeline.workers, kept.number)
+            found = copies_of(group, pipeline.workers, kept.number, kept.sent)
         except HostLost as error:
             return str(error)
         leaders = [next((w for w in stage if w in found), None) for stage in pipeline.stages]
         if None in leaders:
-            return f"stage {leaders.index(None)} has no replica on a host that is left"
+            what = "copy" if self._peers else "replica"
+            return f"stage {leaders.index(None)} has no {what} on a host that is left"
         model, optimizer = merge_stages(
             group.captured, [found[leader] for leader in leaders if leader is not None]
         )
-        in_flight = {worker: part["in_flight"] for worker, part in found.items()}
+        in_flight = {w: part["in_flight"] for w, part in found.items() if "in_flight" in part}
         path = self._session.folder / _GATHERED
         # Workers may still have the last one mapped.
         path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,19 @@ import pytest
 from benchmarks.emulated_cluster.ray_hosts import workers_by_name
 from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidCluster
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import EpochReport, PipelineTrainer, TrainerCallbacks
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import (
+    ClusterSession,
+    EpochReport,
+    PipelineTrainer,
+    TrainerCallbacks,
+    TrainingResult,
+)
 from drlpp.runtime.hosts.ray_host import RayHost
 from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.counting import counting, counts, every_sample
 from tests.support.programs.ray_clusters import PATIENT, RayCluster, descendants, ray_cluster
@@ -27,13 +37,22 @@ def captured() -> CapturedModel:
     return capture(ModelReference.of(counting))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[RayCluster]:
     with ray_cluster((2, 1)) as cluster:
         yield cluster
 
 
 ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
+LINK = Link(bandwidth_bytes_per_second=1e9)
+
+
+def _placed(captured: CapturedModel, *hosts: Host) -> PlacementFile:
+    """A stage on every accelerator of these hosts."""
+    cluster = Cluster(hosts=hosts, within_host=LINK, between_hosts=LINK)
+    placement = in_a_row(captured.graph, *range(cluster.accelerators))
+    document = file_of(captured, placement, Method(policy="stash"), ONE)
+    return document.model_copy(update={"cluster": cluster})
 
 
 @pytest.mark.system
@@ -41,7 +60,7 @@ def test_copies_that_another_host_keeps_outlive_its_worker(
     captured: CapturedModel, cluster: RayCluster, tmp_path: Path
 ) -> None:
     """They are fetched from its actor, and what was in flight there continues."""
-    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2), Method(policy="stash"), ONE)
+    document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
 
     def kill() -> None:
         theirs = descendants(cluster.actor(1))
@@ -69,6 +88,33 @@ def test_copies_that_another_host_keeps_outlive_its_worker(
 
 
 @pytest.mark.system
+def test_a_host_that_is_lost_has_sent_its_copies_to_the_next(
+    captured: CapturedModel, cluster: RayCluster, tmp_path: Path
+) -> None:
+    """Nothing of its stage is left anywhere else; what it had in flight is computed again."""
+    document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
+    strikes = Strikes(tmp_path, lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL))
+    with strikes.following_checkpoints():
+        trainer = PipelineTrainer(
+            document,
+            model=captured,
+            elastic=Elastic(1, 3),
+            copy_every=4,
+            peer_copies=True,
+            cluster=cluster.address,
+            time_limits=PATIENT,
+            out=tmp_path,
+            observer=strikes.observer,
+        )
+        result = trainer.fit(every_sample(), epochs=9)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 9.0) for layer in range(4)}
+    (change,) = changes_in(tmp_path)
+    assert (change.source, change.configuration) == ("copies on the hosts", "1-1")
+    assert change.given_up == (2,)
+    assert change.minibatches % 4 == 0
+
+
+@pytest.mark.system
 def test_hosts_that_are_lost_and_found_again_cost_no_sample(
     captured: CapturedModel,
     cluster: RayCluster,
@@ -76,7 +122,7 @@ def test_hosts_that_are_lost_and_found_again_cost_no_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its node is started again; only its actor ended; another node takes its place."""
-    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2), Method(policy="stash"), ONE)
+    document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
     look = RayHost.has_returned
 
     def look_until_it_has(host: RayHost, worker: int) -> bool:
@@ -118,3 +164,102 @@ def test_hosts_that_are_lost_and_found_again_cost_no_sample(
         ((), (2,), "1-1-1"),
     ] * 3
     assert [one.epochs for one in changes] == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.system
+def test_it_begins_on_those_hosts_of_its_placement_that_are_there_and_grows_when_another_joins(
+    captured: CapturedModel,
+    cluster: RayCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two nodes, of which the second is a host of the placement, and the first is none of them."""
+    look = RayHost.has_returned
+    joined: list[int] = []
+
+    def look_until_it_has(host: RayHost, worker: int) -> bool:
+        if joined and not look(host, worker) and host._again is not None:
+            host._again.result(120)
+        return look(host, worker)
+
+    monkeypatch.setattr(RayHost, "has_returned", look_until_it_has)
+    notes: list[str] = []
+    limits = replace(PATIENT, gathering_seconds=3)
+    late, own = Host(name="late", accelerators=3), cluster.addresses[1]
+    document = _placed(captured, late, Host(name=own, accelerators=1))
+
+    def join(report: EpochReport) -> None:
+        if report.epoch == 2:
+            cluster.join(3)
+            joined.append(3)
+
+    def fit(elastic: Elastic) -> TrainingResult:
+        trainer = PipelineTrainer(
+            document,
+            model=captured,
+            elastic=elastic,
+            cluster=cluster.address,
+            time_limits=limits,
+            out=tmp_path,
+            resume=True,
+            observer=TrainerCallbacks(on_epoch=join, on_note=notes.append),
+        )
+        return trainer.fit(every_sample(), epochs=4)
+
+    with pytest.raises(InvalidCluster, match=r"2 workers are wanted .* nodes for 1 of "):
+        fit(Elastic(2, 4))
+    notes.clear()
+    result = fit(Elastic(1, 4))
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 4.0) for layer in range(4)}
+    begin = "host late is missing or in use: training begins with 1 of 4 workers, 1, and grows"
+    assert any(note.startswith(begin) for note in notes)
+    (change,) = changes_in(tmp_path)
+    assert (change.returned, change.workers) == ((0, 1, 2), (0, 1, 2, 3))
+    assert change.configuration == "1-1-1-1"
+
+
+@pytest.mark.system
+def test_a_host_that_another_session_uses_is_missing_until_it_is_free(
+    captured: CapturedModel,
+    cluster: RayCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = (
+        Host(name=name, accelerators=count)
+        for name, count in zip(cluster.addresses, (2, 1), strict=True)
+    )
+    limits = replace(PATIENT, gathering_seconds=3)
+    alone = Cluster(hosts=(second,), within_host=LINK)
+    notes: list[str] = []
+    other = ClusterSession(captured, 1, cluster=cluster.address, hosts=alone, time_limits=limits)
+    look = RayHost.has_returned
+
+    def look_until_it_has(host: RayHost, worker: int) -> bool:
+        if not look(host, worker) and host._again is not None and other.worker_group._closed:
+            host._again.result(120)
+        return look(host, worker)
+
+    monkeypatch.setattr(RayHost, "has_returned", look_until_it_has)
+
+    def free(report: EpochReport) -> None:
+        if report.epoch == 2:
+            other.close()
+
+    trainer = PipelineTrainer(
+        _placed(captured, first, second),
+        model=captured,
+        elastic=Elastic(1, 3),
+        cluster=cluster.address,
+        time_limits=limits,
+        out=tmp_path,
+        observer=TrainerCallbacks(on_epoch=free, on_note=notes.append),
+    )
+    with other:
+        result = trainer.fit(every_sample(), epochs=4)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 4.0) for layer in range(4)}
+    assert notes[0].startswith(
+        f"host {second.name} is missing or in use: training begins with 2 of 3"
+    )
+    (change,) = changes_in(tmp_path)
+    assert (change.returned, change.configuration) == ((2,), "1-1-1")

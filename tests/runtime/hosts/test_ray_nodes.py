@@ -9,13 +9,16 @@ import pytest
 from drlpp.errors import InvalidCluster
 from drlpp.runtime.hosts.ray_nodes import (
     HOST_LABEL,
+    NOWHERE,
     HostPlan,
     RayNode,
+    check_enough,
     found_again,
     in_order,
     in_turn,
     kind_of_accelerators,
     matched,
+    matched_with_others,
 )
 from drlpp.specs.cluster import Cluster, Host, Link
 
@@ -130,6 +133,71 @@ def test_fewer_or_smaller_hosts_than_asked_for_are_one_line() -> None:
     )
     with pytest.raises(InvalidCluster, match=r"2 CPUs for host 10.0.0.2 were .* 10.0.0.2 \(1 CPU"):
         matched(hosts(Host(name="10.0.0.2", accelerators=2)), nodes, gpus=False)
+
+
+PAIR = hosts(Host(name="a", accelerators=2), Host(name="b", accelerators=2))
+
+
+def _placed(nodes: list[RayNode], workers: int) -> list[tuple[str, str, tuple[int, ...]]]:
+    plans = matched_with_others(PAIR, nodes, workers, gpus=False)
+    return [(plan.name, plan.node.address, plan.workers) for plan in plans]
+
+
+def test_an_elastic_training_begins_on_the_hosts_of_its_placement_that_there_are() -> None:
+    """Numbers are those of the placement, whatever comes first in the cluster and is missing."""
+    first, its = node("10.0.0.1", cpus=4), node("10.0.0.5", cpus=2, hostname="b")
+    other = node("10.0.0.9", cpus=8, hostname="a")
+    assert _placed([first, its, other], 4) == [
+        ("a", "10.0.0.9", (0, 1)),
+        ("b", "10.0.0.5", (2, 3)),
+    ]
+    assert _placed([its], 4) == [("a", "", (0, 1)), ("b", "10.0.0.5", (2, 3))]
+    # As without --elastic, a node that nobody is called like takes the place of one that is not.
+    assert _placed([first, its], 4)[0] == ("a", "10.0.0.1", (0, 1))
+    small = node("10.0.0.2", cpus=1, hostname="a")
+    assert _placed([small, its], 4)[0] == ("a", "", (0, 1))
+
+
+def test_more_workers_than_the_placements_are_on_what_else_there_is() -> None:
+    a, b = node("10.0.0.3", cpus=2, hostname="a"), node("10.0.0.5", cpus=2, hostname="b")
+    none, large = node("10.0.0.1"), node("10.0.0.2", cpus=3)
+    named = [("a", "10.0.0.3", (0, 1)), ("b", "10.0.0.5", (2, 3))]
+    another = ("10.0.0.4", "10.0.0.4", (4,))
+    assert _placed([none, large, a, b], 5) == [*named, ("10.0.0.2", "10.0.0.2", (4,))]
+    assert _placed([node("10.0.0.4", cpus=1), a, b], 10) == [
+        *named,
+        another,
+        ("another-5", "", (5, 6)),
+        ("another-7", "", (7, 8)),
+        ("another-9", "", (9,)),
+    ]
+    # It is b, only too small so far.
+    small = node("10.0.0.5", cpus=1, hostname="b")
+    assert _placed([a, small], 6) == [
+        named[0],
+        ("b", "", (2, 3)),
+        ("another-4", "", (4, 5)),
+    ]
+
+
+def test_a_missing_host_is_found_when_it_joins() -> None:
+    missing = matched_with_others(PAIR, [], 4, gpus=False)[1]
+    other, its = node("10.0.0.1", cpus=2), node("10.0.0.5", cpus=4, hostname="b")
+    assert found_again(missing, [other, its]) == replace(missing, node=its)
+    assert found_again(missing, [other]) == replace(missing, node=other)
+
+
+def test_fewer_than_the_least_is_one_line() -> None:
+    nodes = [node("10.0.0.5", cpus=2, hostname="b")]
+    plans = matched_with_others(PAIR, nodes, 4, gpus=False)
+    check_enough(plans, 2, nodes)
+    with pytest.raises(InvalidCluster) as told:
+        check_enough(plans, 3, nodes)
+    assert str(told.value).startswith(
+        "3 workers are wanted at least, and the Ray cluster has nodes for 2 of them; not there, or "
+        "used by others: a (2 CPU); its nodes: 10.0.0.5 (2 CPU). "
+    )
+    assert plans[0].node == NOWHERE
 
 
 def test_a_lost_host_is_found_on_its_node_then_by_what_it_is_called_then_by_size() -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.errors import HostLost, RunFailure, TrialTimeout
-from drlpp.runtime.hosts.host import Event, WorkerHost
-from drlpp.runtime.ipc.commands import Release
+from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
+from drlpp.runtime.ipc.commands import Failed, LoadModel, Ready, Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
+from drlpp.schedule.method import DeviceChoice
 from tests.support.programs.hosted import hosted
 
 
@@ -93,4 +95,79 @@ def test_new_workers_get_the_limits_and_have_the_time_of_the_first_answer(
     with pytest.raises(TrialTimeout, match="did not answer within 0 s"):
         group.prepare()
     assert [(post.worker, post.limits) for post in host.posts] == [(0, limits)]
+    group.close()
+
+
+class TellingHost(SilentHost):
+    """Has two workers, whose answers to a command are heard one after the other."""
+
+    workers = (0, 1)
+
+    def __init__(self, connection: Connection, *answers: Answered) -> None:
+        super().__init__(connection)
+        self._will_answer = list(answers)
+        self._answers: list[Answered] = []
+
+    def send(self, worker: int, command: object) -> None:
+        # What was heard before a command is no answer to it.
+        self._answers += self._will_answer
+        self._will_answer = []
+
+    def events(self, ready: Container[object]) -> list[Event]:
+        return [self._answers.pop(0)] if self._answers else []
+
+
+CONNECTION = Answered(0, Failed("WorkerLost", "worker 0 lost its connection to another"))
+MODEL = Answered(0, Failed("ModelError", "worker 0: RuntimeError: size mismatch"))
+GPU = Answered(1, Failed("WorkerLost", "worker 1 lost its GPU (unknown error)", worker=1))
+
+
+@pytest.mark.parametrize("first", [CONNECTION, MODEL])
+def test_a_worker_that_has_lost_its_gpu_is_the_cause_of_what_others_say_before_it(
+    connection: Connection, first: Answered
+) -> None:
+    limits = TimeLimits(other_failure_seconds=0.01)
+    group = hosted(TellingHost(connection, first, GPU), limits)
+    with pytest.raises(WorkerLost, match="lost its GPU") as lost:
+        group.command({0: Release(), 1: Release()})
+    assert lost.value.workers == {1}
+    group.close()
+
+
+class BrokenHost(TellingHost):
+    """Finds no GPU when its workers are started for the second time."""
+
+    has_gpus = True
+    gpus = (DeviceFacts("cuda", "NVIDIA H200", "a"), DeviceFacts("cuda", "NVIDIA H200", "b"))
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.asked_for: list[str] = []
+
+    def is_whole(self) -> bool:
+        return False
+
+    def send(self, worker: int, command: object) -> None:
+        assert isinstance(command, LoadModel)
+        self.asked_for.append(command.device)
+        facts = self.gpus[worker] if self.has_gpus or not worker else DeviceFacts()
+        self._answers.append(Answered(worker, Ready(facts)))
+
+
+def test_a_gpu_that_is_gone_loses_its_worker_which_goes_on_on_no_processor(
+    connection: Connection,
+) -> None:
+    host = BrokenHost(connection)
+    group = hosted(host, device=DeviceChoice.CUDA)
+    group.prepare()
+    host.has_gpus = False
+    for _ in range(2):
+        with pytest.raises(HostLost, match="there is no GPU any more for worker 1") as lost:
+            group.prepare()
+        assert lost.value.workers == {1}
+    # Whoever has had none is refused by the worker itself.
+    assert host.asked_for == ["cuda", "cuda", "auto", "auto"]
+    group.present.give_up(lost.value.workers)
+    group.prepare()
+    assert group.present.workers == (0,)
     group.close()

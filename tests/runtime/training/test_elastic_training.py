@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.host_loss.losable_hosts import LosableHost, LosableHosts
 from drlpp import Elastic, Task, replanned
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import HostLost
+from drlpp.errors import HostLost, InvalidInput, NothingFits
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import (
     Minibatches,
@@ -45,6 +45,7 @@ IN_A_ROW = (0, 1, 2, 3)
 REPLICATED = (0, 1, 0, 1)
 """Stages of the workers: each on both of two hosts."""
 COPIES = {"copy_every": 4, "checkpoint_every": 26}
+PEERS = {**COPIES, "peer_copies": True}
 METHODS = {
     "stash": Method(policy="stash"),
     "flushed": Method(schedule="1f1b-flush", policy="sync", microbatches=1),
@@ -152,7 +153,9 @@ def perceptron() -> Task:
 @pytest.mark.system
 @pytest.mark.parametrize("method", ORACLE)
 @pytest.mark.parametrize(
-    ("stages", "options"), [(IN_A_ROW, {}), (REPLICATED, COPIES)], ids=["checkpoints", "copies"]
+    ("stages", "options"),
+    [(IN_A_ROW, {}), (REPLICATED, COPIES), (IN_A_ROW, PEERS)],
+    ids=["checkpoints", "copies", "peer copies"],
 )
 def test_weights_are_those_of_a_reference_that_changes_its_placement(
     tmp_path: Path, method: str, stages: Sequence[int], options: dict[str, int]
@@ -333,6 +336,62 @@ def test_too_few_workers_end_it_and_it_resumes_on_fewer(
     )
     _assert_each_sample_once_an_epoch(trainer.fit(every_sample(), epochs=EPOCHS))
     assert strikes.notes[-1] == "another placement"
+
+
+@pytest.mark.system
+def test_it_begins_and_resumes_with_the_hosts_that_are_there_and_grows(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """The first host is missing; what is there is lost; on the other it is resumed, and grows."""
+    hosts = LosableHosts([2, 2], missing=[0])
+    strikes = Strikes(tmp_path, lambda: hosts.hosts[1].lose())
+    with pytest.raises(HostLost, match="; 0 workers are left, and training wants 1 at least"):
+        _fit(captured, hosts, strikes, tmp_path)
+    begin = (
+        "host host-0 is missing or in use: training begins with 2 of 4 workers, 1-1, and grows when"
+    )
+    assert strikes.notes[0].startswith(begin)
+    assert changes_in(tmp_path) == ()
+
+    hosts.missing = [1]
+    strikes = Strikes(tmp_path, lambda: hosts.hosts[1].return_())
+    result = _fit(captured, hosts, strikes, tmp_path, resume=True)
+    _assert_each_sample_once_an_epoch(result)
+    assert (
+        "host host-1 is missing or in use: training begins with 2 of 4 workers" in strikes.notes[0]
+    )
+    (returned,) = changes_in(tmp_path)
+    assert (returned.returned, returned.configuration) == ((2, 3), "1-1-1-1")
+
+
+@pytest.mark.system
+def test_it_begins_without_a_worker_that_cannot_be_started(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    class Failing(FailingHost):
+        is_failing = True
+
+    strikes = Strikes(tmp_path)
+    result = _fit(captured, LosableHosts([4], Failing), strikes, tmp_path)
+    _assert_each_sample_once_an_epoch(result)
+    replaced, given_up = changes_in(tmp_path)
+    assert (replaced.given_up, given_up.given_up) == ((), (2,))
+    assert (given_up.workers, given_up.configuration) == ((0, 1, 3), "1-1-1")
+
+
+def test_no_plan_for_what_is_there_is_told(captured: CapturedModel, tmp_path: Path) -> None:
+    class Planless(Elastic):
+        def planner(self, *_: Any) -> Any:
+            return self
+
+        def plan(self, *_: Any) -> Any:
+            raise NothingFits("no memory")
+
+    hosts = LosableHosts([2, 2], missing=[1])
+    with pytest.raises(
+        InvalidInput, match=r"host-1 is missing or in use: .* for which there is no plan: no"
+    ):
+        _fit(captured, hosts, Strikes(tmp_path), tmp_path, elastic=Planless(1, 4))
 
 
 class _DyingOnce(TensorDataset):
