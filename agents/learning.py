@@ -24,6 +24,7 @@ from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.search_file import Sureness
+from drlpp.io.run_folder import AGENT_NAME
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
@@ -42,6 +43,7 @@ def learn_placement(
     picture: Picture | None = None,
     console: Console | None = None,
     on_sure: Callable[[Sureness], None] = lambda sure: None,
+    log_name: str = "agent",
 ) -> bool:
     """Train drl-pp's agent until ``budget`` distinct placements have been measured.
 
@@ -62,6 +64,7 @@ def learn_placement(
         picture: draws the best placement for TensorBoard; None if it cannot.
         console: for the progress bar, or for lines where it is no terminal.
         on_sure: called at the end with how sure the agent's search is, if it has one.
+        log_name: of what TensorBoard shows of the agent.
 
     Returns:
         False if Ctrl-C ended it before the budget was spent.
@@ -74,13 +77,15 @@ def learn_placement(
         )
         return _measure_undivided(memory, budget, console)
     env = PlacementEnv(memory, declared=declared, budget=budget)
-    checkpoint, events = out / "agent.zip", str(out / "tensorboard")
+    checkpoint, events = out / AGENT_NAME, str(out / "tensorboard")
     if checkpoint.exists():
         agent = load_agent(hyperparameters.algorithm, checkpoint, env, tensorboard_log=events)
         # Not the noise of the first rollouts once more.
         agent.set_random_seed((agent.seed or 0) + agent.num_timesteps)
     else:
         agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
+        # It may not be the first that measures for this memory.
+        agent.num_timesteps = memory.distinct
     interrupted = threading.Event()
     callbacks = CallbackList(
         [
@@ -93,7 +98,7 @@ def learn_placement(
     try:
         # The budget ends it; this is only a bound that is never reached.
         with _noticing_interrupts(interrupted), measuring_shown(memory, budget, console):
-            agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
+            agent.learn(1_000 * budget, callbacks, tb_log_name=log_name, reset_num_timesteps=False)
     except KeyboardInterrupt:
         return False
     if interrupted.is_set():

@@ -85,7 +85,7 @@ class HostLost(RunFailure):
     """A host of the cluster cannot be reached any more; ``workers`` has those that it keeps.
 
     Or some of its GPUs are gone, and ``workers`` has those that computed there. Without it nothing
-    runs, unless what runs is elastic.
+    runs, until its workers are given up, as an elastic training and a run that learns do.
     """
 
     kind = "host lost"
@@ -93,6 +93,15 @@ class HostLost(RunFailure):
     def __init__(self, message: str, workers: Iterable[int] = ()) -> None:
         super().__init__(message)
         self.workers = frozenset(workers)
+
+
+class CannotStart(HostLost):
+    """A worker ends whenever it is started, whatever it is for; ``workers`` has its number.
+
+    Its host is there, but what is measured or trained has to do without the worker.
+    """
+
+    kind = "worker cannot be started"
 
 
 class TrialTimeout(RunFailure):

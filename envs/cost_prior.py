@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 from drlpp.capturing.graph import OpGraph
@@ -10,7 +11,10 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
 from drlpp.planners.candidates.space import Space
+from drlpp.planners.model_based.calibration import Calibration
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
@@ -47,6 +51,21 @@ class CostPrior:
             Workload.of(profile, method), cluster, memory=memory or MemoryModel.with_state(method)
         )
         return cls(problem, method, space)
+
+    def corrected(self, measured: Iterable[tuple[Candidate, Measurement]]) -> Self:
+        """Return what is known after candidates were measured on these accelerators."""
+        problem = self.problem
+        calibration = Calibration(problem.workload, problem.cluster, problem.memory, self.method)
+        for candidate, measurement in measured:
+            calibration.observe(candidate, measurement)
+        fitted = calibration.fit()
+        corrected = replace(problem, workload=fitted.workload, cluster=fitted.cluster)
+        return replace(self, problem=corrected)
+
+    def part(self, accelerators: Sequence[int]) -> Self:
+        """Return what is known of some of the accelerators, numbered anew in the order given."""
+        part = self.problem.cluster.part(accelerators)
+        return replace(self, problem=replace(self.problem, cluster=part))
 
     @classmethod
     def from_sizes(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:

@@ -6,8 +6,10 @@
 Flushed 1F1B, ZB-H1 and ZB-V of this runtime, next to schedules of
 ``torch.distributed.pipelining``, train the same model with the same cuts on the same emulated
 accelerators, in turns. The bubble is what an update takes beyond what its busiest worker computes.
-The formula's is (P − 1)(F + B) for 1F1B, (P − 1)(F + I − W) for ZB-H1, with the seconds that passes
-took, and for ZB-V 2 max(2P − 1 − M, 0) passes, all equally long.
+The simulated one is that of the same schedule in the simulator, with the seconds that every stage's
+passes took in the same run, and messages that take no time. The formula's is (P − 1)(F + B) for
+1F1B, (P − 1)(F + I − W) for ZB-H1, with the seconds that passes took, and for ZB-V
+2 max(2P − 1 − M, 0) passes, all equally long.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def main(
     if short:
         updates, repetitions = 2, 1
     samples: dict[Key, list[Sample]] = defaultdict(list)
-    options = (SMALL_MODELS if short else MODELS)[model]
+    # Microbatches divide the small model's batch as well.
+    options = SMALL_MODELS[model] | {"batch_size": 8} if short else MODELS[model]
     progress = Console(stderr=True)
     for count in _numbers("stages", stages, most=BLOCKS // 2):
         with bench(model, options, count, speed) as workers:
@@ -105,6 +108,11 @@ def table_of(samples: Mapping[Key, Sequence[Sample]]) -> DataFrame:
             for s in found
             if s.expected_bubble_seconds is not None
         ]
+        simulated = [
+            s.simulated_seconds / s.busiest_seconds - 1
+            for s in found
+            if s.simulated_seconds is not None
+        ]
         rows.append(
             {
                 "stages": str(stages),
@@ -113,6 +121,7 @@ def table_of(samples: Mapping[Key, Sequence[Sample]]) -> DataFrame:
                 "update": seconds_text(seconds),
                 "busiest computes": seconds_text(_median([s.busiest_seconds for s in found])),
                 "bubble": f"{_median([s.bubble for s in found]):.1%}",
+                "simulated": f"{_median(simulated):.1%}" if simulated else "–",
                 "by the formula": f"{_median(expected):.1%}" if expected else "–",
                 "× 1f1b-flush": f"{seconds / _median([s.seconds for s in first]):.3f}",
                 "× torch's": _over(found, samples[stages, microbatches, OF_TORCH[who]])

@@ -1,28 +1,21 @@
-"""Timing updates of schedules that flush, this runtime's and torch's; what a bubble should be."""
+"""Timing updates of schedules that flush, this runtime's and torch's."""
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from benchmarks.bubbles.pass_times import PassTimes
 from benchmarks.models import BLOCKS, placement_of, reference
 from benchmarks.torch_processes import BaselineProcesses
 from benchmarks.torch_training import BaselineName, BaselineRun
 from drlpp.capturing.capture import capture
 from drlpp.models.task import Option
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.actions import (
-    Backward,
-    BackwardInput,
-    BackwardWeight,
-    Forward,
-    Pass,
-    Update,
-)
+from drlpp.schedule.actions import Pass, Update
 from drlpp.schedule.analysis.window import completion_times
 from drlpp.schedule.kinds.registry import find_schedule_kind
 from drlpp.schedule.method import Method
@@ -67,11 +60,13 @@ class Sample:
         busiest_seconds: what the busiest worker computes for it.
         expected_bubble_seconds: by the papers' formula, with the times that passes took in the run;
             None of torch's, whose passes are not timed apart.
+        simulated_seconds: ``seconds`` by the simulator, with the same times; None likewise.
     """
 
     seconds: float
     busiest_seconds: float
     expected_bubble_seconds: float | None = None
+    simulated_seconds: float | None = None
 
     @property
     def bubble(self) -> float:
@@ -117,20 +112,22 @@ class Bench:
         placement = placement_of(self.session.graph, blocks, [1] * len(blocks))
         if find_schedule_kind(kind).stages_held > 1:
             placement = folded(placement)
-        deployment = self.session.deploy(placement, method, self.optimizer)
+        candidate = Candidate(placement, method)
+        deployment = self.session.deploy(candidate, optimizer=self.optimizer)
         schedule, results = self.session.run(deployment, _WARM_UP_UPDATES + updates)
         ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
         complete = completion_times(schedule, ends)
-        busy, passes = [], _PassTimes()
+        busy, passes = [], PassTimes()
         for worker, result in results.items():
-            computed = 0.0
+            held, computed = schedule.pipeline.stages_of(worker), 0.0
             for action, seconds in zip(
                 schedule.actions[worker], result.processor_seconds, strict=True
             ):
                 if isinstance(action, Pass) and action.minibatch >= _WARM_UP_UPDATES:
-                    passes.add(action, seconds / self.speed)
+                    passes.passes[held[action.chunk], type(action)].append(seconds / self.speed)
                     computed += seconds / self.speed
                 elif isinstance(action, Update) and action.through > _WARM_UP_UPDATES:
+                    passes.updates[worker].append(seconds / self.speed)
                     computed += seconds / self.speed
             busy.append(computed)
         return Sample(
@@ -139,6 +136,7 @@ class Bench:
             expected_bubble_seconds=passes.bubble_of_zb_v(self.session.accelerators, microbatches)
             if placement.is_folded
             else passes.bubble(self.session.accelerators),
+            simulated_seconds=passes.simulated_seconds(self.session.graph, candidate),
         )
 
 
@@ -151,43 +149,6 @@ def folded(placement: Placement) -> Placement:
             for number, stage in enumerate(placement.stages)
         )
     )
-
-
-@dataclass(frozen=True)
-class _PassTimes:
-    """The seconds of passes on all workers, by kind."""
-
-    seconds: dict[type[Pass], list[float]] = field(default_factory=lambda: defaultdict(list))
-
-    def add(self, action: Pass, seconds: float) -> None:
-        self.seconds[type(action)].append(seconds)
-
-    def bubble(self, stages: int) -> float:
-        """(P − 1)(F + B), and (P − 1)(F + I − W) where backwards are split."""
-        found = self._medians()
-        if BackwardInput in found:
-            backward = found[BackwardInput] - found[BackwardWeight]
-        else:
-            backward = found[Backward]
-        return (stages - 1) * (found[Forward] + backward)
-
-    def bubble_of_zb_v(self, workers: int, microbatches: int) -> float:
-        """Return that of passes which are all as long as these are in the mean."""
-        found = self._medians()
-        mean = statistics.mean(found[kind] for kind in (Forward, BackwardInput, BackwardWeight))
-        return idle_passes_of_zb_v(workers, microbatches) * mean
-
-    def _medians(self) -> dict[type[Pass], float]:
-        return {kind: statistics.median(seconds) for kind, seconds in self.seconds.items()}
-
-
-def idle_passes_of_zb_v(workers: int, microbatches: int) -> int:
-    """Return for how many passes of a stage a worker of ZB-V waits between two updates.
-
-    That is what its schedule gives if forwards and halves of backwards are equally long: 2P − 1
-    microbatches fill the pipeline, and of each that is missing two passes are.
-    """
-    return 2 * max(2 * workers - 1 - microbatches, 0)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import json
 import time
 import tracemalloc
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
@@ -40,10 +40,16 @@ END = "<!-- end of speed -->"
 SIZES = (4, 16, 64, 256, 1024)
 SCALE_MODELS = ("vgg16", "gnmt8")
 
+_SPEEDS = 8 * [1.0] + 4 * [0.6] + 4 * [0.3]
+"""Of accelerators of three kinds."""
+
 
 @dataclass(frozen=True)
 class ModelRow:
-    """Planning a model for 16 accelerators; seconds of the planners, None where one refuses."""
+    """Planning a model for 16 accelerators; seconds of the planners, None where one refuses.
+
+    ``unequal`` is of the exact planner where a half, a quarter and a quarter are of one speed.
+    """
 
     model: str
     operators: int
@@ -51,6 +57,8 @@ class ModelRow:
     downsets: int | None
     exact_seconds: float
     proven: bool
+    unequal_seconds: float
+    unequal_proven: bool
     pipedream_seconds: float | None
     pipedream_graph_seconds: float | None
     code_seconds: float | None
@@ -110,15 +118,18 @@ def plan_model(model: str) -> ModelRow:
     workload = workload_of(model)
     found = tractability(workload)
     problem = PlanningProblem(workload, _cluster(hosts=1, accelerators=16))
-    begin = time.perf_counter()
-    solution = PLANNERS["exact"](problem)
+    exact_seconds, proven = _exactly(problem)
+    unequal = replace(problem, cluster=problem.cluster.with_speeds(_SPEEDS))
+    unequal_seconds, unequal_proven = _exactly(unequal)
     return ModelRow(
         model=model,
         operators=found.operators,
         contracted=found.contracted,
         downsets=found.downsets,
-        exact_seconds=time.perf_counter() - begin,
-        proven=solution.proven_optimal,
+        exact_seconds=exact_seconds,
+        proven=proven,
+        unequal_seconds=unequal_seconds,
+        unequal_proven=unequal_proven,
         pipedream_seconds=_seconds("pipedream", problem),
         pipedream_graph_seconds=_seconds("pipedream-graph", problem),
         code_seconds=_seconds("pipedream-code", problem),
@@ -165,6 +176,13 @@ def _cluster(hosts: int, accelerators: int) -> Cluster:
     )
 
 
+def _exactly(problem: PlanningProblem) -> tuple[float, bool]:
+    """Return the exact planner's seconds, and whether its plan is proven."""
+    begin = time.perf_counter()
+    solution = PLANNERS["exact"](problem)
+    return time.perf_counter() - begin, solution.proven_optimal
+
+
 def _seconds(planner: str, problem: PlanningProblem) -> float | None:
     begin = time.perf_counter()
     try:
@@ -188,6 +206,8 @@ def models_table(rows: Iterable[ModelRow]) -> DataFrame:
             "downsets": "too many to count" if row.downsets is None else f"{row.downsets:,}",
             "exact": seconds_text(row.exact_seconds),
             "proven": "yes" if row.proven else "no",
+            "exact, three kinds": seconds_text(row.unequal_seconds),
+            "proven, three kinds": "yes" if row.unequal_proven else "no",
             "pipedream": seconds(row.pipedream_seconds),
             "pipedream-graph": seconds(row.pipedream_graph_seconds),
             "pipedream-code": seconds(row.code_seconds),

@@ -9,18 +9,31 @@ from typing import NamedTuple
 
 from pandas import DataFrame
 
-from benchmarks.time_to_loss.seconds import DATA_PARALLEL, DIVIDED, WHOLE, kind_of
+from benchmarks.time_to_loss.report import DEFAULT
+from benchmarks.time_to_loss.seconds import (
+    DATA_PARALLEL,
+    DIVIDED,
+    FLUSHED,
+    WHOLE,
+    ZB_H1,
+    ZB_V,
+    kind_of,
+)
 from drlpp.comparison.contenders import PLAIN, Contender
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
+from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_policies import PIPEOPTIM
 from drlpp.training_race.judging import RaceEnd, is_worth_having, replay
 from drlpp.training_race.training_race_file import TrainingRace
 
-FLUSHED = "the soonest that flushes"
 _TITLES = {
     PLAIN: PLAIN,
     DATA_PARALLEL: DATA_PARALLEL,
     FLUSHED: FLUSHED,
+    ZB_H1: "zero-bubble",
+    ZB_V: "zero-bubble",
     WHOLE: "PipeOptim, whole minibatches",
     DIVIDED: "PipeOptim, M ≥ D",
 }
@@ -63,27 +76,30 @@ def table(races: Iterable[LiveRace]) -> DataFrame:
     """Return a row for each race: seconds of the soonest of each kind, and the verdict.
 
     Finalists' are medians, and bold; the others' are of one training. Who ended before, or was not
-    there when the first was, is a dash.
+    there when the first was, is a dash. *Zero-bubble* is ZB-H1 and ZB-V; the default is one of the
+    columns before it, whatever it took.
     """
     rows = []
     for name, race, end in races:
         task, accelerators, links = name.split("-")
         row = {"task": task, "on": accelerators, "links": links}
-        row |= {title: _soonest(race, end, kind) for kind, title in _TITLES.items()}
+        for title in dict.fromkeys(_TITLES.values()):
+            of_title = [n for n, one in enumerate(race.candidates) if _title(one) == title]
+            row[title] = _soonest(end, of_title)
+        row[DEFAULT] = _default_cell(race, end, int(accelerators))
         rows.append({**row, "verdict": _verdict(race, end)})
     return DataFrame(rows)
 
 
-def _group(contender: Contender) -> str:
-    """Return the kind of a contender's column."""
-    kind = kind_of(contender)
-    return kind if kind in _TITLES else FLUSHED
+def _title(contender: Contender) -> str:
+    """Return a contender's column."""
+    return _TITLES[kind_of(contender)]
 
 
-def _soonest(race: TrainingRace, end: RaceEnd, kind: str) -> str:
+def _soonest(end: RaceEnd, candidates: Iterable[int]) -> str:
     found = []
-    for number, contender in enumerate(race.candidates):
-        if _group(contender) != kind or number not in end.result.costs:
+    for number in candidates:
+        if number not in end.result.costs:
             continue
         finals = end.result.finals.get(number)
         if not finals:
@@ -97,6 +113,40 @@ def _soonest(race: TrainingRace, end: RaceEnd, kind: str) -> str:
     return min(found)[2] if found else "–"
 
 
+def default_of(race: TrainingRace, workers: int) -> int | None:
+    """Return who of a race is what ``drlpp learn`` would take, None if it did not take part.
+
+    That is PipeOptim evenly split over all workers, with the microbatches that have the least
+    product of seconds per minibatch, here those of the race, and of the samples that gradients as
+    late as this need (:func:`~drlpp.schedule.analysis.staleness.samples_needed`).
+    """
+    pipeline = Pipeline.straight(*[1] * workers)
+    costs: dict[int, list[float]] = {}
+    for training, curve in race.curves.items():
+        one = race.candidates[training.candidate]
+        if _could_be_the_default(one, workers) and curve.minibatches:
+            samples = samples_needed(mean_staleness(pipeline, one.method))
+            seconds = curve.seconds / curve.minibatches
+            costs.setdefault(training.candidate, []).append(seconds * samples)
+    return min(costs, key=lambda number: median(costs[number]), default=None)
+
+
+def _could_be_the_default(one: Contender, workers: int) -> bool:
+    return (
+        one.placement is not None
+        and one.found_by == "even split"
+        and one.method.policy == PIPEOPTIM.name
+        and len(one.placement.stages) == workers
+    )
+
+
+def _default_cell(race: TrainingRace, end: RaceEnd, workers: int) -> str:
+    number = default_of(race, workers)
+    if number is None:
+        return "–"
+    return f"{_soonest(end, [number])}, M = {race.candidates[number].method.microbatches}"
+
+
 def _verdict(race: TrainingRace, end: RaceEnd) -> str:
     winner = end.winner
     if winner is None:
@@ -104,5 +154,5 @@ def _verdict(race: TrainingRace, end: RaceEnd) -> str:
     lead = end.lead_over(0)
     if winner == 0 or lead is None or not is_worth_having(lead):
         return "train it plainly"
-    first = _TITLES[_group(race.candidates[winner])]
+    first = _title(race.candidates[winner])
     return f"{first}, {lead.ratio:.2f} times as soon ({lead.low:.2f}–{lead.high:.2f})"

@@ -15,9 +15,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from drlpp.costs.profile import Profile
+from drlpp.envs import PartMeasurer
 from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.quantities import Count
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, even_split
@@ -90,6 +92,7 @@ def choose_microbatches(
     cluster: Cluster,
     folder: Path,
     tell: Callable[[str], None] = lambda what: None,
+    part: PartMeasurer | None = None,
 ) -> MicrobatchChoice | None:
     """Try numbers of microbatches on an even split over all workers; a folder's choice stays.
 
@@ -98,6 +101,7 @@ def choose_microbatches(
         profile, cluster: that the pipeline is split by.
         folder: for ``microbatches.json``.
         tell: called with what is tried.
+        part: of the session, which the cluster describes; by default all of it.
 
     Returns:
         None if there is nothing to choose: the schedule flushes, one worker is all there is, or no
@@ -117,7 +121,8 @@ def choose_microbatches(
         for number in numbers:
             parts = "whole minibatches" if number == 1 else f"{number} microbatches"
             tell(f"trying {parts} on {placement.configuration}")
-            outcome = session.measure(placement, _MINIBATCHES, _with(session.method, number))
+            candidate = Candidate(placement, _with(session.method, number))
+            outcome = (part or session).measure(candidate, _MINIBATCHES)
             if isinstance(outcome, Measurement):
                 seconds[number].append(outcome.seconds_per_minibatch)
     trials = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from drlpp.comparison.contenders import Contender
 from drlpp.io.documents import write_document
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.cluster import Cluster
@@ -22,11 +23,11 @@ def export(
     """Write ``placement.json`` with the contender's median measurement; returns its path.
 
     The contender has a placement: plain PyTorch needs no file. Without ``optimizer`` it is the
-    session's.
+    session's. The cluster may be a part of the session's, by whose numbers the placement is.
     """
     assert contender.candidate is not None
     document = PlacementFile.of(
-        session.plan(contender.candidate),
+        ExecutionPlan.of(contender.candidate, session.graph, cluster.accelerators),
         session.captured.reference,
         session.graph,
         cluster,

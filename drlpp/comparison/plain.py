@@ -146,7 +146,7 @@ class PlainPyTorch:
 
     def _run(self, threads: int | None, minibatches: int, method: Method) -> PlainRun:
         session = self._session
-        speed = max(session.speeds)
+        speed = max(session.speeds[worker] for worker in session.present)
         cores = tuple(available_cores())
         (core,) = cores_for([speed], [("here", cores)]) if speed < 1 else [None]
         return PlainRun(

@@ -42,7 +42,11 @@ class MemoryModel:
 
     @classmethod
     def of(cls, method: Method, optimizer: OptimizerSpec) -> MemoryModel:
-        """Return what a weight policy and an optimizer keep (docs/methods.md)."""
+        """Return what a weight policy and an optimizer keep (docs/methods.md).
+
+        Left out are XPipe's own moments beside an optimizer other than Adam, and the last gradient
+        where a prediction is made from it.
+        """
         return cls.with_state(method, _state_copies(optimizer))
 
     @classmethod

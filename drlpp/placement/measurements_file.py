@@ -71,10 +71,13 @@ class Entry(Record):
         return Candidate(self.placement, self.method or usual)
 
 
-def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[Entry]]:
+def open_measurements(
+    path: Path, expected: Header, *, may_grow: bool = False
+) -> tuple[Header, Iterator[Entry]]:
     """Read a file's header, and what it holds, after a check that it is of the same run.
 
     If there is no file, it is begun. A half-written last line is cut off, but only in such a file.
+    With ``may_grow`` it may be of fewer accelerators than expected.
 
     Raises:
         InvalidFile: if it is of another run, written by a newer version, or damaged elsewhere.
@@ -82,7 +85,7 @@ def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[En
     lines, rest = read_lines(path)
     header = expected
     if lines:
-        header = _checked_header(path, lines[0], expected)
+        header = _checked_header(path, lines[0], expected, may_grow)
     elif rest and not any(line.startswith(rest) for line in expected.beginnings):
         # Nor what a kill left of a header: nothing of ours.
         raise _not_ours(path)
@@ -93,16 +96,24 @@ def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[En
     return header, _entries(path, lines[1:])
 
 
-def with_method(path: Path, header: Header, method: Method) -> Header:
-    """Give a file of before version 3 a method, so that entries may have others.
+def renewed(
+    path: Path, header: Header, *, method: Method | None = None, accelerators: int | None = None
+) -> Header:
+    """Change what a file is about, and return its new header.
 
-    Returns its new header.
+    Args:
+        path, header: of the file.
+        method: of entries without one, which a file of before version 3 does not say.
+        accelerators: more than there were, after others have joined.
     """
-    renewed = header.model_copy(update={"version": FORMAT_VERSION, "method": method})
+    changes: dict[str, object] = {"version": FORMAT_VERSION}
+    changes |= {"method": method} if method else {}
+    changes |= {"accelerators": accelerators} if accelerators else {}
+    changed = header.model_copy(update=changes)
     _, _, entries = path.read_bytes().partition(b"\n")
     with reporting_disk_errors(path):
-        write_atomically(path, _line(renewed) + b"\n" + entries)
-    return renewed
+        write_atomically(path, _line(changed) + b"\n" + entries)
+    return changed
 
 
 def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
@@ -187,7 +198,7 @@ def _not_ours(path: Path) -> InvalidFile:
     )
 
 
-def _checked_header(path: Path, line: str, expected: Header) -> Header:
+def _checked_header(path: Path, line: str, expected: Header, may_grow: bool) -> Header:
     found = _read_header(path, line)
     if found.graph_fingerprint != expected.graph_fingerprint:
         raise InvalidFile(
@@ -196,7 +207,7 @@ def _checked_header(path: Path, line: str, expected: Header) -> Header:
         )
     for field in ("accelerators", "minibatches", "repetitions"):
         before, now = getattr(found, field), getattr(expected, field)
-        if before != now:
+        if before != now and not (may_grow and field == "accelerators" and before < now):
             raise InvalidFile(
                 f"{path}: was measured with {before} {field}, but this run has {now}; "
                 f"use {before}, or name another file"

@@ -222,6 +222,10 @@ def measured_beside(placement: Path, document: PlacementFile) -> tuple[Measured,
         document.cluster.accelerators,
     ):
         return ()
+    beside = placement.parent / "cluster.yaml"
+    if beside.exists() and _hosts(read_document(beside, Cluster)) != _hosts(document.cluster):
+        # The run had other hosts at its end than those that its measurements are numbered by.
+        return ()
     usual = header.method or document.method
     runs: dict[Candidate, list[Outcome]] = {}
     for entry in entries:
@@ -231,6 +235,11 @@ def measured_beside(placement: Path, document: PlacementFile) -> tuple[Measured,
         for candidate, outcomes in runs.items()
         if (measured := [o for o in outcomes if isinstance(o, Measurement) and not o.cut_short])
     )
+
+
+def _hosts(cluster: Cluster) -> list[str]:
+    """Return the host of every accelerator."""
+    return [cluster.host_names[host] for host in cluster.host_of]
 
 
 def replanned(

@@ -20,7 +20,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Outcome
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
+from drlpp.runtime.training.changes_file import MeasuringChanged, WorkersChanged, read_changes
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 from drlpp.training_race.training_race_file import TrainingRace
@@ -55,7 +55,7 @@ class RunFiles:
         train_losses: of every minibatch of a training.
         held_out_losses: of every epoch.
         batch_size: samples in a minibatch of the training; None if it has not told.
-        changes: what became of the workers of an elastic training.
+        changes: what became of the workers of an elastic training, or of a run that learned.
         unread: files that could not be read or do not fit the others, and why.
     """
 
@@ -72,8 +72,17 @@ class RunFiles:
     train_losses: tuple[Scalar, ...] = ()
     held_out_losses: tuple[Scalar, ...] = ()
     batch_size: int | None = None
-    changes: tuple[WorkersChanged, ...] = ()
+    changes: tuple[WorkersChanged | MeasuringChanged, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def placed_on(self) -> Cluster | None:
+        """The cluster that the comparison's placements are numbered by, or the placement's."""
+        if self.cluster is None:
+            return None
+        if self.comparison is not None:
+            return self.comparison.cluster or self.cluster
+        return self.cluster if self.placement is None else self.placement.cluster
 
 
 def read_run(folder: Path) -> RunFiles:
@@ -114,7 +123,7 @@ def read_run(folder: Path) -> RunFiles:
         train_losses=scalars.get(_TRAIN_LOSS, ()),
         held_out_losses=scalars.get(_HELD_OUT_LOSS, ()),
         batch_size=_batch_size(scalars),
-        changes=_changes(folder / CHANGES_NAME, unread),
+        changes=_changes(folder / CHANGES_NAME, record, unread),
         unread=unread,
     )
     return _fitting(files)
@@ -169,9 +178,13 @@ def _measured(path: Path, unread: dict[str, str]) -> Iterator[tuple[Candidate, O
         unread[path.name] = str(error)
 
 
-def _changes(path: Path, unread: dict[str, str]) -> tuple[WorkersChanged, ...]:
+def _changes(
+    path: Path, record: RunRecord, unread: dict[str, str]
+) -> tuple[WorkersChanged | MeasuringChanged, ...]:
     try:
-        return read_changes(path)
+        if record.command == "drlpp learn":
+            return read_changes(path, MeasuringChanged)
+        return read_changes(path, WorkersChanged)
     except InvalidFile as error:
         unread[path.name] = str(error)
         return ()

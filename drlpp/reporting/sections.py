@@ -80,6 +80,9 @@ def _race(files: RunFiles) -> Iterator[Section]:
     lines = () if verdict is None else tuple(verdict_lines(verdict, comparison.entrants))
     if comparison.speeds:
         lines = (*lines, emulation_text(comparison.speeds))
+    if comparison.cluster is not None:
+        hosts = ", ".join(comparison.cluster.host_names)
+        lines = (*lines, f"on {comparison.cluster.accelerators} accelerators, of {hosts}")
     if files.placement is not None:
         exported = files.placement
         by, how = exported.found_by, exported.method
@@ -155,6 +158,7 @@ def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
     lines = [] if files.microbatches is None else [str(files.microbatches)]
+    lines += [change.text for change in files.changes]
     lines += [] if files.search is None else files.search.lines
     yield Section(
         title="The search",
@@ -223,13 +227,14 @@ def _staleness(files: RunFiles) -> Iterator[Section]:
 
 
 def _timelines(files: RunFiles) -> Iterator[Section]:
-    if files.profile is None or files.cluster is None:
+    cluster = files.placed_on
+    if files.profile is None or cluster is None:
         return
     shown = details_of(files)
     if shown and not any(d.contender is not None and d.contender.is_rival for d in shown):
-        shown = (*shown, alone(files.profile.graph, files.cluster))
+        shown = (*shown, alone(files.profile.graph, cluster))
     timelines, minibatches = pipeline_charts.timeline_chart(
-        [(detail.name, detail.candidate) for detail in shown], files.profile, files.cluster
+        [(detail.name, detail.candidate) for detail in shown], files.profile, cluster
     )
     if timelines is not None:
         count = "a minibatch" if minibatches == 1 else f"{minibatches} minibatches"

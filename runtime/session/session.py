@@ -13,7 +13,14 @@ from drlpp.costs.profiles.short_runs import (
     with_short_runs,
 )
 from drlpp.costs.workload import Workload
-from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
+from drlpp.errors import (
+    CannotStart,
+    HostLost,
+    InvalidInput,
+    RunFailure,
+    StorageFailure,
+    WorkerLost,
+)
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import (
@@ -105,7 +112,10 @@ class ClusterSession(WorkerSession):
 
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
-            HostLost: a host cannot be reached any more.
+            HostLost: a host cannot be reached any more. :meth:`give_up` its workers (``workers`` of
+                the error has their numbers) to measure on the others, until :meth:`take_back` finds
+                that they have returned.
+            CannotStart: likewise of a worker that ends twice as soon as it is started.
             StorageFailure: there is no room for the session's files.
         """
         if minibatches < 1:
@@ -129,7 +139,25 @@ class ClusterSession(WorkerSession):
         except RunFailure as failure:
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
 
+    def _start_workers(self) -> None:
+        """Start workers where that is necessary, and those once more of which one ends at once.
+
+        Raises:
+            CannotStart: the same ends again, for which no placement is to blame.
+        """
+        try:
+            self._workers.prepare()
+        except WorkerLost as first:
+            self._note(f"{first} when it was started; it is started again")
+            try:
+                self._workers.prepare()
+            except WorkerLost as again:
+                if first.workers != again.workers:
+                    raise
+                raise CannotStart(f"{again} whenever it is started", again.workers) from None
+
     def _measure_once(self, plan: ExecutionPlan, minibatches: int) -> Measurement:
+        self._start_workers()
         deployment = self.deploy(plan)
         window = plan.window(minibatches)
         options = RunOptions(order=self._workers.example_order)

@@ -167,6 +167,11 @@ class WorkerSession:
         """Do without these workers from now on, and without their host if it has no others."""
         self._workers.present.give_up(workers)
 
+    @property
+    def returned(self) -> tuple[int, ...]:
+        """The numbers of the workers that were given up and have returned; asking takes no time."""
+        return self._workers.present.returned()
+
     def take_back(self) -> tuple[int, ...]:
         """Count on the workers again that were given up and have returned; return their numbers.
 

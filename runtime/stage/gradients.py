@@ -312,10 +312,6 @@ class SharedGradients(Gradients):
 
     def discard(self) -> None:
         """Begin anew without an update; the gradient of the last one stays if it is kept."""
-        if not self._keep_last:
-            # Those of the last update were in the buckets.
-            for weight in self._weights:
-                weight.grad = None
         self._begin_anew()
 
     def _begin_anew(self) -> None:

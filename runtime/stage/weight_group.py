@@ -148,6 +148,10 @@ class WeightGroup:
         if self._method.clip_norm and squared_norm is not None:
             self._clip(squared_norm**0.5 / divisor)
         self.policy.update()
+        if not self.policy.reads_last_gradient:
+            # The next backward needs no room next to it.
+            for weight in self.weights:
+                weight.grad = None
         return True
 
     def _clip(self, norm: float) -> None:

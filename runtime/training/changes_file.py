@@ -1,8 +1,9 @@
-"""What became of the workers of an elastic training, a line for every change."""
+"""What became of the workers of an elastic training, or of measuring, a line for every change."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -11,15 +12,27 @@ from drlpp.io.documents import Record, first_problem, parse_mapping
 from drlpp.io.json_lines import append, cut_off, read_lines
 
 
-class WorkersChanged(Record):
+class Change(Record):
+    """Some workers were given up, or have returned, and what they were for continues.
+
+    Attributes:
+        reason: what happened, in words.
+        given_up, returned: numbers of workers.
+        workers: that there are now.
+    """
+
+    reason: str
+    given_up: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+    workers: tuple[int, ...]
+
+
+class WorkersChanged(Change):
     """Some workers were replaced, given up, or have returned; training continues.
 
     Attributes:
         epochs: whole epochs that were done.
         minibatches: of the next epoch that were done; those after them are computed again.
-        reason: what happened, in words.
-        given_up, returned: numbers of workers.
-        workers: that there are now.
         configuration: replicas per stage of the placement that training continues with.
         source: of the state that training continues from, in words; empty for a checkpoint that was
             made a moment ago.
@@ -30,10 +43,6 @@ class WorkersChanged(Record):
 
     epochs: int
     minibatches: int
-    reason: str
-    given_up: tuple[int, ...] = ()
-    returned: tuple[int, ...] = ()
-    workers: tuple[int, ...]
     configuration: str
     source: str = ""
     lost_minibatches: int = 0
@@ -57,8 +66,36 @@ class WorkersChanged(Record):
         )
 
 
-def read_changes(path: Path) -> tuple[WorkersChanged, ...]:
+class MeasuringChanged(Change):
+    """Accelerators of the run's ``cluster.yaml`` are gone or there again; measuring continues.
+
+    Workers have the numbers of their accelerators in that file.
+
+    Attributes:
+        measured: placements so far, on any of them.
+    """
+
+    measured: int
+
+    @property
+    def text(self) -> str:
+        """The change in one line."""
+        numbers = ", ".join(map(str, self.workers))
+        return (
+            f"{self.reason}; after {self.measured} placements measuring continues on "
+            f"{len(self.workers)} accelerators, {numbers}"
+        )
+
+
+_Change = TypeVar("_Change", bound=Change)
+
+
+def read_changes(path: Path, kind: type[_Change]) -> tuple[_Change, ...]:
     """Return the changes of a run, none if there is no file; a half last line is left out.
+
+    Args:
+        path: of the file.
+        kind: of its lines: a training's, or those of measuring.
 
     Raises:
         InvalidFile: a line is none of them.
@@ -67,13 +104,13 @@ def read_changes(path: Path) -> tuple[WorkersChanged, ...]:
     for number, line in enumerate(read_lines(path)[0], 1):
         content = parse_mapping(line, f"{path}, line {number}", is_yaml=False)
         try:
-            found.append(WorkersChanged.model_validate(content))
+            found.append(kind.model_validate(content))
         except ValidationError as error:
             raise InvalidFile(f"{path}, line {number}: {first_problem(error)}") from None
     return tuple(found)
 
 
-def write_change(path: Path, change: WorkersChanged) -> None:
+def write_change(path: Path, change: Change) -> None:
     """Append a change to the file of a run.
 
     Raises:

@@ -15,11 +15,10 @@ from drlpp.comparison.microbatches import (
     twice_as_many,
 )
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.staleness import samples_needed
-from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 
 
@@ -65,11 +64,11 @@ def test_the_product_decides(
     seconds: dict[int, float],
     best: int,
 ) -> None:
-    def measure(placement: Placement, minibatches: int, method: Method) -> Outcome:
-        assert placement.configuration == "1-1-1"
-        if method.microbatches not in seconds:
+    def measure(candidate: Candidate, minibatches: int) -> Outcome:
+        assert candidate.configuration == "1-1-1"
+        if candidate.method.microbatches not in seconds:
             return FailedMeasurement(failure="out of memory", reason="too large")
-        return measured(seconds[method.microbatches])
+        return measured(seconds[candidate.method.microbatches])
 
     profile, cluster = session.profile(repeats=2)
     with monkeypatch.context() as patch:

@@ -13,6 +13,7 @@ from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.specs import basis_rotation
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.training.plain_steps import rotated_adam
 
 ROWS, COLUMNS, STEPS = 5, 4, 12
 OPTIONS: dict[str, Any] = {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1}
@@ -60,32 +61,17 @@ def test_without_a_rotation_it_is_adamw(shape: tuple[int, ...], options: dict[st
 def test_it_is_the_algorithm(frequency: int, largest_side: int) -> None:
     """Algorithms 1 and 2 with explicit rotations of all that is kept, unsorted."""
     start, gradients = _random(ROWS, COLUMNS), _gradients(ROWS, COLUMNS)
-    (beta1, beta2), rate, decay = OPTIONS["betas"], OPTIONS["lr"], OPTIONS["weight_decay"]
-    sizes = [ROWS, COLUMNS]
-    turned = [size <= largest_side for size in sizes]
-    covariances = [torch.zeros(size, size, dtype=torch.float64) for size in sizes]
-    bases = [torch.eye(size, dtype=torch.float64) for size in sizes]
-    first = second = torch.zeros_like(start)
-    weight = start.clone()
-    for step, gradient in enumerate(gradients, start=1):
-        for side, matrix in enumerate((gradient, gradient.T)):
-            covariances[side] = beta2 * covariances[side] + (1 - beta2) * matrix @ matrix.T
-            size = sizes[side]
-            mean = covariances[side].trace() / size
-            axes = torch.diag(torch.linspace(1, 0, size, dtype=torch.float64))
-            seen = covariances[side] + basis_rotation.RIDGE * mean * axes
-            if turned[side] and step == 1:
-                bases[side] = torch.linalg.eigh(seen).eigenvectors.flip(1)
-            elif turned[side] and step % frequency == 0:
-                order = torch.diag(bases[side].T @ seen @ bases[side]).argsort(descending=True)
-                second = second[order] if side == 0 else second[:, order]
-                bases[side] = torch.linalg.qr(seen @ bases[side][:, order]).Q
-        left, right = bases
-        first = beta1 * first + (1 - beta1) * gradient
-        second = beta2 * second + (1 - beta2) * (left.T @ gradient @ right) ** 2
-        roots = (second / (1 - beta2**step)).sqrt() + OPTIONS["eps"]
-        direction = left @ (left.T @ first @ right / (1 - beta1**step) / roots) @ right.T
-        weight = weight - rate * decay * weight - rate * direction
+    step = rotated_adam(
+        OPTIONS["lr"],
+        OPTIONS["betas"],
+        OPTIONS["eps"],
+        OPTIONS["weight_decay"],
+        frequency,
+        largest_side,
+    )
+    weight = start
+    for gradient in gradients:
+        weight = step(weight, gradient)
     spec = OptimizerSpec.parse(
         "basisrotation", frequency=frequency, largest_side=largest_side, **OPTIONS
     )

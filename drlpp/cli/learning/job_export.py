@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def export_winner(
         session: the workers.
         comparison: by seconds, which may have measured the winner.
         course, end: the race.
-        cluster: of the session.
+        cluster: whose accelerators are the session's workers.
     """
     from drlpp.comparison.placement_export import export
     from drlpp.training_race.halving import Training
@@ -96,17 +97,26 @@ def export_winner(
             "gets there, a race with a longer --limit says (--resume)"
         )
     else:
-        say_how_to_train(session, path, race.data)
+        say_how_to_train(session, session.speeds, path, race.data)
 
 
-def say_how_to_train(session: ClusterSession, path: Path, data: str | None = None) -> None:
-    """Print a command that trains with a placement, on data that fit the model."""
+def say_how_to_train(
+    session: ClusterSession, speeds: Sequence[float], path: Path, data: str | None = None
+) -> None:
+    """Print a command that trains with a placement, on data that fit the model.
+
+    Args:
+        session: with the model.
+        speeds: of the accelerators that the placement is for.
+        path: of the placement.
+        data: to train on; by default some that the model can read.
+    """
     from drlpp.io.formatting import speeds_option
     from drlpp.specs.data import fitting_data
 
     task = session.captured.task
     if task.loss is not None:
-        emulated = session.speeds if min(session.speeds) < 1 else ()
+        emulated = tuple(speeds) if min(speeds) < 1 else ()
         data = data or fitting_data(task.inputs, task.targets)
         console.print(f"train with it: drlpp train {path} --data {data}{speeds_option(emulated)}")
 

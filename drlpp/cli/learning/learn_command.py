@@ -242,7 +242,15 @@ def learn(
     if vary is not None or max_staleness is not None:
         settings |= {"vary": vary, "max_staleness": max_staleness}
     with (
-        open_run_folder(folder, "drlpp learn", settings, resume=resume, note=_tell),
+        open_run_folder(
+            folder,
+            "drlpp learn",
+            settings,
+            resume=resume,
+            # What was measured on accelerators that are there counts.
+            may_differ=["workers"],
+            note=_tell,
+        ),
         resume_hint_on_interrupt("the same command with --resume continues the run"),
     ):
         keep_options(folder)

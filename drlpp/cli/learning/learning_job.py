@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drlpp.cli.command_line import build_console, shown
+from drlpp.cli.learning.run_cluster import RunCluster
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters
     from drlpp.comparison.comparison_file import Comparison
     from drlpp.comparison.contenders import Contender
-    from drlpp.costs.profile import Profile
     from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.envs.measuring.search_file import Sureness
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.planners import Space, Vary
     from drlpp.runtime import ClusterSession, TimeSpent
-    from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
     from drlpp.training_race.course import Course
     from drlpp.training_race.judging import RaceEnd
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
     from drlpp.training_race.race_to_loss import RaceOptions
 
 console = build_console()
+
+MEASUREMENTS_NAME = "measurements.jsonl"
+"""The file in the folder of a run that holds all of its measurements."""
 
 _DRAWN_MINIBATCHES, _PANEL_INCHES = 4, 6.4
 """Of the best placement's timeline: what can be read in a panel of TensorBoard."""
@@ -67,62 +69,90 @@ class Job:
 
 
 def run_job(job: Job, session: ClusterSession) -> None:
-    """Profile, learn, compare, race to a loss if asked to, and export the best placement."""
+    """Profile, learn, compare, race to a loss if asked to, and export the best placement.
+
+    Where a host is lost, learning and the comparison go on with the accelerators that are left.
+    """
+    from drlpp.cli.learning.job_export import export_best, export_winner, say_how_to_train
+
+    with shown(console, "profiling operators and links"):
+        there = RunCluster(session, job.out, _tell)
+    if job.chooses_microbatches:
+        measured = (job.out / MEASUREMENTS_NAME).exists()
+        there.surviving(lambda: _choose_microbatches(job, there, measured=measured))
+    found = there.surviving(lambda: _learn_and_compare(job, there))
+    if found is None:
+        return
+    memory, comparison = found
+    # A race takes long, and may be interrupted: whatever comes of it, a placement is there.
+    path = export_best(job, session, comparison, there.cluster)
+    if job.race_data is None:
+        say_how_to_train(session, there.speeds, path)
+    elif len(session.present) < session.accelerators:
+        console.print(
+            f"no race to a loss: {len(session.present)} of {session.accelerators} workers are "
+            "left, and who trains keeps those that it began with; the same command with --resume "
+            "runs it when all are there, or with as many --workers as there are",
+            soft_wrap=True,
+        )
+    else:
+        course, end = _race_to_loss(job, there, memory, job.race_data)
+        export_winner(job.out, session, comparison, course, end, there.cluster)
+
+
+def _learn_and_compare(job: Job, there: RunCluster) -> tuple[MeasurementMemory, Comparison] | None:
+    """Learn and compare on the accelerators that there are; None if Ctrl-C ended it.
+
+    Raises:
+        HostLost: one of these is lost; what was measured is kept.
+        AcceleratorsReturned: others are there again.
+    """
     from drlpp.agents import GuidedDRLPP
-    from drlpp.cli.learning.job_export import (
-        export_best,
-        export_best_so_far,
-        export_winner,
-        say_how_to_train,
-    )
+    from drlpp.cli.learning.job_export import export_best_so_far
     from drlpp.costs.memory import MemoryModel
     from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
     from drlpp.errors import HostLost
     from drlpp.planners import Space
-    from drlpp.runtime import load_or_measure_profile
     from drlpp.schedule.analysis.staleness import usual_staleness
 
-    with shown(console, "profiling operators and links"):
-        profile, cluster = load_or_measure_profile(session, job.out)
-    path = job.out / "measurements.jsonl"
-    if job.chooses_microbatches:
-        _choose_microbatches(job, session, profile, cluster, measured=path.exists())
+    session, part = there.session, there.part
     memory_model = MemoryModel.of(session.method, session.optimizer)
-    measurer: Measurer = session
-    known = profile
+    measurer: Measurer = there.measurer
+    known = there.profile
     if job.contracted is not None:
-        measurer = ContractedMeasurer(session, job.contracted)
-        known = job.contracted.profile(profile)
-    memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions)
+        measurer = ContractedMeasurer(measurer, job.contracted)
+        known = job.contracted.profile(known)
+    path = job.out / MEASUREMENTS_NAME
+    memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions, part)
+    there.note_change(memory.distinct)
     most_staleness = job.most_staleness
     if most_staleness is None and not job.asked_to_vary:
         # Depths are no faster way to the same weights: they are later ones. Nothing is staler by
         # itself than the method is with a stage on every accelerator.
-        most_staleness = usual_staleness(session.method, session.accelerators)
-    space = Space(session.method, job.vary, most_staleness, profile.batch_size)
+        most_staleness = usual_staleness(session.method, len(part.numbers))
+    space = Space(session.method, job.vary, most_staleness, there.profile.batch_size)
     chosen = space if issubclass(job.hyperparameters.algorithm, GuidedDRLPP) else None
-    declared = CostPrior.of(known, cluster, session.method, memory_model, chosen)
+    declared = CostPrior.of(known, there.whole, session.method, memory_model, chosen)
+    if not there.is_whole:
+        # What ran on those that are lost tells of the operators, too.
+        declared = declared.corrected(memory.measured_elsewhere).part(part.numbers)
+    comparison = None
     try:
-        comparison = None
-        if _learn(job, session, memory, declared):
-            comparison = _compare(job, session, memory, profile, cluster, space)
-    except HostLost:
-        export_best_so_far(job, session, memory, cluster)
+        if _learn(job, there, memory, declared):
+            there.look_for_returned()
+            comparison = _compare(job, there, memory, declared, space)
+    except HostLost as lost:
+        if not there.can_do_without(lost):
+            export_best_so_far(job, session, memory, there.cluster)
         raise
     if comparison is None:
-        export_best_so_far(job, session, memory, cluster)
-    else:
-        # A race takes long, and may be interrupted: whatever comes of it, a placement is there.
-        path = export_best(job, session, comparison, cluster)
-        if job.race_data is not None:
-            course, end = _race_to_loss(job, session, memory, job.race_data)
-            export_winner(job.out, session, comparison, course, end, cluster)
-        else:
-            say_how_to_train(session, path)
+        export_best_so_far(job, session, memory, there.cluster)
+        return None
+    return memory, comparison
 
 
 def _race_to_loss(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, data: RaceData
+    job: Job, there: RunCluster, memory: MeasurementMemory, data: RaceData
 ) -> tuple[Course, RaceEnd]:
     """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
     from drlpp.cli.learning.race_command import run_and_report
@@ -130,10 +160,13 @@ def _race_to_loss(
 
     measured = (candidate for candidate, _ in memory.fastest(memory.distinct))
     fastest = fastest_of_each_kind(measured)[: job.finalists]
-    named = [Contender.of(job.candidate(candidate), job.agent) for candidate in fastest]
+    named = [
+        Contender.of(there.workers.in_cluster(job.candidate(candidate)), job.agent)
+        for candidate in fastest
+    ]
     folder = job.out / "race"
     folder.mkdir(exist_ok=True)
-    return run_and_report(console, session, named, data, folder, job.race_options)
+    return run_and_report(console, there.session, named, data, folder, job.race_options)
 
 
 def fastest_of_each_kind(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -155,9 +188,7 @@ def fastest_of_each_kind(candidates: Iterable[Candidate]) -> list[Candidate]:
     return list(fastest.values())
 
 
-def _choose_microbatches(
-    job: Job, session: ClusterSession, profile: Profile, cluster: Cluster, *, measured: bool
-) -> None:
+def _choose_microbatches(job: Job, there: RunCluster, *, measured: bool) -> None:
     """Let the session's method have the microbatches that suit the model here."""
     from drlpp.comparison.microbatches import FILE_NAME, choose_microbatches
     from drlpp.schedule.method_choice import choose_method
@@ -165,17 +196,18 @@ def _choose_microbatches(
     if measured and not (job.out / FILE_NAME).exists():
         # A run of an older drlpp, whose placements were measured with whole minibatches.
         return
+    session = there.session
     with shown(console, "choosing microbatches") as tell:
-        choice = choose_microbatches(session, profile, cluster, job.out, tell)
+        choice = choose_microbatches(
+            session, there.profile, there.cluster, job.out, tell, there.measurer
+        )
     if choice is not None:
         options = {"microbatches": choice.best.microbatches}
         session.method = choose_method(None, options, session.method)
         console.print(str(choice), soft_wrap=True)
 
 
-def _learn(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, declared: CostPrior
-) -> bool:
+def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: CostPrior) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
     from drlpp.reporting.board import write_search_layout
@@ -184,6 +216,7 @@ def _learn(
     if memory.distinct >= job.budget:
         return True
 
+    session, numbers = there.session, there.part.numbers
     timelines: dict[Candidate, tuple[TimedAction, ...]] = {}
 
     def keep_timeline(candidate: Candidate, outcome: Outcome) -> None:
@@ -193,30 +226,36 @@ def _learn(
         if candidate not in timelines:
             return None
         title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        pipeline = session.plan(job.candidate(candidate)).pipeline
+        pipeline = session.plan(there.workers.in_cluster(job.candidate(candidate))).pipeline
         return draw(timelines[candidate], title, pipeline, width_inches=_PANEL_INCHES)
 
     write_search_layout(job.out)
-    # When a placement is drawn, others of its rollout may have been measured after it.
-    memory.observers.append(keep_timeline)
+    # When a placement is drawn, others of its rollout may have been measured after it. Whoever has
+    # returned is asked for after every run, which takes no time, so that none is made for fewer
+    # accelerators than there are.
+    memory.observers += [keep_timeline, lambda *_: there.look_for_returned()]
     measured_before = memory.distinct
     before = replace(session.spent)
     sure: list[Sureness] = []
     begin = time.perf_counter()
-    finished = learn_placement(
-        memory,
-        job.out,
-        hyperparameters=job.hyperparameters,
-        budget=job.budget,
-        seed=job.seed,
-        declared=declared,
-        picture=picture,
-        console=console,
-        on_sure=sure.append,
-    )
-    took = time.perf_counter() - begin
-    keep_split(job.out, session, before, took, memory.distinct - measured_before, *sure)
-    return finished
+    try:
+        return learn_placement(
+            memory,
+            job.out,
+            hyperparameters=job.hyperparameters,
+            budget=job.budget,
+            seed=job.seed,
+            declared=declared,
+            picture=picture,
+            console=console,
+            on_sure=sure.append,
+            log_name="agent" if there.is_whole else f"agent-on-{'-'.join(map(str, numbers))}",
+        )
+    finally:
+        took = time.perf_counter() - begin
+        measured = memory.distinct - measured_before
+        on = () if there.is_whole else numbers
+        keep_split(job.out, session, before, took, measured, *sure, accelerators=on)
 
 
 def keep_split(
@@ -226,6 +265,8 @@ def keep_split(
     wall_seconds: float,
     measured: int,
     sure: Sureness | None = None,
+    *,
+    accelerators: tuple[int, ...] = (),
 ) -> None:
     """Print where the time went since ``before``, and write it down with that of earlier parts."""
     from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile
@@ -238,6 +279,7 @@ def keep_split(
         cluster_seconds=session.spent.running_seconds - before.running_seconds,
         deploying_seconds=session.spent.deploying_seconds - before.deploying_seconds,
         sureness=sure,
+        accelerators=accelerators,
     )
     console.print(part.split_text)
     path = folder / FILE_NAME
@@ -246,10 +288,9 @@ def keep_split(
 
 def _compare(
     job: Job,
-    session: ClusterSession,
+    there: RunCluster,
     memory: MeasurementMemory,
-    profile: Profile,
-    cluster: Cluster,
+    declared: CostPrior,
     space: Space,
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
@@ -260,31 +301,41 @@ def _compare(
     from drlpp.comparison.race import RaceRules
     from drlpp.comparison.rivals import rival_heats
     from drlpp.errors import RunFailure
+    from drlpp.placement.candidate import Candidate
+    from drlpp.planners.best_simulated import best_simulated
     from drlpp.reporting.board import write_race
 
-    if memory.best() is None:
+    session = there.session
+    fastest = [candidate for candidate, _ in memory.fastest(job.finalists)]
+    if not fastest and memory.outcomes:
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
-    finalists = [
-        Contender.of(job.candidate(candidate), job.agent)
-        for candidate, _ in memory.fastest(job.finalists)
-    ]
+    if not fastest:
+        # The budget was spent on accelerators of which some are lost; it tells what to plan with.
+        best = best_simulated(declared.problem, session.method, deepen=False).best
+        fastest = [Candidate(best.plan.placement, session.method)]
+    finalists = [Contender.of(job.candidate(candidate), job.agent) for candidate in fastest]
     # Their method may have got its microbatches after they were read.
-    own = [
-        Heat(candidates=(layout.model_copy(update={"method": session.method}),))
-        for layout in job.layouts.values()
-    ]
+    own = []
+    for text, layout in job.layouts.items():
+        assert layout.placement is not None
+        if len(layout.placement.accelerators) > there.cluster.accelerators:
+            _tell(f"{text} is left out: it has more stages than there are accelerators")
+        else:
+            own.append(Heat(candidates=(layout.model_copy(update={"method": session.method}),)))
     begin = time.perf_counter()
     try:
         with shown(console, "planning what a user has without an agent") as tell:
             comparison = compare(
                 session,
                 finalists,
-                [*rival_heats(session, profile, cluster, space), *own],
+                [*rival_heats(session, there.profile, there.cluster, space), *own],
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
                 on_progress=tell,
+                part=there.measurer,
+                cluster=None if there.is_whole else there.cluster,
             )
     except KeyboardInterrupt:
         return None
@@ -294,3 +345,7 @@ def _compare(
     for line in measured_lines(comparison, job.layouts):
         console.print(line, soft_wrap=True, markup=False)
     return comparison
+
+
+def _tell(line: str) -> None:
+    console.print(line, soft_wrap=True, markup=False)

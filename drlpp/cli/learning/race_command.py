@@ -43,6 +43,7 @@ from drlpp.cli.learning.named_candidates import (
 )
 from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
+from drlpp.errors import HostLost
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.weight_policies import PIPEOPTIM
 
@@ -251,6 +252,9 @@ def run_and_report(
         options: what wins.
         methods: of weight policies that take part too.
         optimizers: with which everybody takes part once more.
+
+    Raises:
+        HostLost: a host is lost; the race can be continued when it is back.
     """
     from drlpp.cli.showing.race_report import draw_race, race_table
     from drlpp.reporting.board import write_training_race
@@ -258,16 +262,17 @@ def run_and_report(
     from drlpp.training_race.race_to_loss import race_to_loss
     from drlpp.training_race.winner import keep_winner
 
-    with shown(console, "profiling operators and links") as tell:
-        candidates, cluster = _candidates(session, named, folder, methods, optimizers)
-        course, end = race_to_loss(
-            session,
-            candidates,
-            data,
-            folder,
-            options,
-            on_step=tell,
-        )
+    try:
+        with shown(console, "profiling operators and links") as tell:
+            candidates, cluster = _candidates(session, named, folder, methods, optimizers)
+            course, end = race_to_loss(session, candidates, data, folder, options, on_step=tell)
+    except HostLost as lost:
+        raise type(lost)(
+            f"{lost}; a race ends with a host, since who trains keeps the workers that it began "
+            f"with. All trainings so far are kept in {folder}: the same command with --resume goes "
+            "on when the host is back",
+            lost.workers,
+        ) from lost
     write_training_race(folder, course.race)
     console.print(race_table(course.race, end))
     for line in verdict_lines(course.race, end):

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy
-from numpy.typing import NDArray
 
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.stage_cost import CostModel, StageSeconds
@@ -78,18 +77,28 @@ class ChainSearch(ABC):
         groups = [self.fleet.group(counts) for counts in self.fleet.choices]
         row = {group: number for number, group in enumerate(dict.fromkeys(groups))}
         costs, work = self.costs, self.pairs.work
+        self._groups = list(row)
         totals = [StageSeconds.of(work, group, costs).total(costs) for group in row]
         self._distinct = numpy.array(totals)
         self._row = numpy.array([row[group] for group in groups])
 
-    def fastest(self, bound: float = 0.0, deadline: float = numpy.inf) -> Chain | None:
+    def fastest(
+        self,
+        bound: float = 0.0,
+        deadline: float = numpy.inf,
+        known: float = numpy.inf,
+        precision: float = 0.0,
+    ) -> Chain | None:
         """Return the optimum, or None if nothing fits into memory.
 
         Args:
             bound: seconds per minibatch that the optimum is known to need at least.
             deadline: a moment of :func:`time.monotonic` after which the best so far is returned.
+            known: seconds per minibatch that can be kept to, as far as is known.
+            precision: how much slower than the optimum, relatively, the result may be.
         """
-        best = self.within(numpy.inf)
+        # What is known may be of stages that are not looked at.
+        best = self.within(known) or self.within(numpy.inf)
         if best is None:
             return None
 
@@ -101,7 +110,7 @@ class ChainSearch(ABC):
             best = found
             return found.seconds
 
-        self._bisect(bound * (1 - ROUNDING), best.seconds, reached, deadline)
+        self._bisect(bound * (1 - ROUNDING), best.seconds, reached, deadline, precision)
         return best
 
     def _bisect(
@@ -110,6 +119,7 @@ class ChainSearch(ABC):
         high: float,
         reached: Callable[[float], float | None],
         deadline: float,
+        precision: float,
     ) -> None:
         """Try limits between two, among them the least seconds of a stage that can be kept to.
 
@@ -117,32 +127,27 @@ class ChainSearch(ABC):
             low: cannot be kept to.
             high: can be.
             reached: tries a limit; returns the seconds of what keeps to it, None if nothing does.
-            deadline: see :meth:`fastest`.
+            deadline, precision: see :meth:`fastest`.
         """
-        while True:
+        candidates = self._distinct.ravel()
+        while high > low * (1 + precision):
+            candidates = candidates[(candidates > low) & (candidates < high)]
+            if not len(candidates):
+                break
             if time.monotonic() > deadline:
                 self.least = low
-                return
-            candidates = self._distinct[(self._distinct > low) & (self._distinct < high)]
-            if len(candidates) <= _FEW_CANDIDATES:
                 break
-            middle = (low + high) / 2
-            seconds = reached(middle)
+            if len(candidates) > _FEW_CANDIDATES:
+                limit = (low + high) / 2
+            else:
+                limit = float(
+                    numpy.partition(candidates, len(candidates) // 2)[len(candidates) // 2]
+                )
+            seconds = reached(limit)
             if seconds is None:
-                low = middle
+                low = limit
             else:
                 high = seconds
-        values = numpy.unique(candidates)
-        first, last = 0, len(values)
-        while first < last:
-            if time.monotonic() > deadline:
-                self.least = float(values[first - 1]) if first else low
-                return
-            number = (first + last) // 2
-            if reached(values[number]) is None:
-                first = number + 1
-            else:
-                last = number
 
     @abstractmethod
     def within(self, limit: float) -> Chain | None:
@@ -244,108 +249,3 @@ class EqualAccelerators(ChainSearch):
             choices_found.append(int(choice_at[at]))
             at = int(pairs.end[stage_at[at]])
         return self._chain(stages_found, choices_found)
-
-
-class UnequalAccelerators(ChainSearch):
-    """The search where accelerators are of several kinds.
-
-    Ways to take accelerators are bits of a number: those that suffice behind a downset. A stage on
-    a choice of accelerators takes these bits, of which those count that leave the choice free, to
-    larger numbers by as many as the choice has (:meth:`Fleet.index`). Stages that may stand on
-    groups that cost alike are looked at together.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fleet = self.fleet
-        self._words = -(-fleet.states // 64)
-        self._offsets = [fleet.index(counts) for counts in fleet.choices]
-        self._fits = [_bits(fits) for fits in fleet.fits]
-        # Which ways take no more than so many accelerators.
-        most = sum(fleet.available)
-        self._up_to = self._packed([_bits(fleet.sizes <= size) for size in range(-1, most + 1)])
-
-    def within(self, limit: float) -> Chain | None:
-        """Keep every way to take accelerators, by kind, that suffices."""
-        pairs, fleet = self.pairs, self.fleet
-        allowed = self._distinct <= limit
-        reached = numpy.zeros((len(pairs.downsets), self._words), dtype=numpy.uint64)
-        reached[-1] = self._packed([1])
-        for i in range(len(pairs.downsets) - 2, -1, -1):
-            stages = slice(int(pairs.first[i]), int(pairs.first[i + 1]))
-            ways = 0
-            for choice, behind in self._behind(allowed[:, stages], reached, stages):
-                ways |= (behind & self._fits[choice]) << self._offsets[choice]
-            if ways:
-                reached[i] = self._packed([ways])
-        found = self._number(reached[0])
-        if not found:
-            return None
-        ends = [state for state in range(fleet.states) if found >> state & 1]
-        return self._trace(allowed, reached, min(ends, key=lambda state: fleet.sizes[state]))
-
-    def _behind(
-        self, allowed: NDArray[numpy.bool_], reached: NDArray[numpy.uint64], stages: slice
-    ) -> Iterator[tuple[int, int]]:
-        """Yield for every choice the ways behind stages that may stand on it."""
-        ends = self.pairs.end[stages]
-        if self.fleet.limits_memory:
-            for choice, row in enumerate(self._row):
-                ok = allowed[row]
-                if ok.any():
-                    # Infinite where any number behind leaves room.
-                    room = numpy.minimum(self._most_behind[choice, stages][ok], len(self._up_to))
-                    sizes = numpy.minimum(numpy.floor(room).astype(int) + 1, len(self._up_to) - 1)
-                    with_room = reached[ends[ok]] & self._up_to[sizes]
-                    yield choice, self._number(numpy.bitwise_or.reduce(with_room, axis=0))
-            return
-        together = [
-            self._number(numpy.bitwise_or.reduce(reached[ends[ok]], axis=0)) if ok.any() else 0
-            for ok in allowed
-        ]
-        for choice, row in enumerate(self._row):
-            if together[row]:
-                yield choice, together[row]
-
-    def _packed(self, numbers: Sequence[int]) -> NDArray[numpy.uint64]:
-        """Return numbers as rows of words."""
-        bytes_ = b"".join(number.to_bytes(8 * self._words, "little") for number in numbers)
-        return numpy.frombuffer(bytes_, dtype="<u8").reshape(len(numbers), self._words)
-
-    @staticmethod
-    def _number(words: NDArray[numpy.uint64]) -> int:
-        return int.from_bytes(words.tobytes(), "little")
-
-    def _trace(
-        self, allowed: NDArray[numpy.bool_], reached: NDArray[numpy.uint64], state: int
-    ) -> Chain:
-        """Return one way through the program that ends in ``state``, with long stages first."""
-        pairs, fleet = self.pairs, self.fleet
-        stages_found, choices_found, at = [], [], 0
-        while at < len(pairs.downsets) - 1:
-            stages = slice(int(pairs.first[at]), int(pairs.first[at + 1]))
-            found = None
-            for choice, row in enumerate(self._row):
-                before = state - self._offsets[choice]
-                if before < 0 or not self._fits[choice] >> before & 1:
-                    continue
-                word, bit = divmod(before, 64)
-                behind = reached[pairs.end[stages], word] >> numpy.uint64(bit) & numpy.uint64(1)
-                good = allowed[row, stages] & (behind > 0)
-                if fleet.limits_memory:
-                    good &= fleet.sizes[before] <= self._most_behind[choice, stages]
-                positions = numpy.flatnonzero(good)
-                if len(positions):
-                    found = (stages.start + int(positions[-1]), choice, before)
-                    break
-            assert found is not None
-            stage, choice, state = found
-            stages_found.append(stage)
-            choices_found.append(choice)
-            at = int(pairs.end[stage])
-        return self._chain(stages_found, choices_found)
-
-
-def _bits(flags: NDArray[numpy.bool_]) -> int:
-    """Return flags as the bits of a number."""
-    return int.from_bytes(numpy.packbits(flags, bitorder="little").tobytes(), "little")

@@ -24,7 +24,7 @@ and the lower bound is what holds nevertheless:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -39,29 +39,34 @@ from drlpp.planners.exact.chain_search import (
     Chain,
     ChainSearch,
     EqualAccelerators,
-    UnequalAccelerators,
 )
 from drlpp.planners.exact.contraction import Contraction, contract_free_operators
 from drlpp.planners.exact.device_groups import Fleet
 from drlpp.planners.exact.downsets import all_downsets, count_downsets, some_downsets
-from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES
+from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES, Planner
 from drlpp.planners.exact.shared_cores import SharedCores
 from drlpp.planners.exact.stage_pairs import StagePairs
+from drlpp.planners.exact.unequal_accelerators import UnequalAccelerators
 from drlpp.planners.problem.problem import PlanningProblem, Solution, memory_shortage
 from drlpp.specs.cluster import Cluster, Host, Link
 
 MOST_DOWNSETS = 6_000
 """The most downsets that are looked at; the stages between them grow with the square."""
 
+_PRECISION = 1e-3
+"""How far from the optimum of a world is near enough, where it proves nothing."""
+
 MOST_COSTS = 120_000_000
 """Costs of stages on groups of accelerators that are kept in memory, 8 bytes each."""
 
 _MOST_STATES = 2_000
-_MOST_TRANSITIONS = 50_000
+_MOST_TRANSITIONS = 500_000
 """Ways to take accelerators of several kinds, and those times the groups of a stage."""
 
 _MOST_SUMS = 100_000_000
 """Loads that the program for workers with shared cores adds up for one limit."""
+
+_QUICK = {name: FORMULAS[name] for name in ("data-parallel", "gpipe", "pipedream")}
 
 _MOST_TO_SEARCH = 32
 """Accelerators up to which all other planners take a few seconds together."""
@@ -123,18 +128,22 @@ def exact(problem: PlanningProblem) -> Solution:
         fleet = replace(fleet, most_choices=int(MOST_COSTS / len(pairs)))
     bound = _simple_bound(problem, workload, whole)
 
-    plans, stopped = [], False
+    plans, stopped, known = [], False, numpy.inf
+    if len(fleet.kinds) > 1:
+        # A limit costs more to try than these planners take.
+        _, known = _best(problem, _found_by_others(problem, _QUICK))
     deadline = time.monotonic() + problem.time_limit_seconds
     # What holds of all placements comes first.
     least = _with_fewest_sums(problem, workload, pairs)
     worlds = [(fastest, least), (slowest, least), (fastest, pairs)]
     for number, (link, stages) in enumerate(dict.fromkeys(worlds)):
         search = _chain_search(stages, replace(fleet, link=link), problem)
-        chain = search.fastest(bound, deadline)
+        proves = complete and not number
+        chain = search.fastest(bound, deadline, known, 0.0 if proves else _PRECISION)
         stopped |= search.least is not None
         if chain is not None:
             plans.append(_placement(contraction, pairs, fleet, chain))
-        if complete and not number:
+        if proves:
             bound = max(bound, _bound(problem, stages, fleet, search, chain))
     best, seconds = _best(problem, plans)
     doubts = [*_doubts(problem, complete, fleet, fastest != slowest, pairs)]
@@ -145,7 +154,9 @@ def exact(problem: PlanningProblem) -> Solution:
         if least is not pairs:
             doubts.append("sums of copies of weights do not count in it")
     if best is None or seconds > bound * (1 + ROUNDING):
-        best, seconds = _best(problem, [*plans, *_found_by_others(problem)])
+        searches = problem.cluster.accelerators <= _MOST_TO_SEARCH
+        others = {**FORMULAS, **SEARCHES} if searches else _QUICK
+        best, seconds = _best(problem, [*plans, *_found_by_others(problem, others)])
     if best is None:
         raise _nothing_fits(problem, contraction, pairs, fleet)
     counted = "too many to count" if count is None else f"{count}"
@@ -231,11 +242,10 @@ def _bound(
     return 0.0 if chain is None else (chain.seconds if search.least is None else search.least)
 
 
-def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:
+def _found_by_others(
+    problem: PlanningProblem, planners: Mapping[str, Planner]
+) -> Iterator[Placement]:
     """Yield the placements of planners that do not prove anything."""
-    planners = {**FORMULAS, **SEARCHES}
-    if problem.cluster.accelerators > _MOST_TO_SEARCH:
-        planners = {name: FORMULAS[name] for name in ("data-parallel", "gpipe", "pipedream")}
     for planner in planners.values():
         with suppress(InvalidInput):
             placement = planner(problem).placement

@@ -38,9 +38,15 @@ class SharedCores(ChainSearch):
         self._offsets = numpy.array([fleet.index(counts) for counts in fleet.choices])
         self._target = self._offsets[:, None] + numpy.arange(fleet.states)[None, :]
 
-    def fastest(self, bound: float = 0.0, deadline: float = numpy.inf) -> Chain | None:
+    def fastest(
+        self,
+        bound: float = 0.0,
+        deadline: float = numpy.inf,
+        known: float = numpy.inf,
+        precision: float = 0.0,
+    ) -> Chain | None:
         """Return the optimum, or None if nothing fits into memory; arguments as above."""
-        best = self.within(numpy.inf)
+        best = self.within(known) or self.within(numpy.inf)
         if best is None:
             return None
         low, high = bound * (1 - ROUNDING), best.seconds
@@ -57,7 +63,7 @@ class SharedCores(ChainSearch):
         # No stage may be the slowest part: then it is the load of a chain within the bound.
         if (seconds := reached(low)) is not None:
             high = seconds
-        self._bisect(low, high, reached, deadline)
+        self._bisect(low, high, reached, deadline, precision)
         # As fast with fewer accelerators.
         return self.within(best.seconds * (1 + ROUNDING))
 

@@ -18,11 +18,23 @@ from benchmarks.bubbles.measuring import (
     Contender,
     Sample,
     bench,
-    idle_passes_of_zb_v,
 )
-from benchmarks.models import BLOCKS
+from benchmarks.bubbles.measuring import folded as in_halves
+from benchmarks.bubbles.pass_times import PassTimes, idle_passes_of_zb_v
+from benchmarks.models import BLOCKS, placement_of, reference
 from benchmarks.torch_training import BaselineRun
-from drlpp.schedule.actions import Action, Update
+from drlpp.capturing.capture import capture
+from drlpp.capturing.graph import OpGraph
+from drlpp.placement.candidate import Candidate
+from drlpp.schedule.actions import (
+    Action,
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Update,
+)
+from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import build_schedule
 from drlpp.timeline.timeline import play
 from drlpp.torch_versions import older_than
@@ -51,6 +63,10 @@ def test_a_sample_has_a_bubble_and_ours_a_formula(workers: Bench, who: Contender
     assert sample.seconds > 0
     assert sample.busiest_seconds > 0
     assert (sample.expected_bubble_seconds is None) == (who.ours is None)
+    assert (sample.simulated_seconds is None) == (who.ours is None)
+    if sample.simulated_seconds is not None:
+        # No worker is busier than an update is long, and messages take no time here.
+        assert 0.98 * sample.busiest_seconds < sample.simulated_seconds
 
 
 @pytest.mark.slow
@@ -101,14 +117,53 @@ def test_zb_v_waits_for_the_microbatches_that_do_not_fill_it(workers: int) -> No
         assert bubble == idle_passes_of_zb_v(workers, microbatches)
 
 
-def test_ours_are_held_against_torchs_turn_by_turn() -> None:
+@pytest.fixture(scope="module")
+def graph() -> OpGraph:
+    return capture(reference("feed_forwards", TINY)).graph
+
+
+@pytest.mark.parametrize("who", [c for c in CONTENDERS if c.ours], ids=str)
+@pytest.mark.parametrize(("workers", "microbatches"), [(2, 4), (4, 4), (4, 8)])
+def test_a_simulated_bubble_of_equal_passes_is_the_formulas(
+    graph: OpGraph, who: Contender, workers: int, microbatches: int
+) -> None:
+    assert who.ours is not None
+    method = Method(schedule=who.ours, policy="sync", microbatches=microbatches)
+    stages, splits = workers * who.held, method.schedule_kind.splits_backward
+    placement = placement_of(graph, [BLOCKS // stages] * stages, [1] * stages)
+    placement = in_halves(placement) if who.held > 1 else placement
+    passes = PassTimes()
+    for stage in range(stages):
+        passes.passes[stage, Forward] += [2.0, 4.0]
+        if splits and stage:
+            passes.passes[stage, BackwardInput] += [3.0, 3.0]
+            passes.passes[stage, BackwardWeight] += [3.0, 3.0]
+        else:
+            passes.passes[stage, Backward] += [6.0, 6.0]
+    for worker in range(workers):
+        passes.updates[worker] += [1.0, 1.0]
+    computes = 9.0 * microbatches * who.held + 1.0
+    found = passes.simulated_seconds(graph, Candidate(placement, method)) - computes
+    of_formula = (
+        passes.bubble_of_zb_v(workers, microbatches) if who.held > 1 else passes.bubble(workers)
+    )
+    assert found == pytest.approx(of_formula)
+
+
+def test_ours_are_simulated_and_held_against_torchs_turn_by_turn() -> None:
     def taken(who: Contender) -> list[Sample]:
         seconds = (2.0, 3.0, 8.0) if who.ours else (1.0, 2.0, 8.0)
-        return [Sample(each, each / 2) for each in seconds]
+        simulated = 0.75 if who.ours else None
+        return [
+            Sample(each, each / 2, simulated_seconds=simulated and simulated * each)
+            for each in seconds
+        ]
 
     table = table_of({(2, 4, who): taken(who) for who in CONTENDERS})
     ratios = dict(zip(table["schedule"], table["× torch's"], strict=True))
     assert ratios == {str(who): "1.500" if who in OF_TORCH else "–" for who in CONTENDERS}
+    bubbles = dict(zip(table["schedule"], table["simulated"], strict=True))
+    assert bubbles == {str(who): "50.0%" if who.ours else "–" for who in CONTENDERS}
 
 
 @pytest.mark.slow

@@ -260,17 +260,6 @@ def test_a_discarded_gradient_leaves_the_last_one() -> None:
         _assert_gradients(weights, [torch.full_like(weight, 8.0) for weight in weights])
 
 
-def test_a_discarded_gradient_in_buckets_is_nowhere() -> None:
-    """Without ``keep_last`` the weights' gradients are the buckets."""
-    weights = _weights()
-    gradients = SharedGradients(weights)
-    gradients.add([torch.ones_like(weight) for weight in weights])
-    gradients.assign_gradients(1)
-    gradients.add([torch.full_like(weight, torch.inf) for weight in weights])
-    gradients.discard()
-    _assert_gradients(weights, [None] * len(weights))
-
-
 def test_one_tensor_for_two_weights_is_divided_once() -> None:
     weights = _weights()
     shared = torch.ones(3, 3, dtype=torch.float64)

@@ -41,9 +41,10 @@ class Meter:
 
     def versions(self, method: Method, optimizer: OptimizerSpec) -> list[float]:
         """Of every stage, by resident memory."""
-        key = (optimizer.name, method.accumulate)
+        together = method.accumulate * method.microbatches
+        key = (optimizer.name, together)
         if key not in self.naive:
-            naive = Method.model_validate({**NAIVE, "accumulate": method.accumulate})
+            naive = Method.model_validate({**NAIVE, "accumulate": together})
             self.naive[key] = self._peaks(naive, optimizer)[0]
         peaks, weights = self._peaks(method, optimizer)
         return [1 + (peaks[k] - self.naive[key][k]) / weights[k] for k in range(DEPTH)]
@@ -78,6 +79,12 @@ def meter() -> Iterator[Meter]:
         (Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1]),
         (Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1]),
         (Method(policy="last-step"), WITH_RULE, [2, 2, 1]),
+        (Method(policy="vanilla", microbatches=4), WITH_RULE, [1, 1, 1]),
+        (Method(policy="stash", microbatches=4), WITH_RULE, [2, 2, 1]),
+        (Method(policy="2bw-ef", microbatches=4), WITH_RULE, [3, 3, 3]),
+        (Method(policy="pipeoptim", microbatches=4), WITH_RULE, [2, 2, 1]),
+        (Method(policy="stash", stage_momentum=0.99), WITH_RULE, [3, 2, 1]),
+        (Method(schedule="zb-h1", policy="sync", microbatches=4), WITH_RULE, [1, 1, 1]),
     ],
     ids=[
         "vanilla",
@@ -87,6 +94,12 @@ def meter() -> Iterator[Meter]:
         "PipeOptim",
         "PipeOptim without a rule",
         "last step",
+        "PACI",
+        "PipeDream over microbatches",
+        "2BW and u over microbatches",
+        "PipeOptim over microbatches",
+        "momentum by stage",
+        "ZB-H1",
     ],
 )
 def test_versions_in_resident_memory(

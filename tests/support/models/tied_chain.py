@@ -86,11 +86,11 @@ def by_the_rule(
 
         x = F.embedding(tokens, lent("words", "weight")[0]).mean(1)
         for layer in ("stem", "guess", "back"):
-            x = _Linear.apply(x, *lent(layer, "weight"))
+            x = LinearOfTwoVersions.apply(x, *lent(layer, "weight"))
             if layer != "guess":
                 x = x + lent(layer, "bias")[0]
             x = torch.tanh(x)
-        logits = _Linear.apply(x, *lent("head", "weight"))
+        logits = LinearOfTwoVersions.apply(x, *lent("head", "weight"))
         F.cross_entropy(logits, targets).backward()
         gradients = {name: torch.stack([u.grad for u in used[name]]).sum(0) for name in names}
         moved.append({name: momentum * moved[-1][name] + gradients[name] for name in names})
@@ -98,7 +98,7 @@ def by_the_rule(
     return weights[-1]
 
 
-class _Linear(torch.autograd.Function):
+class LinearOfTwoVersions(torch.autograd.Function):
     """x·Wᵀ, whose backward is by another version of W than its forward."""
 
     @staticmethod

@@ -1,0 +1,171 @@
+"""A run that learns goes on without hosts that are lost, and with them when they have returned."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.faults.agent import ENDLESS
+from benchmarks.host_loss.losable_hosts import LosableHosts
+from drlpp.cli.learning import learn_command
+from drlpp.comparison.compare import compare
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.envs import MeasurementMemory
+from drlpp.io.documents import read_document
+from drlpp.io.run_folder import CHANGES_NAME
+from drlpp.placement.measurements_file import Entry, read_measurements
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.training.changes_file import MeasuringChanged, read_changes
+from tests.support.programs import shell
+from tests.support.programs.shell import Finished
+
+BRIEF = ["--minibatches", 4, "--repetitions", 1, "--rounds", 1, "--finalists", 1]
+BRIEF += ["--method-option", "microbatches=1"]
+
+
+def learn(out: Path, budget: int, *more: object) -> Finished:
+    model = ["--model", "tests.support.models.small:perceptron", "--model-option", "batch_size=2"]
+    agent = out.with_name("guided.yaml")
+    agent.write_text(f"{ENDLESS}practice: false\n")
+    job = [*model, "--out", out, "--budget", budget, "--agent", agent, *BRIEF, *more]
+    return shell.finish(learn_command.main, "drlpp learn", *job)
+
+
+def entries(out: Path) -> list[Entry]:
+    return list(read_measurements(out / "measurements.jsonl")[1])
+
+
+def used(entry: Entry) -> set[int]:
+    return set(entry.placement.accelerators)
+
+
+def changes(out: Path) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+    found = read_changes(out / CHANGES_NAME, MeasuringChanged)
+    return [(change.given_up, change.returned, change.workers) for change in found]
+
+
+@contextmanager
+def after(runs: int, act: Callable[[], None], then: int = 0) -> Iterator[None]:
+    """Act when so many runs have been measured, and again after so many more."""
+    count, moments = itertools.count(1), {runs, runs + then}
+    run = MeasurementMemory._run
+
+    def counted(memory: MeasurementMemory, plan: object) -> None:
+        if next(count) - 1 in moments:
+            act()
+        run(memory, plan)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MeasurementMemory, "_run", counted)
+        yield
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.mark.system
+def test_it_goes_on_with_what_is_left_and_grows_again(out: Path) -> None:
+    hosts = LosableHosts([2, 2])
+    acts = iter([hosts.lose, hosts.return_])
+    with hosts.used(), after(2, lambda: next(acts)(), then=3):
+        done = learn(out, 7, "--workers", 4)
+    assert done.code == 0, done.err
+    assert changes(out) == [((2, 3), (), (0, 1)), ((), (2, 3), (0, 1, 2, 3))]
+    found = entries(out)
+    assert len(found) == 7
+    assert not any(used(entry) & {2, 3} for entry in found[2:5])
+    assert len({(entry.placement, entry.method) for entry in found}) == len(found)
+    printed = " ".join(done.out.split())
+    assert "host host-1 cannot be reached: accelerators 2, 3 are not there" in printed
+    comparison = read_document(out / "comparison.json", Comparison)
+    assert comparison.cluster is None
+    assert read_document(out / "placement.json", PlacementFile).cluster.accelerators == 4
+
+
+@pytest.mark.system
+def test_a_run_on_fewer_exports_for_these_and_is_resumed_on_any_number(out: Path) -> None:
+    hosts = LosableHosts([2, 2])
+    with hosts.used(), after(2, hosts.lose):
+        done = learn(out, 4, "--workers", 4)
+    assert done.code == 0, done.err
+    comparison = read_document(out / "comparison.json", Comparison)
+    placement = read_document(out / "placement.json", PlacementFile)
+    assert comparison.cluster is not None
+    assert comparison.cluster.host_names == placement.cluster.host_names == ("host-0",)
+    assert placement.cluster.accelerators == 2
+    assert {
+        used for c in comparison.contenders if c.placement for used in c.placement.accelerators
+    } <= {0, 1}
+    assert "on 2 accelerators, of host-0" in (out / "report.html").read_text()
+    search = json.loads((out / "search.json").read_text())
+    assert search["accelerators"] == [0, 1]
+    known = entries(out)
+
+    # With the workers that were left, nothing new is there, and nothing is measured again.
+    with LosableHosts([2]).used():
+        done = learn(out, len(known), "--workers", 2, "--resume")
+    assert done.code == 0, done.err
+    assert changes(out) == [((2, 3), (), (0, 1))]
+    assert entries(out) == known
+
+    with LosableHosts([2, 2]).used():
+        done = learn(out, len(known) + 1, "--workers", 4, "--resume")
+    assert done.code == 0, done.err
+    assert changes(out)[1:] == [((), (2, 3), (0, 1, 2, 3))]
+    assert entries(out)[: len(known)] == known
+    assert len(entries(out)) == len(known) + 1
+
+    # One more host than there ever was.
+    with LosableHosts([2, 2, 1]).used():
+        done = learn(out, len(known) + 2, "--workers", 5, "--resume")
+    assert done.code == 0, done.err
+    assert changes(out)[2:] == [((), (4,), (0, 1, 2, 3, 4))]
+    assert read_measurements(out / "measurements.jsonl")[0].accelerators == 5
+    assert read_document(out / "placement.json", PlacementFile).cluster.accelerators == 5
+
+
+@pytest.mark.system
+def test_a_single_accelerator_is_too_few(out: Path) -> None:
+    hosts = LosableHosts([1, 2])
+    with hosts.used(), after(2, hosts.lose):
+        done = learn(out, 4, "--workers", 3)
+    assert done.code == 1
+    assert "1 worker is left, and measuring wants 2 at least" in " ".join(done.err.split())
+    assert (out / "placement.json").exists()
+
+
+@pytest.mark.system
+def test_a_host_lost_in_the_comparison_leaves_one_of_what_is_planned(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is spent, on a host that is lost: what was measured there corrects the costs."""
+    hosts = LosableHosts([2, 2])
+    planned: list[object] = []
+
+    def compare_when_lost(
+        session: ClusterSession, contenders: object, *given: Any, **named: Any
+    ) -> Comparison:
+        planned.append(contenders)
+        hosts.hosts[0].lose()
+        return compare(session, contenders, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("drlpp.comparison.compare.compare", compare_when_lost)
+    with hosts.used():
+        done = learn(out, 1, "--workers", 4)
+    assert done.code == 0, done.err
+    assert changes(out) == [((0, 1), (), (2, 3))]
+    (measured,) = entries(out)
+    assert used(measured) <= {0, 1}
+    assert len(planned) == 2
+    placement = read_document(out / "placement.json", PlacementFile)
+    assert placement.cluster.host_names == ("host-1",)
+    comparison = read_document(out / "comparison.json", Comparison)
+    assert comparison.contenders[0].found_by == "guided"
+    assert comparison.contenders[0].measurements

@@ -1,0 +1,75 @@
+"""A worker that ends whenever it is started is no placement's failure."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from benchmarks.host_loss.losable_hosts import LosableHosts
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import CannotStart
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from tests.support.training.pipelines import in_a_row
+
+
+class FailingHost(LocalHost):
+    """Its worker 2 ends as soon as it has been started, so many times."""
+
+    failures = 0
+
+    def start(self, posts: Sequence[WorkerSpec]) -> None:
+        super().start(posts)
+        numbers = [post.worker for post in posts]
+        if 2 in numbers and self.failures:
+            self.failures -= 1
+            os.kill(self.process_ids[numbers.index(2)], signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:perceptron"))
+
+
+@pytest.fixture
+def hosts() -> LosableHosts:
+    return LosableHosts([3], FailingHost)
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def session(
+    captured: CapturedModel, hosts: LosableHosts, notes: list[str]
+) -> Iterator[ClusterSession]:
+    with hosts.used(), ClusterSession(captured, workers=3, note=notes.append) as session:
+        yield session
+
+
+def test_it_is_given_up_and_the_others_are_measured_on(
+    captured: CapturedModel, session: ClusterSession, hosts: LosableHosts
+) -> None:
+    hosts.hosts[0].failures = 1000
+    with pytest.raises(CannotStart, match=r"worker 2 was killed .* whenever it is started") as lost:
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+    assert lost.value.workers == {2}
+    session.give_up(lost.value.workers)
+    assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
+    # Its host has no word of when it could be started.
+    assert session.returned == ()
+
+
+def test_once_it_is_started_again(
+    captured: CapturedModel, session: ClusterSession, hosts: LosableHosts, notes: list[str]
+) -> None:
+    hosts.hosts[0].failures = 1
+    assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
+    (note,) = notes
+    assert note.endswith("when it was started; it is started again")
