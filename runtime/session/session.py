@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from drlpp.capturing.blocks import shorten
@@ -140,21 +141,24 @@ class ClusterSession(WorkerSession):
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
 
     def _start_workers(self) -> None:
-        """Start workers where that is necessary, and those once more of which one ends at once.
+        """Start workers where that is necessary, again if one ends at once, until one ends twice.
 
         Raises:
-            CannotStart: the same ends again, for which no placement is to blame.
+            CannotStart: that one, for which no placement is to blame.
         """
-        try:
-            self._workers.prepare()
-        except WorkerLost as first:
-            self._note(f"{first} when it was started; it is started again")
+        ended: Counter[int] = Counter()
+        while True:
             try:
-                self._workers.prepare()
-            except WorkerLost as again:
-                if first.workers != again.workers:
+                return self._workers.prepare()
+            except WorkerLost as failure:
+                # Of several that end at once only the first to be noticed is named.
+                ended.update(failure.workers)
+                twice = [worker for worker in failure.workers if ended[worker] > 1]
+                if twice:
+                    raise CannotStart(f"{failure} whenever it is started", twice) from None
+                if not failure.workers:
                     raise
-                raise CannotStart(f"{again} whenever it is started", again.workers) from None
+                self._note(f"{failure} when it was started; it is started again")
 
     def _measure_once(self, plan: ExecutionPlan, minibatches: int) -> Measurement:
         self._start_workers()

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 
 import pytest
 
@@ -18,16 +19,18 @@ from tests.support.training.pipelines import in_a_row
 
 
 class FailingHost(LocalHost):
-    """Its worker 2 ends as soon as it has been started, so many times."""
+    """Its worker 2, or the next of ``failing``, ends as soon as it has been started, so often."""
 
     failures = 0
+    failing = cycle([2])
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         super().start(posts)
         numbers = [post.worker for post in posts]
-        if 2 in numbers and self.failures:
+        worker = next(self.failing)
+        if worker in numbers and self.failures:
             self.failures -= 1
-            os.kill(self.process_ids[numbers.index(2)], signal.SIGKILL)
+            os.kill(self.process_ids[numbers.index(worker)], signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +76,14 @@ def test_once_it_is_started_again(
     assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
     (note,) = notes
     assert note.endswith("when it was started; it is started again")
+
+
+def test_several_that_end_in_turns_are_no_placements_failure(
+    captured: CapturedModel, session: ClusterSession, hosts: LosableHosts, notes: list[str]
+) -> None:
+    """As if all ended at once, and another were noticed first every time."""
+    hosts.hosts[0].failing, hosts.hosts[0].failures = cycle([0, 2, 1]), 1000
+    with pytest.raises(CannotStart, match=r"worker 0 was killed .* whenever it is started") as lost:
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+    assert lost.value.workers == {0}
+    assert [note.split(" was ")[0] for note in notes] == ["worker 0", "worker 2", "worker 1"]
