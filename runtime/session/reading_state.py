@@ -146,13 +146,14 @@ def copies_of(
     files = [(worker, worker, _copy_of(worker, number)) for worker in workers]
     files += [(copy.sender, copy.receiver, copy.file) for copy in sent]
     paths: dict[int, Path] = {}
-    for worker, keeper, file in files:
-        if worker not in paths:
-            try:
-                paths[worker] = group.files.fetch(keeper, file)
-            except HostLost:
-                if keeper in group.present.workers:
-                    raise
+    with group.present.noting_lost_hosts():
+        for worker, keeper, file in files:
+            if worker not in paths:
+                try:
+                    paths[worker] = group.files.fetch(keeper, file)
+                except HostLost:
+                    if keeper in group.present.workers:
+                        raise
     copies = {worker: read_tree(path) for worker, path in paths.items()}
     for _, _, file in files:
         # A host that is lost only now is noticed when its workers are started.

@@ -122,7 +122,35 @@ class ElasticTraining:
         if self._trainer.kept != self._kept:
             self._losses.clear()
             self._replacements = 0
-        cause = _original(failure)
+        reasons: list[str] = []
+        given_up: list[int] = []
+        point = None
+        while point is None:
+            cause = _original(failure)
+            for_good = self._give_up_lost(failure, cause)
+            given_up += for_good
+            reasons.append(f"{cause}: {_given_up(for_good) if for_good else 'replaced'}")
+            try:
+                point = self._trainer.resume_point()
+            except HostLost as another:
+                failure = another
+        if given_up:
+            left = self._session.present
+            try:
+                self._plan = self._planner.plan(left, self._most)
+            except InvalidInput as error:
+                raise type(failure)(
+                    f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
+                ) from error
+        self._kept = point.epochs, point.minibatches
+        self._tell("; ".join(reasons), point, given_up=tuple(sorted(given_up)))
+
+    def _give_up_lost(self, failure: RunFailure, cause: DRLPPError) -> tuple[int, ...]:
+        """Give up the workers that are lost for good; return their numbers.
+
+        Raises:
+            RunFailure: too little is left.
+        """
         lost = cause.workers if isinstance(cause, WorkerLost | HostLost) else frozenset()
         self._losses.update(lost)
         if isinstance(cause, HostLost):
@@ -136,22 +164,13 @@ class ElasticTraining:
             raise failure
         if for_good:
             self._session.give_up(for_good)
-            left = self._session.present
-            if len(left) < self._least:
+            left = len(self._session.present)
+            if left < self._least:
                 raise type(failure)(
-                    f"{failure}; {len(left)} workers are left, and training wants {self._least} at "
+                    f"{failure}; {left} workers are left, and training wants {self._least} at "
                     "least (elastic): resume it with fewer, or when there are more"
                 )
-            try:
-                self._plan = self._planner.plan(left, self._most)
-            except InvalidInput as error:
-                raise type(failure)(
-                    f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
-                ) from error
-        reason = f"{cause}: {_given_up(for_good)}" if for_good else f"{cause}: replaced"
-        point = self._trainer.resume_point()
-        self._kept = point.epochs, point.minibatches
-        self._tell(reason, point, given_up=for_good)
+        return for_good
 
     def _grown(self) -> ExecutionPlan | None:
         """Return a plan for more workers, if any have returned."""

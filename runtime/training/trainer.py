@@ -286,7 +286,11 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def resume_point(self) -> ResumePoint:
-        """Return where :meth:`train` continues after workers were lost: from copies if it can."""
+        """Return where :meth:`train` continues after workers were lost: from copies if it can.
+
+        Raises:
+            HostLost: a host is lost whose workers have not been given up.
+        """
         why_not = self.copies.gather() if self.plan.copy_every else "--copy-every is not given"
         place, since = self.copies.place, self.copies.since
         source = "copies on the hosts"

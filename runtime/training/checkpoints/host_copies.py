@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drlpp.errors import HostLost
 from drlpp.runtime.deploying.deployment import Deployment, merge_stages
 from drlpp.runtime.ipc.commands import PeerCopy
 from drlpp.runtime.ipc.tensor_file import write_tree
@@ -92,6 +91,9 @@ class HostCopies:
 
         Returns:
             Why they cannot be used, None if they can.
+
+        Raises:
+            HostLost: another host is lost; once its workers are given up, this can be called again.
         """
         kept = self._kept
         if kept is None:
@@ -99,10 +101,7 @@ class HostCopies:
         if self._gathered is not None:
             return None
         group, pipeline = self._session.worker_group, kept.deployment.pipeline
-        try:
-            found = copies_of(group, pipeline.workers, kept.number, kept.sent)
-        except HostLost as error:
-            return str(error)
+        found = copies_of(group, pipeline.workers, kept.number, kept.sent)
         leaders = [next((w for w in stage if w in found), None) for stage in pipeline.stages]
         if None in leaders:
             what = "copy" if self._peers else "replica"

@@ -218,6 +218,27 @@ def test_copies_continue_with_what_was_in_flight_when_a_worker_is_lost(
 
 
 @pytest.mark.system
+def test_two_hosts_that_are_no_neighbours_are_lost_at_once(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    hosts = LosableHosts([1, 1, 1, 1])
+
+    def lose() -> None:
+        for number in (0, 2):
+            hosts.hosts[number].lose()
+
+    strikes = Strikes(tmp_path, lose)
+    _assert_each_sample_once_an_epoch(_fit(captured, hosts, strikes, tmp_path, **PEERS))
+    (lost,) = changes_in(tmp_path)
+    assert (lost.given_up, lost.workers, lost.configuration) == ((0, 2), (1, 3), "1-1")
+    assert lost.source == "copies on the hosts"
+    assert lost.reason == (
+        "host host-0 cannot be reached: worker 0 is given up; "
+        "host host-2 cannot be reached: worker 2 is given up"
+    )
+
+
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("often", "place", "lost_minibatches", "why_not"),
     [
