@@ -143,7 +143,8 @@ class Collect:
             finite are not.
         name: of the file there.
         weights: false leaves weights and the optimizer's state to another replica.
-        peer_copies: that workers of the deployment send each other after that; the same for all.
+        peer_copies: of ``file``, that workers of the deployment send each other after that; the
+            same for all.
     """
 
     file: str

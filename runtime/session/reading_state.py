@@ -106,9 +106,18 @@ def keep_copies(
         PeerCopy(sender, receiver, f"peer-{_copy_of(sender, number)}")
         for sender, receiver in receivers.items()
     )
+    if sent:
+        # Apart, since it does not travel, and may be larger than all that does: what a lost host
+        # had in flight is computed again.
+        group.command(
+            {
+                w: Collect(_in_flight_of(w, number), in_flight=True, weights=False)
+                for w in pipeline.workers
+            }
+        )
     group.command(
         {
-            w: Collect(_copy_of(w, number), in_flight=True, peer_copies=sent)
+            w: Collect(_copy_of(w, number), in_flight=not sent, peer_copies=sent)
             for w in pipeline.workers
         }
     )
@@ -145,17 +154,23 @@ def copies_of(
     """
     files = [(worker, worker, _copy_of(worker, number)) for worker in workers]
     files += [(copy.sender, copy.receiver, copy.file) for copy in sent]
+    in_flight = {worker: _in_flight_of(worker, number) for worker in workers} if sent else {}
     paths: dict[int, Path] = {}
+    apart: dict[int, Path] = {}
     with group.present.noting_lost_hosts():
         for worker, keeper, file in files:
             if worker not in paths:
                 try:
                     paths[worker] = group.files.fetch(keeper, file)
+                    if keeper == worker in in_flight:
+                        apart[worker] = group.files.fetch(worker, in_flight[worker])
                 except HostLost:
                     if keeper in group.present.workers:
                         raise
     copies = {worker: read_tree(path) for worker, path in paths.items()}
-    for _, _, file in files:
+    for worker, path in apart.items():
+        copies[worker]["in_flight"] = read_tree(path)["in_flight"]
+    for file in [*(file for _, _, file in files), *in_flight.values()]:
         # A host that is lost only now is noticed when its workers are started.
         with suppress(HostLost):
             group.files.remove(file)
@@ -173,3 +188,7 @@ def _file_of(worker: int) -> str:
 
 def _copy_of(worker: int, number: int) -> str:
     return f"copy-{number}-{worker}.safetensors"
+
+
+def _in_flight_of(worker: int, number: int) -> str:
+    return f"in-flight-{number}-{worker}.safetensors"

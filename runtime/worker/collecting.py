@@ -22,7 +22,7 @@ def collect(
     inbox: Mapping[Message, Sequence[Tensor]],
     folder: Path,
     state: Mapping[str, Tensor],
-) -> dict[str, Any]:
+) -> None:
     """Write weights, the optimizer's state and what is in flight into a file or a storage.
 
     Args:
@@ -31,9 +31,6 @@ def collect(
         inbox: what was received for parts in flight.
         folder: of the session.
         state: the weights that the model began with; what a storage gets has to be as finite.
-
-    Returns:
-        What was written, on the host.
 
     Raises:
         NotFinite: weights are not finite.
@@ -57,7 +54,7 @@ def collect(
     path, held = folder / command.file, to_device(held, CPU)
     if not command.storage:
         write_tree(path, held)
-        return held
+        return
     # Most trainings keep their checkpoints in files, and begin sooner without these.
     from drlpp.runtime.ipc.shared_storage import storage_at
     from drlpp.runtime.stage.finite_weights import check_finite
@@ -68,4 +65,3 @@ def collect(
         storage_at(command.storage).put(path, command.name)
     finally:
         path.unlink(missing_ok=True)
-    return held

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.runtime.ipc.commands import PeerCopy
-from drlpp.runtime.ipc.tensor_file import write_tree
 
 _SIZE_TAG, _CONTENT_TAG = 2**30, 2**30 + 1
 """Messages of a pipeline count their tags from 0."""
@@ -20,36 +19,32 @@ _SIZE_TAG, _CONTENT_TAG = 2**30, 2**30 + 1
 
 def exchange_copies(
     copies: Sequence[PeerCopy],
-    held: object,
+    own: Path,
     group: dist.ProcessGroup,
     workers: Sequence[int],
     worker: int,
-    folder: Path,
 ) -> None:
-    """Send what this worker holds, and write what others send, as far as ``copies`` say so.
+    """Send the file of this worker, and write those of others beside it, as ``copies`` say.
 
     Nothing of a file is in a process's own memory: it goes from the system's cache to that of the
     other host.
 
     Args:
         copies: the same on all workers.
-        held: a tree of tensors on the host.
+        own: the file, in the session's folder on this host.
         group: of ``workers``, of Gloo, in the order of their ranks.
         workers: of the placement.
         worker: this one.
-        folder: of the session on this host.
 
     Raises:
         StorageFailure: there is no room for it.
     """
-    sent = folder / f"sent-{worker}.safetensors"
     kept: list[Tensor] = []
     works: list[dist.Work] = []
     for copy in copies:
         if copy.sender == worker:
-            write_tree(sent, held)
-            size = sent.stat().st_size
-            content = torch.from_file(str(sent), size=size, dtype=torch.uint8)
+            size = own.stat().st_size
+            content = torch.from_file(str(own), size=size, dtype=torch.uint8)
             kept += [torch.tensor([size]), content]
             receiver = workers.index(copy.receiver)
             works += [
@@ -60,11 +55,10 @@ def exchange_copies(
         if copy.receiver == worker:
             sender, expected = workers.index(copy.sender), torch.zeros(1, dtype=torch.int64)
             group.recv([expected], sender, _SIZE_TAG).wait()
-            room = _room(folder / copy.file, int(expected))
+            room = _room(own.parent / copy.file, int(expected))
             group.recv([room], sender, _CONTENT_TAG).wait()
     for work in works:
         work.wait()
-    sent.unlink(missing_ok=True)
 
 
 def _room(path: Path, size: int) -> Tensor:

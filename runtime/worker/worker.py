@@ -114,9 +114,9 @@ class Worker:
                 from drlpp.runtime.worker.collecting import collect
 
                 runners = dict(zip(_STAGES, self._runners, strict=False))
-                held = collect(command, runners, self._inbox, self._folder, self._state)
+                collect(command, runners, self._inbox, self._folder, self._state)
                 if command.peer_copies:
-                    self._exchange(command.peer_copies, held)
+                    self._exchange(command.peer_copies, self._folder / command.file)
             case Release():
                 self._release()
             case ProfileOperators():
@@ -125,16 +125,14 @@ class Worker:
                 return self._time_link(command)
         return Done()
 
-    def _exchange(self, copies: Sequence[PeerCopy], held: Mapping[str, Any]) -> None:
+    def _exchange(self, copies: Sequence[PeerCopy], own: Path) -> None:
         # Most trainings have no such copies.
         from drlpp.runtime.worker.peer_copies import exchange_copies
 
         assert self._connections is not None
         assert self._deployed is not None
-        # Whoever is lost with its host, what it had in flight is computed again.
-        weights = {name: held[name] for name in ("model", "optimizer")}
         everyone, workers = self._connections.everyone, self._deployed.workers
-        exchange_copies(copies, weights, everyone, workers, self._worker, self._folder)
+        exchange_copies(copies, own, everyone, workers, self._worker)
 
     def _profile(self, command: ProfileOperators) -> Answer:
         # Most workers measure no profile, and begin sooner without it.

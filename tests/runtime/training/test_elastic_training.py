@@ -197,8 +197,9 @@ def test_weights_are_those_of_a_reference_that_changes_its_placement(
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("options", [COPIES, PEERS], ids=["copies", "peer copies"])
 def test_copies_continue_with_what_was_in_flight_when_a_worker_is_lost(
-    captured: CapturedModel, tmp_path: Path
+    captured: CapturedModel, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """Twice, so that the copies which were gathered are replaced by others, and bit for bit."""
     hosts = LosableHosts([2, 2])
@@ -206,14 +207,15 @@ def test_copies_continue_with_what_was_in_flight_when_a_worker_is_lost(
     def kill() -> None:
         os.kill(hosts.hosts[1].process_ids[0], signal.SIGKILL)
 
-    strikes = Strikes(tmp_path / "killed", kill, kill)
-    found = _fit(captured, hosts, strikes, tmp_path / "killed", **COPIES)
+    # At once: the second follows on the last copies before a checkpoint.
+    strikes = Strikes(tmp_path / "killed", kill, kill, seconds=0)
+    found = _fit(captured, hosts, strikes, tmp_path / "killed", **options)
     once, twice = changes_in(tmp_path / "killed")
     assert (once.source, twice.source) == ("copies on the hosts",) * 2
     assert all(change.configuration == "1-1-1-1" for change in (once, twice))
     assert (0, 0) < (once.epochs, once.minibatches) < (twice.epochs, twice.minibatches)
     _assert_each_sample_once_an_epoch(found)
-    whole = _fit(captured, hosts, Strikes(tmp_path / "whole"), tmp_path / "whole", **COPIES)
+    whole = _fit(captured, hosts, Strikes(tmp_path / "whole"), tmp_path / "whole", **options)
     assert largest_difference(found.state_dict, whole.state_dict) == 0.0
 
 

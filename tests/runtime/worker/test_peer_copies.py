@@ -8,13 +8,21 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.host_loss.losable_hosts import LosableHosts
+from drlpp.capturing.capture import capture
 from drlpp.errors import StorageFailure
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm.mailbox import build_group
 from drlpp.runtime.ipc.commands import PeerCopy
-from drlpp.runtime.ipc.tensor_file import read_checkpoint
-from drlpp.runtime.session.reading_state import neighbours
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_tree
+from drlpp.runtime.session.reading_state import copies_of, keep_copies, neighbours
 from drlpp.runtime.worker.peer_copies import _SIZE_TAG, exchange_copies
+from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
+from tests.support.models.counting import counting
+from tests.support.training.pipelines import in_a_row
 
 
 @pytest.mark.parametrize(
@@ -57,7 +65,8 @@ def _exchange(folder: Path, copies: Sequence[PeerCopy], workers: Sequence[int]) 
         own = folder / str(worker)
         own.mkdir(exist_ok=True)
         held = {"model": {"w": torch.full((1000 * worker + 1,), float(worker))}, "optimizer": {}}
-        exchange_copies(copies, held, group, workers, worker, own)
+        write_tree(own / "own", held)
+        exchange_copies(copies, own / "own", group, workers, worker)
 
     with ThreadPoolExecutor(len(workers)) as pool:
         list(pool.map(run, workers, _groups(workers)))
@@ -72,7 +81,7 @@ def test_copies_arrive_whole_and_nothing_else_stays(tmp_path: Path) -> None:
             weights = read_checkpoint(tmp_path / str(receiver) / file)["model"]["w"]
             assert torch.equal(weights, torch.full((1000 * sender + 1,), float(sender)))
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {"5/of-2", "7/of-5", "5/of-7"}
+    assert found == {"5/of-2", "7/of-5", "5/of-7", "2/own", "5/own", "7/own"}
 
 
 def test_no_room_for_a_copy_is_the_disks_fault(
@@ -87,5 +96,41 @@ def test_no_room_for_a_copy_is_the_disks_fault(
     sender, receiver = _groups([0, 1])
     told = sender.send([torch.tensor([1000])], 1, _SIZE_TAG)
     with pytest.raises(StorageFailure, match=r"of-0: cannot be written \(No space left"):
-        exchange_copies([PeerCopy(0, 1, "of-0")], {}, receiver, [0, 1], 1, tmp_path)
+        exchange_copies([PeerCopy(0, 1, "of-0")], tmp_path / "own", receiver, [0, 1], 1)
     told.wait()
+
+
+@pytest.mark.system
+def test_a_host_keeps_two_sets_of_its_own_and_two_of_another() -> None:
+    """What travels is the file that the sender keeps, without what is in flight."""
+    captured = capture(ModelReference.of(counting))
+    candidate = Candidate(in_a_row(captured.graph, 0, 1), Method(policy="stash"))
+    hosts = LosableHosts([1, 1])
+    sets: dict[int, Sequence[PeerCopy]] = {}
+    with hosts.used(), ClusterSession(captured, workers=2) as session:
+        group, folder = session.worker_group, session.folder
+        deployment = session.deploy(candidate)
+
+        def keep(*_: object) -> None:
+            before = set(folder.iterdir())
+            for number in (0, 1, 0, 1):
+                sets[number] = keep_copies(group, deployment, number, peers=True)
+            found = {path.name.split(".")[0] for path in set(folder.iterdir()) - before}
+            kinds = ("copy", "in-flight", "peer-copy")
+            assert found == {f"{kind}-{n}-{w}" for kind in kinds for n in (0, 1) for w in (0, 1)}
+            for copy in sets[0]:
+                travelled = folder / copy.file
+                own = folder / copy.file.removeprefix("peer-")
+                assert travelled.read_bytes() == own.read_bytes()
+                assert read_checkpoint(travelled).keys() == {"model", "optimizer"}
+
+        session.run(deployment, 8, cuts=[4], on_cut=keep)
+        whole = copies_of(group, [0, 1], 0, sets[0])
+        assert len(whole[0]["in_flight"]["stage"]["parts"]) == 1
+        assert whole[1].keys() == {"model", "optimizer", "in_flight"}
+        hosts.lose()
+        session.give_up([1])
+        left = copies_of(group, [0, 1], 1, sets[1])
+        assert left[0].keys() == whole[0].keys()
+        assert left[1].keys() == {"model", "optimizer"}
+        assert not list(folder.glob("copy-*")) + list(folder.glob("in-flight-*"))
