@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -11,10 +11,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.io.disk_errors import reporting_disk_errors
-from drlpp.runtime.ipc.commands import PeerCopy
+from drlpp.runtime.ipc.commands import PeerCopy, Working
 
 _SIZE_TAG, _CONTENT_TAG = 2**30, 2**30 + 1
-"""Messages of a pipeline count their tags from 0."""
+"""Messages of a pipeline count their tags from 0; chunks count theirs from the second of these."""
+
+_CHUNK_BYTES = 64 * 2**20
+"""Over any network that copies are sent by it arrives before a silence counts as hung."""
 
 
 def exchange_copies(
@@ -23,6 +26,7 @@ def exchange_copies(
     group: dist.ProcessGroup,
     workers: Sequence[int],
     worker: int,
+    tell: Callable[[Working], None],
 ) -> None:
     """Send the file of this worker, and write those of others beside it, as ``copies`` say.
 
@@ -35,6 +39,7 @@ def exchange_copies(
         group: of ``workers``, of Gloo, in the order of their ranks.
         workers: of the placement.
         worker: this one.
+        tell: called with a sign of life after each chunk that has arrived.
 
     Raises:
         StorageFailure: there is no room for it.
@@ -45,18 +50,20 @@ def exchange_copies(
         if copy.sender == worker:
             size = own.stat().st_size
             content = torch.from_file(str(own), size=size, dtype=torch.uint8)
-            kept += [torch.tensor([size]), content]
+            sent = [torch.tensor([size]), *content.split(_CHUNK_BYTES)]
             receiver = workers.index(copy.receiver)
             works += [
-                group.send([tensor], receiver, tag)
-                for tensor, tag in zip(kept[-2:], (_SIZE_TAG, _CONTENT_TAG), strict=True)
+                group.send([tensor], receiver, tag) for tag, tensor in enumerate(sent, _SIZE_TAG)
             ]
+            kept += sent
     for copy in copies:
         if copy.receiver == worker:
             sender, expected = workers.index(copy.sender), torch.zeros(1, dtype=torch.int64)
             group.recv([expected], sender, _SIZE_TAG).wait()
             room = _room(own.parent / copy.file, int(expected))
-            group.recv([room], sender, _CONTENT_TAG).wait()
+            for tag, chunk in enumerate(room.split(_CHUNK_BYTES), _CONTENT_TAG):
+                group.recv([chunk], sender, tag).wait()
+                tell(Working())
     for work in works:
         work.wait()
 

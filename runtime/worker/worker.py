@@ -132,7 +132,7 @@ class Worker:
         assert self._connections is not None
         assert self._deployed is not None
         everyone, workers = self._connections.everyone, self._deployed.workers
-        exchange_copies(copies, own, everyone, workers, self._worker)
+        exchange_copies(copies, own, everyone, workers, self._worker, self._channel.send)
 
     def _profile(self, command: ProfileOperators) -> Answer:
         # Most workers measure no profile, and begin sooner without it.

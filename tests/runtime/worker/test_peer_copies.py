@@ -15,7 +15,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm.mailbox import build_group
-from drlpp.runtime.ipc.commands import PeerCopy
+from drlpp.runtime.ipc.commands import PeerCopy, Working
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_tree
 from drlpp.runtime.session.reading_state import copies_of, keep_copies, neighbours
 from drlpp.runtime.worker.peer_copies import _SIZE_TAG, exchange_copies
@@ -58,18 +58,26 @@ def _groups(workers: Sequence[int]) -> list[dist.ProcessGroup]:
         )
 
 
-def _exchange(folder: Path, copies: Sequence[PeerCopy], workers: Sequence[int]) -> None:
-    """Each worker in a thread, with a folder of its own, which is that of its host."""
+def _exchange(
+    folder: Path, copies: Sequence[PeerCopy], workers: Sequence[int]
+) -> list[list[Working]]:
+    """Each worker in a thread, with a folder of its own, which is that of its host.
 
-    def run(worker: int, group: dist.ProcessGroup) -> None:
+    Returns:
+        Each one's signs of life.
+    """
+
+    def run(worker: int, group: dist.ProcessGroup) -> list[Working]:
+        signs: list[Working] = []
         own = folder / str(worker)
         own.mkdir(exist_ok=True)
         held = {"model": {"w": torch.full((1000 * worker + 1,), float(worker))}, "optimizer": {}}
         write_tree(own / "own", held)
-        exchange_copies(copies, own / "own", group, workers, worker)
+        exchange_copies(copies, own / "own", group, workers, worker, signs.append)
+        return signs
 
     with ThreadPoolExecutor(len(workers)) as pool:
-        list(pool.map(run, workers, _groups(workers)))
+        return list(pool.map(run, workers, _groups(workers)))
 
 
 def test_copies_arrive_whole_and_nothing_else_stays(tmp_path: Path) -> None:
@@ -84,6 +92,16 @@ def test_copies_arrive_whole_and_nothing_else_stays(tmp_path: Path) -> None:
     assert found == {"5/of-2", "7/of-5", "5/of-7", "2/own", "5/own", "7/own"}
 
 
+def test_a_large_copy_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a slow network it travels for longer than silent workers are waited for."""
+    monkeypatch.setattr("drlpp.runtime.worker.peer_copies._CHUNK_BYTES", 1000)
+    signs = _exchange(tmp_path, [PeerCopy(3, 0, "of-3")], [0, 3])
+    own, copy = (tmp_path / "3" / "own").read_bytes(), (tmp_path / "0" / "of-3").read_bytes()
+    assert own == copy
+    assert [len(one) for one in signs] == [-(-len(own) // 1000), 0]
+    assert len(signs[0]) > 10
+
+
 def test_no_room_for_a_copy_is_the_disks_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +114,7 @@ def test_no_room_for_a_copy_is_the_disks_fault(
     sender, receiver = _groups([0, 1])
     told = sender.send([torch.tensor([1000])], 1, _SIZE_TAG)
     with pytest.raises(StorageFailure, match=r"of-0: cannot be written \(No space left"):
-        exchange_copies([PeerCopy(0, 1, "of-0")], tmp_path / "own", receiver, [0, 1], 1)
+        exchange_copies([PeerCopy(0, 1, "of-0")], tmp_path / "own", receiver, [0, 1], 1, print)
     told.wait()
 
 
