@@ -98,7 +98,7 @@ class Trainer:
         self.evaluation = folder / "evaluation.json"
         self.best = folder / "best.pt"
         self._count = data.minibatches
-        self.copies = HostCopies(session, peers=plan.peer_copies)
+        self.copies = HostCopies(session, observer.on_note, peers=plan.peer_copies)
         self._progress = TrainingProgress()
         self.saved = 0, 0
         self._saved_at = time.monotonic()
@@ -193,6 +193,7 @@ class Trainer:
         """Deploy the checkpoint, if any; true if the pipeline continues what it has in flight."""
         plan = self.session.plan(placement)
         self._next = None
+        self.copies.check_peers(plan.pipeline)
         saved, file = self._restore()
         same = saved is not None and saved.deployed == _identity(plan)
         workers = plan.pipeline.workers

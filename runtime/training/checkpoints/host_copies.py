@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from drlpp.runtime.training.checkpoints.checkpoint import (
     TrainingCheckpoint,
     read_training_checkpoint,
 )
+from drlpp.schedule.pipeline import Pipeline
 
 _GATHERED = "gathered.safetensors"
 
@@ -49,14 +50,19 @@ class HostCopies:
     Args:
         session: of the workers.
         peers: whether it does.
+        note: called with a line where it cannot.
 
     Attributes:
         since: when they were made, or continued from last, by ``time.monotonic``.
     """
 
-    def __init__(self, session: ClusterSession, *, peers: bool = False) -> None:
+    def __init__(
+        self, session: ClusterSession, note: Callable[[str], None], *, peers: bool = False
+    ) -> None:
         self._session = session
+        self._note = note
         self._peers = peers
+        self._told = False
         self._kept: _Kept | None = None
         self._gathered: Path | None = None
         self._number = 0
@@ -68,6 +74,16 @@ class HostCopies:
         if self._kept is None:
             return None
         return len(self._kept.facts["epochs"]), self._kept.facts["position"]
+
+    def check_peers(self, pipeline: Pipeline) -> None:
+        """Say so, once, where peer copies are wanted and a pipeline has no second host for them."""
+        hosts = {self._session.host_of[worker] for worker in pipeline.workers}
+        if self._peers and not self._told and len(hosts) == 1:
+            self._told = True
+            self._note(
+                f"peer copies protect nothing here: all workers are on host {hosts.pop()}, and no "
+                "other keeps what is lost with it; give --checkpoint-every for that"
+            )
 
     def keep(self, deployment: Deployment, facts: Mapping[str, Any]) -> None:
         """Let every worker make a copy of what it holds.

@@ -220,6 +220,22 @@ def test_copies_continue_with_what_was_in_flight_when_a_worker_is_lost(
 
 
 @pytest.mark.system
+@pytest.mark.parametrize(("counts", "lines"), [([4], 1), ([3, 1], 0)])
+def test_peer_copies_that_no_other_host_can_keep_are_told(
+    captured: CapturedModel, tmp_path: Path, counts: list[int], lines: int
+) -> None:
+    """Once, also if the workers are replaced."""
+    hosts = LosableHosts(counts)
+    strikes = Strikes(tmp_path, lambda: os.kill(hosts.hosts[0].process_ids[1], signal.SIGKILL))
+    _fit(captured, hosts, strikes, tmp_path, **PEERS)
+    *told, replaced = strikes.notes
+    assert replaced.startswith("worker 1 ")
+    assert [note.split(",")[0] for note in told] == lines * [
+        "peer copies protect nothing here: all workers are on host host-0"
+    ]
+
+
+@pytest.mark.system
 def test_two_hosts_that_are_no_neighbours_are_lost_at_once(
     captured: CapturedModel, tmp_path: Path
 ) -> None:
