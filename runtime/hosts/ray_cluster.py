@@ -30,12 +30,12 @@ from drlpp.runtime.hosts.ray_nodes import (
     HostPlan,
     RayNode,
     check_enough,
-    found_again,
     in_order,
     in_turn,
     kind_of_accelerators,
     matched,
     matched_with_others,
+    started_where_free,
 )
 from drlpp.runtime.ipc.grpc_greeting import greets
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
@@ -287,15 +287,25 @@ class RayHosts:
             time.sleep(_POLL_SECONDS)
 
     def _some_started(self, plans: Sequence[HostPlan]) -> list[_Place]:
-        """Start each host by itself; one whose accelerators others have is missing."""
-        places = []
-        for plan in plans:
-            place = _Place(replace(plan, node=NOWHERE))
-            if not plan.is_missing:
-                with suppress(InvalidCluster):
-                    (place,) = self._started([plan])
-            places.append(place)
+        """Start each host by itself; one is missing where others have all accelerators for it."""
+        nodes, places = nodes_of_cluster(), [_Place(plan) for plan in plans]
+        for number, plan in enumerate(plans):
+            others = [place.plan for place in places if place.plan is not plan]
+            taken = {other.node.identity for other in others}
+            awaited = {other.name for other in others if other.is_missing}
+            left = [
+                node
+                for node in nodes
+                if node.identity not in taken
+                and (node == plan.node or not awaited & set(node.called))
+            ]
+            place = None if plan.is_missing else started_where_free(plan, left, self._started_one)
+            places[number] = place or _Place(replace(plan, node=NOWHERE))
         return places
+
+    def _started_one(self, plan: HostPlan) -> _Place:
+        (place,) = self._started([plan])
+        return place
 
     def _started(self, plans: Sequence[HostPlan]) -> list[_Place]:
         """Reserve the accelerators, all or none, and start an actor on every host."""
@@ -396,20 +406,20 @@ class RayHosts:
             for node in nodes_of_cluster()
             if node.identity not in taken | self._refused and not others & set(node.called)
         ]
-        plan = found_again(lost.plan, nodes)
-        if plan is None:
+
+        def start(plan: HostPlan) -> _Place:
+            if lost.group is not None and plan.node.identity == lost.plan.node.identity:
+                actor = self._actor(plan, lost.group, lost.bundle)
+                return replace(lost, plan=plan, actor=actor)
+            return self._started_one(plan)
+
+        place = started_where_free(lost.plan, nodes, start)
+        if place is None:
             return None
-        if lost.group is not None and plan.node.identity == lost.plan.node.identity:
-            place = replace(lost, plan=plan, actor=self._actor(plan, lost.group, lost.bundle))
-        else:
-            try:
-                (place,) = self._started([plan])
-            except InvalidCluster:
-                return None
         try:
             (contact,) = self._opened([place])
         except InvalidInput:
-            self._refused.add(plan.node.identity)
+            self._refused.add(place.plan.node.identity)
         except HostLost:
             # Gone again; it is looked for once more.
             pass

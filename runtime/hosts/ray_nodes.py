@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from drlpp.errors import InvalidCluster
 from drlpp.specs.cluster import Cluster
+
+_Started = TypeVar("_Started")
 
 HOST_LABEL = "drlpp-host"
 """The label of a node that says which host of a ``cluster.yaml`` it is."""
@@ -266,6 +268,31 @@ def found_again(lost: HostPlan, nodes: Sequence[RayNode]) -> HostPlan | None:
 
     fitting = [node for node in nodes if node.resources[lost.kind] >= len(lost.workers)]
     return replace(lost, node=min(fitting, key=rank)) if fitting else None
+
+
+def started_where_free(
+    wanted: HostPlan, nodes: Iterable[RayNode], start: Callable[[HostPlan], _Started]
+) -> _Started | None:
+    """Start a host on the first node that :func:`found_again` finds and nobody else uses.
+
+    How many accelerators a node has says nothing of how many are free; that is known once they are
+    asked for.
+
+    Args:
+        wanted: the host.
+        nodes: as for :func:`found_again`.
+        start: starts it; raises InvalidCluster where others have the accelerators.
+
+    Returns:
+        What ``start`` does; None if no node is free and large enough.
+    """
+    left = list(nodes)
+    while plan := found_again(wanted, left):
+        try:
+            return start(plan)
+        except InvalidCluster:
+            left.remove(plan.node)
+    return None
 
 
 def _listed(nodes: Sequence[RayNode]) -> str:

@@ -1,5 +1,6 @@
 """Which nodes of a Ray cluster become which hosts of a session; no Ray is needed for that."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from drlpp.runtime.hosts.ray_nodes import (
     kind_of_accelerators,
     matched,
     matched_with_others,
+    started_where_free,
 )
 from drlpp.specs.cluster import Cluster, Host, Link
 
@@ -216,3 +218,64 @@ def test_a_lost_host_is_found_on_its_node_then_by_what_it_is_called_then_by_size
     ):
         found = found_again(lost, nodes)
         assert found == replace(lost, node=nodes[-1])
+
+
+class _Busy:
+    """Nodes whose accelerators others have, and which were asked for theirs."""
+
+    def __init__(self, *busy: RayNode) -> None:
+        self.busy = busy
+        self.asked: list[str] = []
+
+    def start(self, plan: HostPlan) -> HostPlan:
+        self.asked.append(plan.node.address)
+        if plan.node in self.busy:
+            raise InvalidCluster("another session has them")
+        return plan
+
+
+def test_a_node_that_others_use_hides_none_that_is_free() -> None:
+    lost = HostPlan("slow", node("10.0.0.3", cpus=2), (4, 5), "CPU")
+    small, busy, free = node("10.0.0.1", cpus=1), node("10.0.0.5", cpus=2), node("10.0.0.9", cpus=4)
+    nodes = _Busy(busy, lost.node)
+    found = started_where_free(lost, [small, busy, lost.node, free], nodes.start)
+    assert found == replace(lost, node=free)
+    assert nodes.asked == ["10.0.0.3", "10.0.0.5", "10.0.0.9"]
+    assert started_where_free(lost, [small, busy], nodes.start) is None
+
+
+def _session(monkeypatch: pytest.MonkeyPatch, nodes: list[RayNode], *busy: RayNode) -> Any:
+    """A session on these nodes, before it has a host; Ray itself is not asked."""
+    module = pytest.importorskip("drlpp.runtime.hosts.ray_cluster")
+    monkeypatch.setattr(module, "nodes_of_cluster", lambda: nodes)
+    session, start = object.__new__(module.RayHosts), _Busy(*busy).start
+    session._started = lambda plans: [module._Place(start(plan)) for plan in plans]
+    return session
+
+
+def test_a_session_begins_on_nodes_that_others_do_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None takes that of another host, or of one that is missing."""
+    a, b = node("10.0.0.3", cpus=2, hostname="a"), node("10.0.0.5", cpus=2, hostname="b")
+    large, c = node("10.0.0.7", cpus=8), node("10.0.0.8", cpus=1, hostname="c")
+
+    def places(nodes: list[RayNode], *busy: RayNode) -> list[str]:
+        plans = matched_with_others(PAIR, nodes, 4, gpus=False)
+        session = _session(monkeypatch, nodes, *busy)
+        return [place.plan.node.address for place in session._some_started(plans)]
+
+    assert places([a, b, large]) == ["10.0.0.3", "10.0.0.5"]
+    assert places([a, b, large, c], a) == ["10.0.0.7", "10.0.0.5"]
+    assert places([a, b, large], b) == ["10.0.0.3", "10.0.0.7"]
+    assert places([a, b, large], a, b) == ["10.0.0.7", ""]
+    assert places([a, b], a) == ["", "10.0.0.5"]
+
+
+def test_a_lost_host_is_looked_for_on_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = node("10.0.0.3", cpus=2, hostname="a"), node("10.0.0.5", cpus=2, hostname="b")
+    busy, free = node("10.0.0.6", cpus=2), node("10.0.0.7", cpus=2)
+    session = _session(monkeypatch, [b, busy, free], busy)
+    session._places = session._started(matched_with_others(PAIR, [a, b], 4, gpus=False))
+    session._closed, session.hosts, session._refused = threading.Event(), [], set()
+    session._opened = lambda places: [place.plan.node for place in places]
+    assert session._sought_alone(0) == free
+    assert [place.plan.node for place in session._places] == [free, b]
