@@ -239,13 +239,14 @@ def _unreachable_seconds(problem: PlanningProblem) -> float:
 
     They are for everything at once, all of it as slow as can be. An all-reduce on m replicas takes
     2(m − 1)/m² of the weights and 2(m − 1)/m latencies, and with microbatches it may take place for
-    every minibatch, as updates may.
+    every minibatch, as updates may. A tensor may be sent to each of its readers.
     """
     workload, cluster = problem.workload, problem.cluster
     links = [*cluster.levels, *(host.network for host in cluster.hosts if host.network)]
     bandwidth = min(link.bandwidth_bytes_per_second for link in links)
     latency = max(link.latency_seconds for link in links)
-    bytes_ = workload.parameter_bytes.sum() + sum(t.bytes_ for t in workload.transfers)
+    bytes_ = workload.parameter_bytes.sum()
+    bytes_ += sum((len(tensor.members) - 1) * tensor.bytes_ for tensor in workload.transfers)
     copies = sum(len(tie.operators) * tie.bytes_ for tie in workload.ties)
     bytes_ += 2 * cluster.accelerators * copies
     whole = workload.stage(range(len(workload)), last=False)
@@ -257,4 +258,6 @@ def _unreachable_seconds(problem: PlanningProblem) -> float:
         workload.microbatches * passes + updates * workload.update_overhead_seconds
     )
     compute = work / min(cluster.speeds)
-    return float(1.0 + compute + updates * (2 * latency + bytes_ / bandwidth))
+    return float(
+        1.0 + compute + updates * (2 * workload.stages_held * latency + bytes_ / bandwidth)
+    )
