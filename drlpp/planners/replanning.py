@@ -41,7 +41,8 @@ class Replanner:
 
     Attributes:
         document: the placement to be replaced; its cluster describes the accelerators. Those beyond
-            it are taken to be like its last.
+            it are taken to be like its last, on hosts like its last; or on that host, where no link
+            between hosts is known.
         graph: of the model.
         profile: what the operators cost, None if nobody has measured it.
         measured: candidates that ran on the document's cluster.
@@ -136,9 +137,18 @@ class Replanner:
 
 
 def _part(cluster: Cluster, accelerators: Collection[int]) -> Cluster:
-    """Return some accelerators of a cluster, those beyond it like its last."""
-    last = cluster.accelerators - 1
-    return cluster.part([min(accelerator, last) for accelerator in sorted(accelerators)])
+    """Return some accelerators of a cluster; those beyond it are on hosts like its last."""
+    numbers, there = sorted(accelerators), cluster.accelerators
+    part = cluster.part([min(number, there - 1) for number in numbers])
+    if cluster.between_hosts is None:
+        return part
+    # As hosts of a Ray cluster are found for them (`matched_with_others` in ray_nodes.py).
+    usual = cluster.host_of.count(cluster.host_of[-1])
+    firsts = [number - (number - there) % usual for number in numbers]
+    return cluster.with_hosts(
+        host if number < there else host.model_copy(update={"name": f"another-{first}"})
+        for number, first, host in zip(numbers, firsts, part.hosts, strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import PlanningProblem, best_simulated
 from drlpp.planners.replanning import Replanner, measured_beside
+from drlpp.runtime.hosts.ray_nodes import matched_with_others
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -97,7 +98,36 @@ def test_speeds_and_hosts_of_those_that_are_left_count(
     cluster = Cluster(hosts=hosts, within_host=FAST, between_hosts=FAST)
     planner = Replanner(document.model_copy(update={"cluster": cluster}), captured.graph)
     left = planner.cluster({0, 3, 4})
-    assert (left.speeds, left.host_names) == ((0.5, 1.0, 1.0), ("a", "b"))
+    assert (left.speeds, left.host_names) == ((0.5, 1.0, 1.0), ("a", "b", "another-4"))
+
+
+def test_workers_beyond_the_placements_are_on_hosts_of_their_own(
+    captured: CapturedModel, document: PlacementFile, profile: Profile
+) -> None:
+    """As Ray's nodes are found for them, numbers and all; so a cut to them is a network's."""
+    slow = Link(bandwidth_bytes_per_second=1e3)
+    hosts = (Host(name="a", accelerators=3), Host(name="b", accelerators=2, speed=0.5, cores=1))
+    cluster = Cluster(hosts=hosts, within_host=FAST, between_hosts=slow)
+    planner = Replanner(document.model_copy(update={"cluster": cluster}), captured.graph, profile)
+    found = planner.cluster(range(8))
+    assert [found.host_names[host] for host in found.host_of] == [
+        plan.name for plan in matched_with_others(cluster, [], 8, gpus=False) for _ in plan.workers
+    ]
+    assert found.host_names == ("a", "b", "another-5", "another-7")
+    assert found.speeds == (1.0,) * 3 + (0.5,) * 5
+    assert (found.link(4, 5), found.link(5, 6), found.link(6, 7)) == (slow, FAST, slow)
+    assert [(host.accelerators, host.cores) for host in found.crowded] == [((3, 4), 1), ((5, 6), 1)]
+    assert planner.cluster([3, 6, 7]).host_names == ("b", "another-5", "another-7")
+    # A file may be planned anew for still more.
+    again = Replanner(planner.file(6), captured.graph).cluster(range(7))
+    assert again.host_names == ("a", "b", "another-5", "another-6")
+
+
+def test_workers_beyond_the_placements_are_on_its_only_host(
+    captured: CapturedModel, document: PlacementFile
+) -> None:
+    assert document.cluster.between_hosts is None
+    assert Replanner(document, captured.graph).cluster(range(6)).host_names == ("localhost",)
 
 
 def test_a_file_for_another_number_is_one_to_train_with(
