@@ -17,6 +17,7 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.envs import MeasurementMemory
 from drlpp.io.documents import read_document
 from drlpp.io.run_folder import CHANGES_NAME
+from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession
@@ -62,6 +63,23 @@ def after(runs: int, act: Callable[[], None], then: int = 0) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MeasurementMemory, "_run", counted)
+        yield
+
+
+@contextmanager
+def failing_on(numbers: tuple[int, ...]) -> Iterator[None]:
+    """Let everything fail that the agent measures on these accelerators."""
+    run = MeasurementMemory._run
+    failure = FailedMeasurement(failure="out of memory", reason="there is too little")
+
+    def fails(memory: MeasurementMemory, plan: object) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            if memory._part.numbers == numbers:
+                patch.setattr(memory.measurer, "measure", lambda *given: failure)
+            run(memory, plan)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MeasurementMemory, "_run", fails)
         yield
 
 
@@ -169,3 +187,22 @@ def test_a_host_lost_in_the_comparison_leaves_one_of_what_is_planned(
     comparison = read_document(out / "comparison.json", Comparison)
     assert comparison.contenders[0].found_by == "guided"
     assert comparison.contenders[0].measurements
+
+
+@pytest.mark.system
+def test_what_fails_on_those_that_are_left_leaves_what_is_planned(out: Path) -> None:
+    hosts = LosableHosts([2, 2])
+    with hosts.used(), failing_on((2, 3)), after(2, lambda: hosts.hosts[0].lose()):
+        done = learn(out, 4, "--workers", 4)
+    assert done.code == 0, done.err
+    found = entries(out)
+    assert not any(used(entry) <= {2, 3} for entry in found[:2])
+    failed = {entry.placement.canonical for entry in found if entry.outcome.outcome == "failed"}
+    assert len(failed) == 2
+    comparison = read_document(out / "comparison.json", Comparison)
+    best = comparison.contenders[0]
+    assert best.found_by == "guided"
+    assert best.measurements
+    assert best.placement is not None
+    assert best.placement.on([2, 3]).canonical not in failed
+    assert read_document(out / "placement.json", PlacementFile).cluster.host_names == ("host-1",)
