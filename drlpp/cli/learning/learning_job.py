@@ -233,7 +233,7 @@ def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: Cos
     # When a placement is drawn, others of its rollout may have been measured after it. Whoever has
     # returned is asked for after every run, which takes no time, so that none is made for fewer
     # accelerators than there are.
-    memory.observers += [keep_timeline, lambda *_: there.look_for_returned()]
+    memory.observers += [keep_timeline, lambda *_: there.note_run()]
     measured_before = memory.distinct
     before = replace(session.spent)
     sure: list[Sureness] = []

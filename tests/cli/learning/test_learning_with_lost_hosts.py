@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.faults.agent import ENDLESS
-from benchmarks.host_loss.losable_hosts import LosableHosts
+from benchmarks.host_loss.losable_hosts import LosableHost, LosableHosts
 from drlpp.cli.learning import learn_command
 from drlpp.comparison.compare import compare
 from drlpp.comparison.comparison_file import Comparison
@@ -64,6 +64,17 @@ def after(runs: int, act: Callable[[], None], then: int = 0) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MeasurementMemory, "_run", counted)
         yield
+
+
+class Flapping(LosableHost):
+    """Once it is lost, it is back at once, and lost whenever it starts a worker."""
+
+    def has_returned(self, worker: int) -> bool:
+        return True
+
+    def publish(self, path: Path) -> None:
+        if not self.is_lost:
+            super().publish(path)
 
 
 @contextmanager
@@ -206,3 +217,41 @@ def test_what_fails_on_those_that_are_left_leaves_what_is_planned(out: Path) -> 
     assert best.placement is not None
     assert best.placement.on([2, 3]).canonical not in failed
     assert read_document(out / "placement.json", PlacementFile).cluster.host_names == ("host-1",)
+
+
+@pytest.mark.system
+def test_a_host_that_returns_only_to_be_lost_at_once_is_done_without(out: Path) -> None:
+    hosts = LosableHosts([2, 2], Flapping)
+    with hosts.used(), after(2, hosts.lose):
+        done = learn(out, 6, "--workers", 4)
+    assert done.code == 0, done.err
+    found = changes(out)
+    # Lost, taken back after a run, lost; again after two more runs; not after four, nor before the
+    # comparison: the budget is spent.
+    lost, back = ((2, 3), (), (0, 1)), ((), (2, 3), (0, 1, 2, 3))
+    assert found == [lost, back, lost, back, lost]
+    printed = " ".join(done.out.split())
+    assert "is asked after 2 more runs" in printed
+    assert "is asked after 4 more runs" in printed
+    assert len(entries(out)) == 6
+    placement = read_document(out / "placement.json", PlacementFile)
+    assert placement.cluster.host_names == ("host-0",)
+
+
+@pytest.mark.system
+def test_a_host_that_flaps_when_the_budget_is_spent_is_taken_back_once(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = LosableHosts([2, 2], Flapping)
+
+    def compare_without(session: ClusterSession, *given: Any, **named: Any) -> Comparison:
+        hosts.lose()
+        return compare(session, *given, **named)
+
+    monkeypatch.setattr("drlpp.comparison.compare.compare", compare_without)
+    with hosts.used():
+        done = learn(out, 1, "--workers", 4)
+    assert done.code == 0, done.err
+    lost, back = ((2, 3), (), (0, 1)), ((), (2, 3), (0, 1, 2, 3))
+    assert changes(out) == [lost, back, lost]
+    assert len(entries(out)) == 1
