@@ -233,7 +233,7 @@ def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: Cos
     # When a placement is drawn, others of its rollout may have been measured after it. Whoever has
     # returned is asked for after every run, which takes no time, so that none is made for fewer
     # accelerators than there are.
-    memory.observers += [keep_timeline, lambda *_: there.look_for_returned()]
+    memory.observers += [keep_timeline, lambda *_: there.note_run()]
     measured_before = memory.distinct
     before = replace(session.spent)
     sure: list[Sureness] = []
@@ -307,13 +307,16 @@ def _compare(
 
     session = there.session
     fastest = [candidate for candidate, _ in memory.fastest(job.finalists)]
-    if not fastest and memory.outcomes:
-        reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
-        raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
+    failed = {c: o.reason for c, o in memory.outcomes.items() if o.outcome == "failed"}
+    if not fastest and failed and not memory.measured_elsewhere:
+        reason = list(failed.values())[-1]
+        raise RunFailure(f"none of {memory.distinct} placements could be measured: {reason}")
     if not fastest:
-        # The budget was spent on accelerators of which some are lost; it tells what to plan with.
-        best = best_simulated(declared.problem, session.method, deepen=False).best
-        fastest = [Candidate(best.plan.placement, session.method)]
+        # What the budget was spent on ran on accelerators of which some are lost, or failed; it
+        # tells what to plan with.
+        proposals = best_simulated(declared.problem, session.method, deepen=False).proposals
+        planned = [Candidate(one.plan.placement, session.method) for one in proposals]
+        fastest = ([one for one in planned if one.canonical not in failed] or planned)[:1]
     finalists = [Contender.of(job.candidate(candidate), job.agent) for candidate in fastest]
     # Their method may have got its microbatches after they were read.
     own = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from drlpp.cli.learning.known_accelerators import extended, recognized
+from drlpp.cli.learning.returns import Returns
 from drlpp.errors import HostLost
 from drlpp.io.run_folder import AGENT_NAME, CHANGES_NAME
 from drlpp.placement.renumbering import Renumbering
@@ -54,6 +55,7 @@ class RunCluster:
         self._folder = folder
         self._tell = tell
         self._cause = "the run was resumed"
+        self._returns = Returns()
         self.profile, self.whole = load_or_measure_profile(session, folder)
         hosts = [session.host_of[worker] for worker in range(session.accelerators)]
         self._numbers = recognized(self.whole, hosts)
@@ -119,8 +121,16 @@ class RunCluster:
                     raise type(lost)(f"{lost}; {self._way_on(lost)}", lost.workers) from lost
                 self.session.give_up(lost.workers)
                 self._cause = str(lost)
+                if pause := self._returns.lost(lost.workers):
+                    self._cause += (
+                        ", again before the agent measured anything with it (whether it has "
+                        f"returned is asked after {pause} more runs)"
+                    )
             except AcceleratorsReturned:
-                self.session.take_back()
+                returned = self.session.returned
+                self._returns.taken(returned)
+                # Some may be gone already.
+                self._returns.lost(set(returned) - set(self.session.take_back()))
                 self._cause = "what was lost has returned"
 
     def _way_on(self, lost: HostLost) -> str:
@@ -135,10 +145,19 @@ class RunCluster:
         """Look whether accelerators that were given up are there again, which takes no time.
 
         Raises:
-            AcceleratorsReturned: they are.
+            AcceleratorsReturned: they are, and are worth a new beginning.
         """
-        if self.session.returned:
+        if self._returns.count(self.session.returned):
             raise AcceleratorsReturned
+
+    def note_run(self) -> None:
+        """Note that the agent has measured a run, and look.
+
+        Raises:
+            AcceleratorsReturned: see :meth:`look_for_returned`.
+        """
+        self._returns.measured()
+        self.look_for_returned()
 
     def note_change(self, measured: int) -> None:
         """Tell, and write down, if others are there than before, after so many placements.

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from benchmarks.faults.agent import ENDLESS
-from benchmarks.host_loss.losable_hosts import LosableHosts
+from benchmarks.host_loss.losable_hosts import LosableHost, LosableHosts
 from drlpp.cli.learning import learn_command
 from drlpp.comparison.compare import compare
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.envs import MeasurementMemory
 from drlpp.io.documents import read_document
 from drlpp.io.run_folder import CHANGES_NAME
+from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession
@@ -62,6 +63,34 @@ def after(runs: int, act: Callable[[], None], then: int = 0) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MeasurementMemory, "_run", counted)
+        yield
+
+
+class Flapping(LosableHost):
+    """Once it is lost, it is back at once, and lost whenever it starts a worker."""
+
+    def has_returned(self, worker: int) -> bool:
+        return True
+
+    def publish(self, path: Path) -> None:
+        if not self.is_lost:
+            super().publish(path)
+
+
+@contextmanager
+def failing_on(numbers: tuple[int, ...]) -> Iterator[None]:
+    """Let everything fail that the agent measures on these accelerators."""
+    run = MeasurementMemory._run
+    failure = FailedMeasurement(failure="out of memory", reason="there is too little")
+
+    def fails(memory: MeasurementMemory, plan: object) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            if memory._part.numbers == numbers:
+                patch.setattr(memory.measurer, "measure", lambda *given: failure)
+            run(memory, plan)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MeasurementMemory, "_run", fails)
         yield
 
 
@@ -169,3 +198,60 @@ def test_a_host_lost_in_the_comparison_leaves_one_of_what_is_planned(
     comparison = read_document(out / "comparison.json", Comparison)
     assert comparison.contenders[0].found_by == "guided"
     assert comparison.contenders[0].measurements
+
+
+@pytest.mark.system
+def test_what_fails_on_those_that_are_left_leaves_what_is_planned(out: Path) -> None:
+    hosts = LosableHosts([2, 2])
+    with hosts.used(), failing_on((2, 3)), after(2, lambda: hosts.hosts[0].lose()):
+        done = learn(out, 4, "--workers", 4)
+    assert done.code == 0, done.err
+    found = entries(out)
+    assert not any(used(entry) <= {2, 3} for entry in found[:2])
+    failed = {entry.placement.canonical for entry in found if entry.outcome.outcome == "failed"}
+    assert len(failed) == 2
+    comparison = read_document(out / "comparison.json", Comparison)
+    best = comparison.contenders[0]
+    assert best.found_by == "guided"
+    assert best.measurements
+    assert best.placement is not None
+    assert best.placement.on([2, 3]).canonical not in failed
+    assert read_document(out / "placement.json", PlacementFile).cluster.host_names == ("host-1",)
+
+
+@pytest.mark.system
+def test_a_host_that_returns_only_to_be_lost_at_once_is_done_without(out: Path) -> None:
+    hosts = LosableHosts([2, 2], Flapping)
+    with hosts.used(), after(2, hosts.lose):
+        done = learn(out, 6, "--workers", 4)
+    assert done.code == 0, done.err
+    found = changes(out)
+    # Lost, taken back after a run, lost; again after two more runs; not after four, nor before the
+    # comparison: the budget is spent.
+    lost, back = ((2, 3), (), (0, 1)), ((), (2, 3), (0, 1, 2, 3))
+    assert found == [lost, back, lost, back, lost]
+    printed = " ".join(done.out.split())
+    assert "is asked after 2 more runs" in printed
+    assert "is asked after 4 more runs" in printed
+    assert len(entries(out)) == 6
+    placement = read_document(out / "placement.json", PlacementFile)
+    assert placement.cluster.host_names == ("host-0",)
+
+
+@pytest.mark.system
+def test_a_host_that_flaps_when_the_budget_is_spent_is_taken_back_once(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = LosableHosts([2, 2], Flapping)
+
+    def compare_without(session: ClusterSession, *given: Any, **named: Any) -> Comparison:
+        hosts.lose()
+        return compare(session, *given, **named)
+
+    monkeypatch.setattr("drlpp.comparison.compare.compare", compare_without)
+    with hosts.used():
+        done = learn(out, 1, "--workers", 4)
+    assert done.code == 0, done.err
+    lost, back = ((2, 3), (), (0, 1)), ((), (2, 3), (0, 1, 2, 3))
+    assert changes(out) == [lost, back, lost]
+    assert len(entries(out)) == 1
