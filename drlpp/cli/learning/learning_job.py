@@ -156,6 +156,7 @@ def _race_to_loss(
 ) -> tuple[Course, RaceEnd]:
     """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
     from drlpp.cli.learning.race_command import run_and_report
+    from drlpp.cli.learning.race_folder import race_folder
     from drlpp.comparison.contenders import Contender
 
     measured = (candidate for candidate, _ in memory.fastest(memory.distinct))
@@ -164,8 +165,7 @@ def _race_to_loss(
         Contender.of(there.workers.in_cluster(job.candidate(candidate)), job.agent)
         for candidate in fastest
     ]
-    folder = job.out / "race"
-    folder.mkdir(exist_ok=True)
+    folder = race_folder(job.out, there.are_there)
     return run_and_report(console, there.session, named, data, folder, job.race_options)
 
 

@@ -100,6 +100,11 @@ class RunCluster:
         """Of the workers that are there."""
         return tuple(self.session.speeds[worker] for worker in self.session.present)
 
+    def are_there(self, cluster: Cluster) -> bool:
+        """Return whether a cluster has the accelerators that are there, in the same order."""
+        hosts = [cluster.host_names[host] for host in cluster.host_of]
+        return recognized(self.whole, hosts) == self.part.numbers
+
     def can_do_without(self, lost: HostLost) -> bool:
         """Return whether there are enough without the workers that are lost."""
         present = set(self.session.present)

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.changes_file import MeasuringChanged, read_changes
+from drlpp.training_race.training_race_file import Racer, TrainingRace
+from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
 
@@ -29,8 +31,10 @@ BRIEF = ["--minibatches", 4, "--repetitions", 1, "--rounds", 1, "--finalists", 1
 BRIEF += ["--method-option", "microbatches=1"]
 
 
-def learn(out: Path, budget: int, *more: object) -> Finished:
-    model = ["--model", "tests.support.models.small:perceptron", "--model-option", "batch_size=2"]
+MODEL = ["--model", "tests.support.models.small:perceptron", "--model-option", "batch_size=2"]
+
+
+def learn(out: Path, budget: int, *more: object, model: Sequence[str] = MODEL) -> Finished:
     agent = out.with_name("guided.yaml")
     agent.write_text(f"{ENDLESS}practice: false\n")
     job = [*model, "--out", out, "--budget", budget, "--agent", agent, *BRIEF, *more]
@@ -41,7 +45,8 @@ def entries(out: Path) -> list[Entry]:
     return list(read_measurements(out / "measurements.jsonl")[1])
 
 
-def used(entry: Entry) -> set[int]:
+def used(entry: Entry | Racer) -> set[int]:
+    assert entry.placement is not None
     return set(entry.placement.accelerators)
 
 
@@ -255,3 +260,25 @@ def test_a_host_that_flaps_when_the_budget_is_spent_is_taken_back_once(
     lost, back = ((2, 3), (), (0, 1)), ((), (2, 3), (0, 1, 2, 3))
     assert changes(out) == [lost, back, lost]
     assert len(entries(out)) == 1
+
+
+@pytest.mark.system
+def test_a_race_is_resumed_on_fewer_workers_as_another_one(out: Path) -> None:
+    """A placement has the numbers of its workers, so it trains with those that it began with."""
+    racing = ["--objective", "time-to-loss", "--data", f"{NAME}:points", "--target-loss", 1.05]
+    racing += ["--optimizer", "adam", "--lr", 0.01, "--limit", 20]
+    model = ["--model", f"{NAME}:classifier"]
+
+    def race(name: str = "race") -> TrainingRace:
+        return read_document(out / name / "race.json", TrainingRace)
+
+    with LosableHosts([2, 1]).used():
+        done = learn(out, 2, "--workers", 3, *racing, model=model)
+    assert done.code == 0, done.err
+    first = race()
+    assert any(used(racer) == {0, 1, 2} for racer in first.candidates if racer.placement)
+    with LosableHosts([2]).used():
+        done = learn(out, 3, "--workers", 2, *racing, "--resume", model=model)
+    assert done.code == 0, done.err
+    assert race("race-1") == first
+    assert all(used(racer) <= {0, 1} for racer in race().candidates if racer.placement)
