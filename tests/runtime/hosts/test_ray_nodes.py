@@ -248,6 +248,8 @@ def _session(monkeypatch: pytest.MonkeyPatch, nodes: list[RayNode], *busy: RayNo
     """A session on these nodes, before it has a host; Ray itself is not asked."""
     module = pytest.importorskip("drlpp.runtime.hosts.ray_cluster")
     monkeypatch.setattr(module, "nodes_of_cluster", lambda: nodes)
+    # It would start a cluster of this process's own.
+    monkeypatch.setattr(module.ray, "kill", lambda actor: None)
     session, start = object.__new__(module.RayHosts), _Busy(*busy).start
     session._started = lambda plans: [module._Place(start(plan)) for plan in plans]
     return session

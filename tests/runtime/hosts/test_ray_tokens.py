@@ -92,8 +92,6 @@ def test_an_address_where_nobody_speaks_is_refused(monkeypatch: pytest.MonkeyPat
     from drlpp.runtime.hosts import ray_cluster as joining
 
     monkeypatch.setattr(joining, "_HEAD_SECONDS", 0.0)
-    # Tests of the same process may have joined a cluster.
-    monkeypatch.setattr(joining.ray, "is_initialized", lambda: False)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(
