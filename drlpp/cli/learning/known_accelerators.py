@@ -34,6 +34,16 @@ def recognized(known: Cluster, hosts: Sequence[str]) -> tuple[int, ...]:
     )
 
 
+def stand_ins(known: Cluster, hosts: Sequence[str], numbers: Sequence[int]) -> dict[str, str]:
+    """Return for every host that stands for a missing one the name of that; see above."""
+    had = [known.host_names[host] for host in known.host_of]
+    return {
+        name: had[number]
+        for name, number in zip(hosts, numbers, strict=True)
+        if number < len(had) and had[number] != name
+    }
+
+
 def extended(known: Cluster, numbers: Sequence[int], found: Cluster) -> Cluster:
     """Return a known cluster with the accelerators that have joined.
 

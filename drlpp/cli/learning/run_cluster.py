@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from drlpp.cli.learning.known_accelerators import extended, recognized
+from drlpp.cli.learning.known_accelerators import extended, recognized, stand_ins
 from drlpp.cli.learning.returns import Returns
 from drlpp.errors import HostLost
 from drlpp.io.run_folder import AGENT_NAME, CHANGES_NAME
@@ -59,6 +59,11 @@ class RunCluster:
         self.profile, self.whole = load_or_measure_profile(session, folder)
         hosts = [session.host_of[worker] for worker in range(session.accelerators)]
         self._numbers = recognized(self.whole, hosts)
+        for name, missing in stand_ins(self.whole, hosts, self._numbers).items():
+            tell(
+                f"host {name} stands for {missing}, which is not there: what was measured on that "
+                "counts as its own; where it is another kind of machine, begin a run of its own"
+            )
         changes = read_changes(folder / CHANGES_NAME, MeasuringChanged)
         known = tuple(range(self.whole.accelerators))
         self._before = changes[-1].workers if changes else known

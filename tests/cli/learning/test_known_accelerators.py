@@ -2,7 +2,7 @@
 
 import pytest
 
-from drlpp.cli.learning.known_accelerators import extended, recognized
+from drlpp.cli.learning.known_accelerators import extended, recognized, stand_ins
 from drlpp.specs.cluster import Cluster, Host, Link
 
 LINK = Link(bandwidth_bytes_per_second=1e9)
@@ -35,6 +35,18 @@ KNOWN = cluster_of(a=2, b=1, c=2)
 )
 def test_hosts_are_known_by_name_and_else_by_size(hosts: str, numbers: tuple[int, ...]) -> None:
     assert recognized(KNOWN, hosts) == numbers
+
+
+def test_who_stands_for_whom_is_said() -> None:
+    """A host may be another kind of machine, which its size does not tell."""
+
+    def said(hosts: str) -> dict[str, str]:
+        return stand_ins(KNOWN, hosts, recognized(KNOWN, hosts))
+
+    assert said("bccaa") == {}
+    assert said("aadcc") == {"d": "b"}
+    assert said("xxyzz") == {"x": "a", "y": "b", "z": "c"}
+    assert said("aaabccd") == {}
 
 
 def test_who_joins_stands_behind_the_others() -> None:
