@@ -17,6 +17,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.placement.renumbering import Renumbering
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.best_simulated import best_simulated
 from drlpp.planners.model_based.calibration import Calibration
@@ -227,19 +228,19 @@ def measured_beside(placement: Path, document: PlacementFile) -> tuple[Measured,
     if not path.exists():
         return ()
     header, entries = read_measurements(path)
-    if (header.graph_fingerprint, header.accelerators) != (
-        document.graph_fingerprint,
-        document.cluster.accelerators,
-    ):
+    if header.graph_fingerprint != document.graph_fingerprint:
         return ()
     beside = placement.parent / "cluster.yaml"
-    if beside.exists() and _hosts(read_document(beside, Cluster)) != _hosts(document.cluster):
-        # The run had other hosts at its end than those that its measurements are numbered by.
+    whole = read_document(beside, Cluster) if beside.exists() else document.cluster
+    part = _part_of(whole, document.cluster)
+    if part is None or header.accelerators != part.of:
         return ()
     usual = header.method or document.method
     runs: dict[Candidate, list[Outcome]] = {}
     for entry in entries:
-        runs.setdefault(entry.candidate(usual), []).append(entry.outcome)
+        candidate = part.in_part(entry.candidate(usual))
+        if candidate is not None:
+            runs.setdefault(candidate, []).append(part.measured_in_part(entry.outcome))
     return tuple(
         (candidate, median_measurement(measured))
         for candidate, outcomes in runs.items()
@@ -247,9 +248,29 @@ def measured_beside(placement: Path, document: PlacementFile) -> tuple[Measured,
     )
 
 
-def _hosts(cluster: Cluster) -> list[str]:
-    """Return the host of every accelerator."""
-    return [cluster.host_names[host] for host in cluster.host_of]
+def _part_of(whole: Cluster, part: Cluster) -> Renumbering | None:
+    """Return which accelerators of a cluster another one is, by its hosts' names.
+
+    Of a host that has another number of accelerators there it is not known which these are.
+
+    Returns:
+        None if some are not known.
+    """
+    known = _by_host(whole)
+    numbers: dict[int, int] = {}
+    for name, accelerators in _by_host(part).items():
+        there = known.get(name, [])
+        if len(there) != len(accelerators):
+            return None
+        numbers |= dict(zip(accelerators, there, strict=True))
+    return Renumbering(tuple(numbers[own] for own in range(part.accelerators)), whole.accelerators)
+
+
+def _by_host(cluster: Cluster) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for accelerator, host in enumerate(cluster.host_of):
+        found.setdefault(cluster.host_names[host], []).append(accelerator)
+    return found
 
 
 def replanned(

@@ -258,3 +258,51 @@ def test_measurements_next_to_a_placement_are_those_of_its_model_and_cluster(
     assert measured_beside(path, fewer) == ()
     other = document.model_copy(update={"graph_fingerprint": "0" * 16})
     assert measured_beside(path, other) == ()
+
+
+def test_what_was_measured_on_a_part_of_a_cluster_counts_for_the_part(
+    captured: CapturedModel, document: PlacementFile, tmp_path: Path
+) -> None:
+    """A run that has lost host a goes on with b, whose accelerators were 2, 3, and are 0, 1."""
+    link = Link(bandwidth_bytes_per_second=1e9)
+
+    def cluster(**hosts: int) -> Cluster:
+        lines = tuple(Host(name=name, accelerators=count) for name, count in hosts.items())
+        return Cluster(
+            hosts=lines, within_host=link, between_hosts=link if len(lines) > 1 else None
+        )
+
+    write_document(tmp_path / "cluster.yaml", cluster(a=2, b=2))
+    usual = document.method
+    on_a, on_b, on_both = (
+        Candidate(in_a_row(captured.graph, 0, 1).on(accelerators), usual)
+        for accelerators in ((0, 1), (2, 3), (1, 2))
+    )
+    header = Header(
+        model="perceptron",
+        graph_fingerprint=document.graph_fingerprint,
+        accelerators=4,
+        minibatches=8,
+        method=usual,
+    )
+    entries = [
+        Entry.of(candidate, took(seconds), usual)
+        for candidate, seconds in ((on_a, 1.0), (on_b, 2.0), (on_both, 3.0))
+    ]
+    for record in (header, *entries):
+        append(tmp_path / "measurements.jsonl", record)
+
+    def known(**hosts: int) -> dict[tuple[int, ...], float]:
+        described = document.model_copy(update={"cluster": cluster(**hosts)})
+        return {
+            tuple(a for stage in candidate.placement.stages for a in stage.accelerators): (
+                measured.seconds_per_minibatch
+            )
+            for candidate, measured in measured_beside(tmp_path / "placement.json", described)
+        }
+
+    assert known(b=2) == {(0, 1): 2.0}
+    # In another order all of them count, each where its host is now.
+    assert known(b=2, a=2) == {(2, 3): 1.0, (0, 1): 2.0, (3, 0): 3.0}
+    # Which one is left of b is not known; and c is not known at all.
+    assert known(b=1) == known(c=2) == {}
