@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks.processes import wait_until_gone
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import CannotStart
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
+from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import local_host
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
@@ -103,12 +104,12 @@ def test_killed_before_a_worker_is_forked(
         patch.setattr(local_host, "warm_up", warm_up_and_kill)
         os.kill(session.process_ids[0], signal.SIGKILL)
         time.sleep(0.2)
-        with pytest.warns(UserWarning, match="is measured again"):
-            outcome = session.measure(placement, 4)
+        with (
+            pytest.warns(UserWarning, match="it is started again"),
+            pytest.raises(CannotStart, match="could not be started: the server"),
+        ):
+            session.measure(placement, 4)
     monkeypatch.undo()
-    assert isinstance(outcome, FailedMeasurement)
-    assert outcome.failure == LOST_TWICE
-    assert outcome.reason.count("could not be started: the server") == 2
     assert isinstance(session.measure(placement, 4), Measurement)
 
 
