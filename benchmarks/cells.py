@@ -227,7 +227,7 @@ class _Tasks(_Runners):
         assert where.cluster is not None
         from ray import exceptions
 
-        from drlpp.runtime.hosts.ray_cluster import connect
+        from drlpp.runtime.hosts.on_ray.connection import connect
 
         connect(where.cluster)
         self._alone = where.alone
@@ -276,7 +276,7 @@ class _Tasks(_Runners):
 
 def _cpus() -> dict[str, int]:
     """Return how many CPUs every host of the Ray cluster has that has any, by its identity."""
-    from drlpp.runtime.hosts.ray_cluster import nodes_of_cluster
+    from drlpp.runtime.hosts.on_ray.connection import nodes_of_cluster
 
     nodes = {node.identity: node.resources["CPU"] for node in nodes_of_cluster()}
     return {node: cpus for node, cpus in nodes.items() if cpus}

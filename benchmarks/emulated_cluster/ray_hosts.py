@@ -16,7 +16,7 @@ from benchmarks.emulated_cluster.job import GRACE_SECONDS, Place, Printed, free_
 from benchmarks.emulated_cluster.names import MARK
 from drlpp.errors import TrialTimeout, WorkerLost
 from drlpp.runtime.hosts import child_process
-from drlpp.runtime.hosts.ray_start import RayNodeProcess
+from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
 
 _POLL_SECONDS = 0.05
 _START_SECONDS = 120.0
@@ -109,7 +109,7 @@ class RayHosts:
         """
         import ray
 
-        from drlpp.runtime.hosts.ray_cluster import connect
+        from drlpp.runtime.hosts.on_ray.connection import connect
 
         network = self._places[0].network
         with mock.patch.dict(os.environ, ALONE), _inside(network):

@@ -23,7 +23,7 @@ from benchmarks.scale.extrapolation import extrapolated_to, table_of_columns
 from benchmarks.scale.workers import chain
 from drlpp.io.formatting import seconds_text
 from drlpp.runtime import ClusterSession, TimeLimits
-from drlpp.runtime.hosts.ray_start import RayNodeProcess
+from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
 from drlpp.runtime.ipc.commands import Release
 
 SIZES = (1, 4, 8)

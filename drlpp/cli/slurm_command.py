@@ -27,7 +27,7 @@ import typer
 from drlpp.errors import InvalidInput, RunFailure
 
 if TYPE_CHECKING:
-    from drlpp.runtime.hosts.ray_start import RayNodeProcess
+    from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
 
 _NEEDED = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_JOB_ID")
 _FIRST_PORT, _PORTS = 20_000, 10_000
@@ -237,6 +237,6 @@ def _reached(head: str, port: int, patience: float) -> socket.socket:
 def _node(
     folder: Path, address: str, task: SlurmTask, head: str | None, options: Sequence[str]
 ) -> RayNodeProcess:
-    from drlpp.runtime.hosts.ray_start import RayNodeProcess
+    from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
 
     return RayNodeProcess(folder / "ray.log", address, task.port, head, options)

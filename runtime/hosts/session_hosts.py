@@ -78,7 +78,7 @@ def default_num_workers(
     if cluster is None:
         return on_this_machine
     require_ray()
-    from drlpp.runtime.hosts.ray_cluster import accelerators_of_cluster
+    from drlpp.runtime.hosts.on_ray.connection import accelerators_of_cluster
 
     return accelerators_of_cluster(cluster, gpus=gpus)
 
@@ -161,7 +161,7 @@ def hosts_on_ray(
 
     def place(workers: int, folder: Path, limits: TimeLimits) -> Hosts:
         # Only here: a session on one machine neither needs Ray nor waits for its import.
-        from drlpp.runtime.hosts.ray_cluster import RayHosts
+        from drlpp.runtime.hosts.on_ray.cluster import RayHosts
 
         found = RayHosts(cluster, workers, hosts, folder, limits, least, gpus=gpus)
         absent = (worker for host in found.hosts if host.is_lost for worker in host.workers)

@@ -18,7 +18,7 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import PlanningProblem, best_simulated
 from drlpp.planners.replanning import Replanner, measured_beside
-from drlpp.runtime.hosts.ray_nodes import matched_with_others
+from drlpp.runtime.hosts.on_ray.nodes import matched_with_others
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link

@@ -21,7 +21,7 @@ from drlpp.runtime import (
     TrainerCallbacks,
     TrainingResult,
 )
-from drlpp.runtime.hosts.ray_host import RayHost
+from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -15,10 +15,11 @@ import pytest
 from ray.exceptions import ActorDiedError, GetTimeoutError
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
-from drlpp.runtime.hosts import host_keeper, ray_line
+from drlpp.runtime.hosts import host_keeper
 from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.host_keeper import HostFacts, HostKeeper
-from drlpp.runtime.hosts.ray_host import Contact, RayHost
+from drlpp.runtime.hosts.on_ray import line
+from drlpp.runtime.hosts.on_ray.host import Contact, RayHost
 from drlpp.runtime.ipc.commands import Collect, Failed, RunResult
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, place_of
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -73,7 +74,7 @@ HOSTS: list[RayHost] = []
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(ray_line.ray, "get", Reference.get)
+    monkeypatch.setattr(line.ray, "get", Reference.get)
     yield
     while HOSTS:
         host = HOSTS.pop()

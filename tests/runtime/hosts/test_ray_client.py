@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.emulated_cluster.job import free_port
 from drlpp.errors import InvalidInput
-from drlpp.runtime.hosts import ray_cluster as connecting
+from drlpp.runtime.hosts.on_ray import connection as connecting
 from tests.support.programs.ray_clusters import client_address, ray_cluster
 
 PROGRAM = """

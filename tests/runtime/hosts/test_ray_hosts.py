@@ -17,7 +17,7 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, TimeLimits, run_reference
-from drlpp.runtime.hosts.ray_host import RayHost
+from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drlpp.errors import InvalidCluster
-from drlpp.runtime.hosts.ray_nodes import (
+from drlpp.runtime.hosts.on_ray.nodes import (
     HOST_LABEL,
     NOWHERE,
     HostPlan,
@@ -246,7 +246,8 @@ def test_a_node_that_others_use_hides_none_that_is_free() -> None:
 
 def _session(monkeypatch: pytest.MonkeyPatch, nodes: list[RayNode], *busy: RayNode) -> Any:
     """A session on these nodes, before it has a host; Ray itself is not asked."""
-    module = pytest.importorskip("drlpp.runtime.hosts.ray_cluster")
+    from drlpp.runtime.hosts.on_ray import cluster as module
+
     monkeypatch.setattr(module, "nodes_of_cluster", lambda: nodes)
     # It would start a cluster of this process's own.
     monkeypatch.setattr(module.ray, "kill", lambda actor: None)

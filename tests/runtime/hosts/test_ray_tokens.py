@@ -89,7 +89,7 @@ def test_an_encrypted_cluster_takes_programs_with_its_certificate(tmp_path: Path
 
 def test_an_address_where_nobody_speaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from drlpp.runtime import ClusterSession
-    from drlpp.runtime.hosts import ray_cluster as joining
+    from drlpp.runtime.hosts.on_ray import connection as joining
 
     monkeypatch.setattr(joining, "_HEAD_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -18,7 +18,7 @@ from benchmarks.emulated_cluster.names import MARK, end_processes, marked_proces
 from benchmarks.emulated_cluster.ray_hosts import ALONE
 from benchmarks.processes import children_of, process_of
 from drlpp.runtime import TimeLimits
-from drlpp.runtime.hosts.ray_start import RayNodeProcess
+from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
 from tests.support.programs.certificates import certified
 
 START_SECONDS = 120.0

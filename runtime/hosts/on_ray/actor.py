@@ -2,7 +2,7 @@
 
 It computes nothing itself. It starts workers, passes commands on to them and their answers back,
 and keeps the host's copies of the session's files. The controller's side of it is
-:mod:`drlpp.runtime.hosts.ray_host`. Ray places it and says when it has died; tensors and the
+:mod:`drlpp.runtime.hosts.on_ray.host`. Ray places it and says when it has died; tensors and the
 exchange between workers never pass it.
 
 Calls of one concurrency group are carried out one after the other, in the order given, by a thread

@@ -33,7 +33,7 @@ class ActorLine:
     since Ray may wait for ever where its own processes have ended.
 
     Args:
-        actor: of the host (:mod:`drlpp.runtime.hosts.ray_actor`), open.
+        actor: of the host (:mod:`drlpp.runtime.hosts.on_ray.actor`), open.
         name: of the host.
         limits: how long to wait for it.
         blame: returns what a host is lost by, if that is known better, given what it seems to be.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import socket
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,152 +12,36 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.services import canonicalize_bootstrap_address_or_die
-from ray.exceptions import AuthenticationError, GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from drlpp.errors import DRLPPError, HostLost, InvalidCluster, InvalidInput
 from drlpp.runtime.hosts.host_keeper import machine_identity
-from drlpp.runtime.hosts.ray_actor import GROUPS, host_actor
-from drlpp.runtime.hosts.ray_host import Contact, RayHost
-from drlpp.runtime.hosts.ray_line import reason_of
-from drlpp.runtime.hosts.ray_nodes import (
+from drlpp.runtime.hosts.on_ray.actor import GROUPS, host_actor
+from drlpp.runtime.hosts.on_ray.connection import (
+    CLIENT,
+    connect,
+    gcs_address,
+    listens,
+    nodes_of_cluster,
+)
+from drlpp.runtime.hosts.on_ray.host import Contact, RayHost
+from drlpp.runtime.hosts.on_ray.line import reason_of
+from drlpp.runtime.hosts.on_ray.nodes import (
     NOWHERE,
     HostPlan,
-    RayNode,
     check_enough,
-    in_order,
     in_turn,
     kind_of_accelerators,
     matched,
     matched_with_others,
     started_where_free,
 )
-from drlpp.runtime.ipc.grpc_greeting import greets
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.specs.cluster import Cluster
 
 _POLL_SECONDS = 0.5
-_NODE_SECONDS = 2.0
-_HEAD_SECONDS = 10.0
-_CLIENT_SECONDS = 30.0
-"""Ray Client's server begins only after its head has; on a busy machine ten seconds later."""
-_CLIENT = "ray://"
-
-
-def connect(address: str) -> None:
-    """Connect this program to a Ray cluster, if it is not.
-
-    Args:
-        address: ``auto`` for the one that this machine belongs to, ``HOST:PORT`` of its head, or
-            ``ray://HOST:PORT`` from a machine outside.
-
-    Raises:
-        InvalidInput: there is none, it refuses this program, or it has other versions.
-    """
-    if ray.is_initialized():
-        there = _gcs_address()
-        if address != "auto" and not address.startswith(_CLIENT) and _resolved(address) != there:
-            raise InvalidInput(
-                f"this program belongs to the Ray cluster {there} already, and cannot use "
-                f"{address} as well; begin another program, or call ray.shutdown() before"
-            )
-        return
-    try:
-        _wait_for_greeting(address)
-        _join(address)
-    except InvalidInput:
-        raise
-    except AuthenticationError:
-        raise InvalidInput(f"the Ray cluster {address} refuses this program: {_TOKEN}") from None
-    except (ConnectionError, ValueError) as error:
-        if address == "auto" and "RAY_ADDRESS" in str(error):
-            raise InvalidInput(
-                "no Ray cluster runs on this machine; start one (`ray start --head`), or name "
-                "the address of another's head"
-            ) from None
-        raise _unreachable(address, reason_of(error)) from None
-    except RuntimeError as error:
-        raise InvalidInput(f"the Ray cluster {address} cannot be used: {error}") from None
-    except ImportError:
-        raise InvalidInput(
-            f"{address} needs Ray Client, which is not installed: pip install 'ray[client]', here "
-            "and on the cluster's head"
-        ) from None
-
-
-def _join(address: str) -> None:
-    # Hosts' processes print nothing that a user should read; errors are ours to say.
-    join = partial(ray.init, address=address, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        join()
-    except ConnectionError as error:
-        # The head gives the process that it starts for a program outside half a minute, which is
-        # little where it has much else to do.
-        if _STARTED_LATE not in str(error):
-            raise
-        join()
-
-
-def _wait_for_greeting(address: str) -> None:
-    """Wait until a cluster's head speaks with this program; Ray would try for many minutes.
-
-    Raises:
-        InvalidInput: it does not.
-    """
-    head = canonicalize_bootstrap_address_or_die(address.removeprefix(_CLIENT))
-    name, _, port = head.removeprefix(_CLIENT).rpartition(":")
-    patience = _CLIENT_SECONDS if address.startswith(_CLIENT) else _HEAD_SECONDS
-    give_up = time.monotonic() + patience
-    while not greets(name, int(port), _NODE_SECONDS):
-        if time.monotonic() > give_up:
-            raise _unreachable(address, f"no word from {name}:{port} in {patience:.0f} s")
-        time.sleep(_POLL_SECONDS)
-
-
-def _unreachable(address: str, reason: str) -> InvalidInput:
-    return InvalidInput(
-        f"the Ray cluster {address} cannot be reached, or refuses this program ({reason}); {_TOKEN}"
-    )
-
-
-_STARTED_LATE = "Initialization failure from server"
-
-_TOKEN = (
-    "one that was started with RAY_AUTH_MODE=token takes only programs with RAY_AUTH_MODE=token "
-    "and the same secret in RAY_AUTH_TOKEN, and one with RAY_USE_TLS=1 only those with that and "
-    "its certificate (RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT)"
-)
-
-
-def nodes_of_cluster() -> list[RayNode]:
-    """Return the nodes that are alive, that of the controller first.
-
-    Ray itself takes a minute to notice that one is gone, so each is asked.
-    """
-    here = ray.get_runtime_context().get_node_id()
-    nodes = [RayNode.of(node) for node in ray.nodes() if node["Alive"]]
-    # From outside of the cluster its nodes may not be reached.
-    if nodes and not ray.util.client.ray.is_connected():
-        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
-            answers = pool.map(lambda node: _listens(node.address, node.port), nodes)
-        nodes = [node for node, answer in zip(nodes, answers, strict=True) if answer]
-    return in_order(nodes, here)
-
-
-def _listens(address: str, port: int) -> bool:
-    with suppress(OSError), socket.create_connection((address, port), timeout=_NODE_SECONDS):
-        return True
-    return False
-
-
-def accelerators_of_cluster(address: str, *, gpus: bool = True) -> int:
-    """Return how many workers a Ray cluster has room for."""
-    connect(address)
-    nodes = nodes_of_cluster()
-    kind = kind_of_accelerators(nodes, gpus=gpus)
-    return sum(node.resources[kind] for node in nodes)
 
 
 @dataclass
@@ -213,8 +94,8 @@ class RayHosts:
         self._folder = folder
         self._closed = threading.Event()
         self._head_is_lost = False
-        self._outside = address.startswith(_CLIENT)
-        self._head = address.removeprefix(_CLIENT) if self._outside else _gcs_address()
+        self._outside = address.startswith(CLIENT)
+        self._head = address.removeprefix(CLIENT) if self._outside else gcs_address()
         self._groups: list[PlacementGroup] = []
         self._actors: list[Any] = []
         self._refused: set[str] = set()
@@ -456,16 +337,4 @@ class RayHosts:
 
     def _head_answers(self) -> bool:
         name, _, port = self._head.rpartition(":")
-        return _listens(name, int(port))
-
-
-def _resolved(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    with suppress(OSError):
-        host = socket.gethostbyname(host)
-    return f"{host}:{port}"
-
-
-def _gcs_address() -> str:
-    address: str = ray.get_runtime_context().gcs_address
-    return address
+        return listens(name, int(port))

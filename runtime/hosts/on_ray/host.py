@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from drlpp.errors import HostLost, StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.hosts.host_keeper import HostFacts
-from drlpp.runtime.hosts.ray_line import ActorLine
+from drlpp.runtime.hosts.on_ray.line import ActorLine
 from drlpp.runtime.ipc.commands import Command, RunResult
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, chunks_of, write_chunk
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
@@ -34,7 +34,7 @@ class Contact:
     """The actor of a host, open.
 
     Attributes:
-        actor: :mod:`drlpp.runtime.hosts.ray_actor`.
+        actor: :mod:`drlpp.runtime.hosts.on_ray.actor`.
         facts: what it said when it was opened.
         address: where other hosts reach its workers.
     """

@@ -1,0 +1,1 @@
+"""The hosts of a Ray cluster: joining it, which nodes are taken, and an actor on each."""
