@@ -1,8 +1,6 @@
 """A worker that ends whenever it is started is no placement's failure."""
 
-import os
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import cycle
 
 import pytest
@@ -13,24 +11,8 @@ from drlpp.errors import CannotStart
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from tests.support.training.failing_host import FailingHost
 from tests.support.training.pipelines import in_a_row
-
-
-class FailingHost(LocalHost):
-    """Its worker 2, or the next of ``failing``, ends as soon as it has been started, so often."""
-
-    failures = 0
-    failing = cycle([2])
-
-    def start(self, posts: Sequence[WorkerSpec]) -> None:
-        super().start(posts)
-        numbers = [post.worker for post in posts]
-        worker = next(self.failing)
-        if worker in numbers and self.failures:
-            self.failures -= 1
-            os.kill(self.process_ids[numbers.index(worker)], signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
