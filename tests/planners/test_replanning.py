@@ -223,24 +223,27 @@ def test_what_was_measured_corrects_the_cluster_that_is_planned_for(
     assert knowing.file(3).cluster == document.cluster.part([0, 1, 2])
 
 
+def _header(document: PlacementFile) -> Header:
+    return Header(
+        model="perceptron",
+        graph_fingerprint=document.graph_fingerprint,
+        accelerators=4,
+        minibatches=8,
+        method=document.method,
+    )
+
+
 def test_measurements_next_to_a_placement_are_those_of_its_model_and_cluster(
     captured: CapturedModel, document: PlacementFile, tmp_path: Path
 ) -> None:
     path, usual = tmp_path / "placement.json", document.method
     assert measured_beside(path, document) == ()
-    header = Header(
-        model="perceptron",
-        graph_fingerprint=document.graph_fingerprint,
-        accelerators=4,
-        minibatches=8,
-        method=usual,
-    )
     first, second = (
         Candidate(in_a_row(captured.graph, 0, 1).on(accelerators), usual)
         for accelerators in ((0, 1), (2, 3))
     )
     failed = FailedMeasurement(failure="out of memory", reason="too little")
-    records = [header] + [
+    records = [_header(document)] + [
         Entry.of(candidate, outcome, usual)
         for candidate, outcome in (
             (first, took(3.0)),
@@ -278,18 +281,11 @@ def test_what_was_measured_on_a_part_of_a_cluster_counts_for_the_part(
         Candidate(in_a_row(captured.graph, 0, 1).on(accelerators), usual)
         for accelerators in ((0, 1), (2, 3), (1, 2))
     )
-    header = Header(
-        model="perceptron",
-        graph_fingerprint=document.graph_fingerprint,
-        accelerators=4,
-        minibatches=8,
-        method=usual,
-    )
     entries = [
         Entry.of(candidate, took(seconds), usual)
         for candidate, seconds in ((on_a, 1.0), (on_b, 2.0), (on_both, 3.0))
     ]
-    for record in (header, *entries):
+    for record in (_header(document), *entries):
         append(tmp_path / "measurements.jsonl", record)
 
     def known(**hosts: int) -> dict[tuple[int, ...], float]:

@@ -55,6 +55,34 @@ def _placed(captured: CapturedModel, *hosts: Host) -> PlacementFile:
     return document.model_copy(update={"cluster": cluster})
 
 
+def _train_with_copies(
+    document: PlacementFile,
+    captured: CapturedModel,
+    cluster: RayCluster,
+    strikes: Strikes,
+    folder: Path,
+    *,
+    epochs: int,
+    peers: bool,
+) -> None:
+    """Fails unless every sample counts once an epoch, whatever is lost."""
+    with strikes.following_checkpoints():
+        trainer = PipelineTrainer(
+            document,
+            model=captured,
+            elastic=Elastic(1, 3),
+            copy_every=4,
+            peer_copies=peers,
+            cluster=cluster.address,
+            time_limits=PATIENT,
+            out=folder,
+            observer=strikes.observer,
+        )
+        result = trainer.fit(every_sample(), epochs=epochs)
+    times = float(epochs)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", times) for layer in range(4)}
+
+
 @pytest.mark.system
 def test_copies_that_another_host_keeps_outlive_its_worker(
     captured: CapturedModel, cluster: RayCluster, tmp_path: Path
@@ -68,19 +96,7 @@ def test_copies_that_another_host_keeps_outlive_its_worker(
         os.kill(worker, signal.SIGKILL)
 
     strikes = Strikes(tmp_path, kill)
-    with strikes.following_checkpoints():
-        trainer = PipelineTrainer(
-            document,
-            model=captured,
-            elastic=Elastic(1, 3),
-            copy_every=4,
-            cluster=cluster.address,
-            time_limits=PATIENT,
-            out=tmp_path,
-            observer=strikes.observer,
-        )
-        result = trainer.fit(every_sample(), epochs=2)
-    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 2.0) for layer in range(4)}
+    _train_with_copies(document, captured, cluster, strikes, tmp_path, epochs=2, peers=False)
     (change,) = changes_in(tmp_path)
     assert (change.source, change.configuration) == ("copies on the hosts", "1-1-1")
     assert change.epochs == 0
@@ -94,20 +110,7 @@ def test_a_host_that_is_lost_has_sent_its_copies_to_the_next(
     """Nothing of its stage is left anywhere else; what it had in flight is computed again."""
     document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
     strikes = Strikes(tmp_path, lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL))
-    with strikes.following_checkpoints():
-        trainer = PipelineTrainer(
-            document,
-            model=captured,
-            elastic=Elastic(1, 3),
-            copy_every=4,
-            peer_copies=True,
-            cluster=cluster.address,
-            time_limits=PATIENT,
-            out=tmp_path,
-            observer=strikes.observer,
-        )
-        result = trainer.fit(every_sample(), epochs=9)
-    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 9.0) for layer in range(4)}
+    _train_with_copies(document, captured, cluster, strikes, tmp_path, epochs=9, peers=True)
     (change,) = changes_in(tmp_path)
     assert (change.source, change.configuration) == ("copies on the hosts", "1-1")
     assert change.given_up == (2,)
