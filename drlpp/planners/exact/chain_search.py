@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -101,34 +100,17 @@ class ChainSearch(ABC):
         best = self.within(known) or self.within(numpy.inf)
         if best is None:
             return None
+        return self._improved(best, bound * (1 - ROUNDING), deadline, precision)
 
-        def reached(limit: float) -> float | None:
-            nonlocal best
-            found = self.within(limit)
-            if found is None:
-                return None
-            best = found
-            return found.seconds
-
-        self._bisect(bound * (1 - ROUNDING), best.seconds, reached, deadline, precision)
-        return best
-
-    def _bisect(
-        self,
-        low: float,
-        high: float,
-        reached: Callable[[float], float | None],
-        deadline: float,
-        precision: float,
-    ) -> None:
-        """Try limits between two, among them the least seconds of a stage that can be kept to.
+    def _improved(self, best: Chain, low: float, deadline: float, precision: float) -> Chain:
+        """Try limits below ``best``, among them the least seconds of a stage that can be kept to.
 
         Args:
-            low: cannot be kept to.
-            high: can be.
-            reached: tries a limit; returns the seconds of what keeps to it, None if nothing does.
+            best: a chain.
+            low: seconds that cannot be kept to.
             deadline, precision: see :meth:`fastest`.
         """
+        high = best.seconds
         candidates = self._distinct.ravel()
         while high > low * (1 + precision):
             candidates = candidates[(candidates > low) & (candidates < high)]
@@ -140,18 +122,24 @@ class ChainSearch(ABC):
             if len(candidates) > _FEW_CANDIDATES:
                 limit = (low + high) / 2
             else:
-                limit = float(
-                    numpy.partition(candidates, len(candidates) // 2)[len(candidates) // 2]
-                )
-            seconds = reached(limit)
-            if seconds is None:
+                half = len(candidates) // 2
+                limit = float(numpy.partition(candidates, half)[half])
+            found = self.within(limit)
+            if found is not None:
+                best = min(best, found, key=lambda chain: chain.seconds)
+            if found is None or found.seconds > limit:
                 low = limit
             else:
-                high = seconds
+                high = found.seconds
+        return best
 
     @abstractmethod
     def within(self, limit: float) -> Chain | None:
-        """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch."""
+        """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch.
+
+        Where more counts than stages (:mod:`drlpp.planners.exact.shared_cores`), the chain itself
+        may take longer.
+        """
 
     def _chain(self, stages: list[int], choices: list[int]) -> Chain:
         rows = self._row[choices]

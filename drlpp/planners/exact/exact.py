@@ -128,10 +128,15 @@ def exact(problem: PlanningProblem) -> Solution:
         fleet = replace(fleet, most_choices=int(MOST_COSTS / len(pairs)))
     bound = _simple_bound(problem, workload, whole)
 
-    plans, stopped, known = [], False, numpy.inf
+    plans, stopped = [], False
+    others = dict(_QUICK)
+    if problem.cluster.accelerators <= _MOST_TO_SEARCH:
+        others |= FORMULAS | SEARCHES
+    found: list[Placement] = []
     if len(fleet.kinds) > 1:
         # A limit costs more to try than these planners take.
-        _, known = _best(problem, _found_by_others(problem, _QUICK))
+        found += _found_by_others(problem, {name: others.pop(name) for name in _QUICK})
+    _, known = _best(problem, found)
     deadline = time.monotonic() + problem.time_limit_seconds
     # What holds of all placements comes first.
     least = _with_fewest_sums(problem, workload, pairs)
@@ -154,9 +159,7 @@ def exact(problem: PlanningProblem) -> Solution:
         if least is not pairs:
             doubts.append("sums of copies of weights do not count in it")
     if best is None or seconds > bound * (1 + ROUNDING):
-        searches = problem.cluster.accelerators <= _MOST_TO_SEARCH
-        others = {**FORMULAS, **SEARCHES} if searches else _QUICK
-        best, seconds = _best(problem, [*plans, *_found_by_others(problem, others)])
+        best, seconds = _best(problem, [*plans, *found, *_found_by_others(problem, others)])
     if best is None:
         raise _nothing_fits(problem, contraction, pairs, fleet)
     counted = "too many to count" if count is None else f"{count}"

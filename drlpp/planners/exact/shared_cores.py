@@ -38,34 +38,14 @@ class SharedCores(ChainSearch):
         self._offsets = numpy.array([fleet.index(counts) for counts in fleet.choices])
         self._target = self._offsets[:, None] + numpy.arange(fleet.states)[None, :]
 
-    def fastest(
-        self,
-        bound: float = 0.0,
-        deadline: float = numpy.inf,
-        known: float = numpy.inf,
-        precision: float = 0.0,
-    ) -> Chain | None:
-        """Return the optimum, or None if nothing fits into memory; arguments as above."""
-        best = self.within(known) or self.within(numpy.inf)
-        if best is None:
-            return None
-        low, high = bound * (1 - ROUNDING), best.seconds
-
-        def reached(limit: float) -> float | None:
-            nonlocal best
-            found = self.within(limit)
-            if found is None:
-                return None
-            assert best is not None
-            best = min(best, found, key=lambda chain: chain.seconds)
-            return found.seconds if found.seconds <= limit else None
-
+    def _improved(self, best: Chain, low: float, deadline: float, precision: float) -> Chain:
         # No stage may be the slowest part: then it is the load of a chain within the bound.
-        if (seconds := reached(low)) is not None:
-            high = seconds
-        self._bisect(low, high, reached, deadline, precision)
+        found = self.within(low)
+        if found is not None:
+            best = min(best, found, key=lambda chain: chain.seconds)
+        best = super()._improved(best, low, deadline, precision)
         # As fast with fewer accelerators.
-        return self.within(best.seconds * (1 + ROUNDING))
+        return self.within(best.seconds * (1 + ROUNDING)) or best
 
     def within(self, limit: float) -> Chain | None:
         """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch.
