@@ -163,7 +163,7 @@ def table_of(checked: SelfCheck, cluster: Cluster) -> Table:
         table.add_column(heading, justify="right" if heading else "left")
 
     def name(accelerator: int) -> str:
-        return f"{accelerator} ({cluster.host_names[cluster.host_of[accelerator]]})"
+        return f"{accelerator} ({cluster.host_name_of[accelerator]})"
 
     for link in checked.links:
         way = f"{name(link.sender)} → {name(link.receiver)}"

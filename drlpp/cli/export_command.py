@@ -105,7 +105,7 @@ def export_placement(
         lines.append(_cost(plan, nearest, document.cluster, costs, source))
     if to is Target.TORCH and not nearest.candidate.method.flushes:
         lines.append(f"the pipeline is emptied after every {window} minibatches (--window)")
-    hosts = tuple(document.cluster.host_names[host] for host in document.cluster.host_of)
+    hosts = document.cluster.host_name_of
     lines += filter(None, [ranks(nearest, hosts)])
     console = build_console()
     for line in lines:

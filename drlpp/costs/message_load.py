@@ -129,7 +129,7 @@ def _pass_between(
         return
     for name, accelerator in (("out of", sender), ("into", receiver)):
         network = cluster.network(accelerator).bandwidth_bytes_per_second
-        shared[f"{name} {cluster.host_names[cluster.host_of[accelerator]]}"] += bytes_ / network
+        shared[f"{name} {cluster.host_name_of[accelerator]}"] += bytes_ / network
     if level > 1:
         assert cluster.between_racks is not None
         seconds = bytes_ / cluster.between_racks.bandwidth_bytes_per_second

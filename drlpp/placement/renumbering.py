@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -64,6 +64,14 @@ class Renumbering:
             for stage in placement.stages
         )
         return replace(candidate, placement=placement.model_copy(update={"stages": stages}))
+
+
+def numbers_by_name(names: Iterable[str]) -> dict[str, list[int]]:
+    """Return the places at which every name stands, such as the accelerators of every host."""
+    found: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        found.setdefault(name, []).append(number)
+    return found
 
 
 def _measured_on(outcome: _AnyOutcome, called: Mapping[int, int]) -> _AnyOutcome:

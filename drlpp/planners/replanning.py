@@ -17,7 +17,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.placement.renumbering import Renumbering
+from drlpp.placement.renumbering import Renumbering, numbers_by_name
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.best_simulated import best_simulated
 from drlpp.planners.model_based.calibration import Calibration
@@ -256,21 +256,14 @@ def _part_of(whole: Cluster, part: Cluster) -> Renumbering | None:
     Returns:
         None if some are not known.
     """
-    known = _by_host(whole)
+    known = numbers_by_name(whole.host_name_of)
     numbers: dict[int, int] = {}
-    for name, accelerators in _by_host(part).items():
+    for name, accelerators in numbers_by_name(part.host_name_of).items():
         there = known.get(name, [])
         if len(there) != len(accelerators):
             return None
         numbers |= dict(zip(accelerators, there, strict=True))
     return Renumbering(tuple(numbers[own] for own in range(part.accelerators)), whole.accelerators)
-
-
-def _by_host(cluster: Cluster) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for accelerator, host in enumerate(cluster.host_of):
-        found.setdefault(cluster.host_names[host], []).append(accelerator)
-    return found
 
 
 def replanned(

@@ -194,6 +194,11 @@ class Cluster(Document):
         return tuple(index[name] for _, name in self._kinds)
 
     @cached_property
+    def host_name_of(self) -> tuple[str, ...]:
+        """The name of every accelerator's host."""
+        return tuple(self.host_names[host] for host in self.host_of)
+
+    @cached_property
     def rack_of(self) -> tuple[int, ...]:
         """The rack of every accelerator, numbered in order."""
         racks = dict.fromkeys(host.rack for host, _ in self._kinds)

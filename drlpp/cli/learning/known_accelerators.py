@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from drlpp.placement.renumbering import numbers_by_name
 from drlpp.specs.cluster import Cluster
 
 
@@ -18,8 +19,8 @@ def recognized(known: Cluster, hosts: Sequence[str]) -> tuple[int, ...]:
         known: the cluster.
         hosts: the name of every worker's host.
     """
-    had = _by_name(known.host_names[host] for host in known.host_of)
-    have = _by_name(hosts)
+    had = numbers_by_name(known.host_name_of)
+    have = numbers_by_name(hosts)
     missing = [numbers for name, numbers in had.items() if name not in have]
     number_of: dict[int, int] = {}
     for name, workers in have.items():
@@ -36,7 +37,7 @@ def recognized(known: Cluster, hosts: Sequence[str]) -> tuple[int, ...]:
 
 def stand_ins(known: Cluster, hosts: Sequence[str], numbers: Sequence[int]) -> dict[str, str]:
     """Return for every host that stands for a missing one the name of that; see above."""
-    had = [known.host_names[host] for host in known.host_of]
+    had = known.host_name_of
     return {
         name: had[number]
         for name, number in zip(hosts, numbers, strict=True)
@@ -73,10 +74,3 @@ def extended(known: Cluster, numbers: Sequence[int], found: Cluster) -> Cluster:
         between_hosts=known.between_hosts or found.between_hosts,
         between_racks=known.between_racks or found.between_racks,
     )
-
-
-def _by_name(names: Iterable[str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        found.setdefault(name, []).append(number)
-    return found

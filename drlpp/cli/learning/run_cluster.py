@@ -107,8 +107,7 @@ class RunCluster:
 
     def are_there(self, cluster: Cluster) -> bool:
         """Return whether a cluster has the accelerators that are there, in the same order."""
-        hosts = [cluster.host_names[host] for host in cluster.host_of]
-        return recognized(self.whole, hosts) == self.part.numbers
+        return recognized(self.whole, cluster.host_name_of) == self.part.numbers
 
     def can_do_without(self, lost: HostLost) -> bool:
         """Return whether there are enough without the workers that are lost."""

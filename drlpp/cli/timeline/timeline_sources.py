@@ -177,4 +177,4 @@ def _plan(path: Path, document: PlacementFile, graph: OpGraph, method: Method) -
 
 
 def _hosts(cluster: Cluster, workers: Sequence[int]) -> dict[int, str]:
-    return {worker: cluster.host_names[cluster.host_of[worker]] for worker in workers}
+    return {worker: cluster.host_name_of[worker] for worker in workers}
