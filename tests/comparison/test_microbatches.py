@@ -39,21 +39,21 @@ def measured(seconds: float) -> Measurement:
 
 
 def test_samples_by_staleness() -> None:
-    assert [samples_needed(s) for s in (0, 0.875, 3, 7)] == [1.0, 1.09, 1.48, 2.17]
-    assert samples_needed(5) == pytest.approx((1.48 + 2.17) / 2)
+    assert [samples_needed(s) for s in (0, 0.875, 3, 7)] == [1.0, 1.14, 1.78, 3.0]
+    assert samples_needed(5) == pytest.approx((1.78 + 3.0) / 2)
     found = [samples_needed(s / 2) for s in range(60)]
     assert found == sorted(found)
-    assert samples_needed(11) == pytest.approx(2.17 + 0.69)
+    assert samples_needed(11) == pytest.approx(3.0 + 1.22)
 
 
 @pytest.mark.parametrize(
     ("seconds", "best"),
     [
-        # s is 2, 1 and 1/4 in the mean, the samples 1.30, 1.11 and 1.02.
-        ({1: 1.0, 2: 1.1}, 2),
-        ({1: 1.0, 2: 1.2}, 1),
-        ({1: 1.0, 2: 1.1, 8: 1.18}, 8),
-        ({1: 1.0, 2: 1.1, 8: 1.22}, 2),
+        # s is 2, 1 and 1/4 in the mean, the samples 1.48, 1.18 and 1.03.
+        ({1: 1.0, 2: 1.2}, 2),
+        ({1: 1.0, 2: 1.3}, 1),
+        ({1: 1.0, 2: 1.1, 8: 1.24}, 8),
+        ({1: 1.0, 2: 1.1, 8: 1.27}, 2),
         ({1: 1.0}, 1),
     ],
 )
