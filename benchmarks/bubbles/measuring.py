@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 from benchmarks.bubbles.pass_times import PassTimes
 from benchmarks.models import BLOCKS, placement_of, reference
@@ -45,10 +46,10 @@ OF_TORCH = {
 """Torch's own schedule of the same kind, by ours."""
 
 CONTENDERS = (
-    *OF_TORCH,
-    *OF_TORCH.values(),
+    *chain.from_iterable(OF_TORCH.items()),
     Contender(theirs="pipelining interleaved 1f1b", held=2),
 )
+"""In the order of their turns: who is compared follows each other, so that both had one machine."""
 
 
 @dataclass(frozen=True)
