@@ -97,7 +97,8 @@ def _numbers(name: str, text: str, most: int) -> list[int]:
 def table_of(samples: Mapping[Key, Sequence[Sample]]) -> DataFrame:
     """Return medians over repetitions, and everybody's time over that of our flushed 1F1B.
 
-    The last column is the median over turns of our time, over that of torch's same schedule.
+    The last columns are medians over turns, of our time over that of torch's same schedule, and of
+    what this has of waiting alone: of 1 + the bubble.
     """
     rows = []
     for (stages, microbatches, who), found in samples.items():
@@ -113,6 +114,7 @@ def table_of(samples: Mapping[Key, Sequence[Sample]]) -> DataFrame:
             for s in found
             if s.simulated_seconds is not None
         ]
+        torchs = samples[stages, microbatches, OF_TORCH[who]] if who in OF_TORCH else ()
         rows.append(
             {
                 "stages": str(stages),
@@ -124,17 +126,19 @@ def table_of(samples: Mapping[Key, Sequence[Sample]]) -> DataFrame:
                 "simulated": f"{_median(simulated):.1%}" if simulated else "–",
                 "by the formula": f"{_median(expected):.1%}" if expected else "–",
                 "× 1f1b-flush": f"{seconds / _median([s.seconds for s in first]):.3f}",
-                "× torch's": _over(found, samples[stages, microbatches, OF_TORCH[who]])
-                if who in OF_TORCH
-                else "–",
+                **_over_torch(found, torchs),
             }
         )
     return DataFrame(rows)
 
 
-def _over(ours: Sequence[Sample], theirs: Sequence[Sample]) -> str:
-    ratios = [one.seconds / other.seconds for one, other in zip(ours, theirs, strict=True)]
-    return f"{_median(ratios):.3f}"
+def _over_torch(ours: Sequence[Sample], theirs: Sequence[Sample]) -> dict[str, str]:
+    pairs = list(zip(ours, theirs, strict=True)) if theirs else []
+    ratios = {
+        "× torch's": [one.seconds / other.seconds for one, other in pairs],
+        "waiting × torch's": [(1 + one.bubble) / (1 + other.bubble) for one, other in pairs],
+    }
+    return {name: f"{_median(found):.3f}" if found else "–" for name, found in ratios.items()}
 
 
 def _median(values: Sequence[float]) -> float:

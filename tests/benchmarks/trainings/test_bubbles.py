@@ -162,6 +162,9 @@ def test_ours_are_simulated_and_held_against_torchs_turn_by_turn() -> None:
     table = table_of({(2, 4, who): taken(who) for who in CONTENDERS})
     ratios = dict(zip(table["schedule"], table["× torch's"], strict=True))
     assert ratios == {str(who): "1.500" if who in OF_TORCH else "–" for who in CONTENDERS}
+    # All compute half of the time.
+    waiting = dict(zip(table["schedule"], table["waiting × torch's"], strict=True))
+    assert waiting == {str(who): "1.000" if who in OF_TORCH else "–" for who in CONTENDERS}
     bubbles = dict(zip(table["schedule"], table["simulated"], strict=True))
     assert bubbles == {str(who): "50.0%" if who.ours else "–" for who in CONTENDERS}
 
