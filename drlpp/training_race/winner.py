@@ -13,8 +13,7 @@ from drlpp.io.run_folder import RECORD_NAME, RunRecord
 from drlpp.io.trust_memory import remember_trust
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.ipc.tensor_file import write_state_dict
-from drlpp.runtime.training.training import training_settings
-from drlpp.runtime.training.training_plan import TrainingPlan
+from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
 from drlpp.specs.cluster import Cluster
 from drlpp.training_race.course import Course
 from drlpp.training_race.halving import Training

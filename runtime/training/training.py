@@ -37,7 +37,7 @@ from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_plan import TrainingPlan
+from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
 from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks, losses_text
 from drlpp.schedule.analysis.staleness import outcome_text, staleness_text
 from drlpp.schedule.method import DeviceChoice, Method
@@ -391,28 +391,6 @@ class PipelineTrainer:
                 for minibatch in data.held_out()
             ]
         return data.held_out_count.mean_score(scores)
-
-
-def training_settings(
-    document: PlacementFile,
-    optimizer: OptimizerSpec,
-    source: TrainingData,
-    plan: TrainingPlan,
-    seed: int,
-) -> dict[str, object]:
-    """Return what decides the result: a checkpoint is refused where any of it differs."""
-    return {
-        "model": document.model.model_dump(),
-        "graph_fingerprint": document.graph_fingerprint,
-        "data": source.name,
-        "samples_fingerprint": source.fingerprint,
-        "minibatches": source.minibatches,
-        "optimizer": optimizer.settings,
-        "learning_rate": plan.learning_rate.settings if plan.learning_rate else None,
-        "synchronous_epochs": plan.synchronous_epochs,
-        "early_stopping": plan.early_stopping.model_dump() if plan.early_stopping else None,
-        "seed": seed,
-    }
 
 
 def _planned(

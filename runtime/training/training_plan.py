@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
 from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -87,3 +89,25 @@ def _whole_updates(often: int, plan: ExecutionPlan, minibatches: int) -> list[in
     together = plan.method.minibatches_together(plan.pipeline)
     every = -(-often // together) * together
     return list(range(every, minibatches, every))
+
+
+def training_settings(
+    document: PlacementFile,
+    optimizer: OptimizerSpec,
+    source: TrainingData,
+    plan: TrainingPlan,
+    seed: int,
+) -> dict[str, object]:
+    """Return what decides the result: a checkpoint is refused where any of it differs."""
+    return {
+        "model": document.model.model_dump(),
+        "graph_fingerprint": document.graph_fingerprint,
+        "data": source.name,
+        "samples_fingerprint": source.fingerprint,
+        "minibatches": source.minibatches,
+        "optimizer": optimizer.settings,
+        "learning_rate": plan.learning_rate.settings if plan.learning_rate else None,
+        "synchronous_epochs": plan.synchronous_epochs,
+        "early_stopping": plan.early_stopping.model_dump() if plan.early_stopping else None,
+        "seed": seed,
+    }
