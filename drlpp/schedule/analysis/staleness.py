@@ -60,9 +60,7 @@ def samples_needed(
 
 def samples_of_larger(staleness: float, *, at_best_rate: bool = False) -> float:
     """Return the same of a decoder of 2.8 million weights, with PipeOptim."""
-    return _on_lines(
-        _SAMPLES_OF_LARGER_AT_BEST if at_best_rate else _SAMPLES_OF_LARGER, staleness
-    )
+    return _on_lines(_SAMPLES_OF_LARGER_AT_BEST if at_best_rate else _SAMPLES_OF_LARGER, staleness)
 
 
 def _on_lines(points: Points, staleness: float) -> float:
