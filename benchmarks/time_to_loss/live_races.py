@@ -75,9 +75,10 @@ def read_race(folder: Path) -> LiveRace:
 def table(races: Iterable[LiveRace]) -> DataFrame:
     """Return a row for each race: seconds of the soonest of each kind, and the verdict.
 
-    Finalists' are medians, and bold; the others' are of one training. Who ended before, or was not
-    there when the first was, is a dash. *Zero-bubble* is ZB-H1 and ZB-V; the default is one of the
-    columns before it, whatever it took.
+    Finalists' are medians, and bold; the others' are of one training. Of who ended before, or was
+    not there when the first was, it is the least held-out loss, and when that was. *Zero-bubble* is
+    ZB-H1 and ZB-V; the default is one of the columns before it, whatever it took. A dash did not
+    take part.
     """
     rows = []
     for name, race, end in races:
@@ -85,7 +86,7 @@ def table(races: Iterable[LiveRace]) -> DataFrame:
         row = {"task": task, "on": accelerators, "links": links}
         for title in dict.fromkeys(_TITLES.values()):
             of_title = [n for n, one in enumerate(race.candidates) if _title(one) == title]
-            row[title] = _soonest(end, of_title)
+            row[title] = _soonest(race, end, of_title)
         row[DEFAULT] = _default_cell(race, end, int(accelerators))
         rows.append({**row, "verdict": _verdict(race, end)})
     return DataFrame(rows)
@@ -96,10 +97,15 @@ def _title(contender: Contender) -> str:
     return _TITLES[kind_of(contender)]
 
 
-def _soonest(end: RaceEnd, candidates: Iterable[int]) -> str:
-    found = []
+def _soonest(race: TrainingRace, end: RaceEnd, candidates: Iterable[int]) -> str:
+    found, least = [], []
     for number in candidates:
         if number not in end.result.costs:
+            least += [
+                min((point.comparable_loss, point.seconds) for point in curve.points)
+                for training, curve in race.curves.items()
+                if training.candidate == number
+            ]
             continue
         finals = end.result.finals.get(number)
         if not finals:
@@ -110,7 +116,9 @@ def _soonest(end: RaceEnd, candidates: Iterable[int]) -> str:
         arrived = sum(final.arrived for final in finals)
         missed = "" if arrived == len(finals) else f" ({arrived} of {len(finals)} there)"
         found.append((False, middle, f"**{middle:.3g}**{missed}"))
-    return min(found)[2] if found else "–"
+    if found:
+        return min(found)[2]
+    return "{:.3g} at {:.3g} s".format(*min(least)) if least else "–"
 
 
 def default_of(race: TrainingRace, workers: int) -> int | None:
@@ -144,7 +152,7 @@ def _default_cell(race: TrainingRace, end: RaceEnd, workers: int) -> str:
     number = default_of(race, workers)
     if number is None:
         return "–"
-    return f"{_soonest(end, [number])}, M = {race.candidates[number].method.microbatches}"
+    return f"{_soonest(race, end, [number])}, M = {race.candidates[number].method.microbatches}"
 
 
 def _verdict(race: TrainingRace, end: RaceEnd) -> str:
