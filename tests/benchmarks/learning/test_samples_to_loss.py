@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from benchmarks import cells
-from benchmarks.cells import Where, run_cells
 from benchmarks.deep_models import even_stages
 from benchmarks.learning.curves import next_powers
 from benchmarks.learning.replay import Replay
@@ -19,6 +18,7 @@ from benchmarks.samples_to_loss.runs import Job, Result, rates_of, read_results,
 from benchmarks.samples_to_loss.search import Progress, Study
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.cells import Where, run_cells
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
