@@ -28,6 +28,7 @@ from drlpp.capturing.capture import capture
 from drlpp.cells import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.cli.learning.race_command import run_and_report
+from drlpp.cli.learning.run_cluster import RunCluster
 from drlpp.errors import InvalidInput
 from drlpp.io.json_lines import append
 from drlpp.io.run_folder import open_run_folder
@@ -87,7 +88,9 @@ def race(
     ):
         data = RaceData(session.captured, of.data)
         options = RaceOptions(epochs=epochs, finals=finals, halving=halving)
-        run_and_report(build_console(), session, [], data, folder, options)
+        console = build_console()
+        there = RunCluster(session, folder, console.print, takes_others=False)
+        run_and_report(console, there, [], data, folder, options)
 
 
 @app.command()

@@ -341,7 +341,7 @@ def _candidates(
     known = list(begun.candidates) if begun else []
     # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
     # may come out otherwise again.
-    found: list[Contender] = [*(known or [plain_pytorch(session, cluster)])]
+    found: list[Contender] = [*known] or [plain_pytorch(session, cluster)]
     made: list[Contender] = []
     if not are_made_for(known, there.part.numbers, len(session.graph)):
         made += usual_placements(session, there.profile, cluster, there.measurer)
