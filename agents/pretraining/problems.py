@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -24,6 +25,12 @@ FAMILIES = ("chain", "residual", "towers", "layered")
 MOST_DOWNSETS = 500
 """The most downsets of models that are planned. Models with more are drawn again, since their
 optima take seconds."""
+
+OPERATORS, ACCELERATORS = (8, 60), (2, 8)
+"""The smallest and the largest model and cluster that are drawn."""
+
+SINGLE_STAGES = 0.25
+"""How many of the problems with a single stage as optimum are taken."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +61,21 @@ class SolvedProblem:
     @classmethod
     def solve(cls, family: str, problem: PlanningProblem) -> SolvedProblem:
         """Plan exactly."""
+        return cls.of(family, problem, PLANNERS["exact"](problem).placement)
+
+    @classmethod
+    def of(
+        cls,
+        family: str,
+        problem: PlanningProblem,
+        optimum: Placement,
+        imitated: Placement | None = None,
+    ) -> SolvedProblem:
+        """Return a problem with an optimum that is known, and what is imitated if that is, too."""
         objective = AnalyticObjective(problem)
-        optimum = PLANNERS["exact"](problem).placement
-        busy = assign_idle_accelerators(optimum, problem.cluster.accelerators, objective)
-        imitated = with_latest_cuts(busy, problem.workload, objective)
+        if imitated is None:
+            busy = assign_idle_accelerators(optimum, problem.cluster.accelerators, objective)
+            imitated = with_latest_cuts(busy, problem.workload, objective)
         return cls(
             family=family,
             problem=problem,
@@ -89,6 +107,14 @@ def placement_of(trajectory: Trajectory) -> Placement:
     return Placement.from_assignment(
         trajectory.walk.stage_of_operator, trajectory.stage_of_accelerator
     )
+
+
+def draw_anything(
+    draw: Random, operators: tuple[int, int], accelerators: tuple[int, int]
+) -> tuple[str, PlanningProblem]:
+    """Draw a family, and a problem of it within the limits of its size."""
+    family = draw.choice(FAMILIES)
+    return family, draw_problem(family, draw.randint(*operators), draw.randint(*accelerators), draw)
 
 
 def draw_problem(family: str, operators: int, accelerators: int, draw: Random) -> PlanningProblem:
@@ -134,30 +160,54 @@ def _with_side_costs(workload: Workload, draw: Random) -> Workload:
     )
 
 
-class ProblemStream:
-    """A stream of solved problems: new ones all the time, the latest kept for further use.
+def solved_if_taken(
+    draw: Random,
+    operators: tuple[int, int] = OPERATORS,
+    accelerators: tuple[int, int] = ACCELERATORS,
+    single_stages: float = SINGLE_STAGES,
+) -> SolvedProblem | None:
+    """Draw and solve a problem; None if it takes long to solve, or has too simple an optimum.
 
     Args:
         draw: of all that is drawn.
         operators: the smallest and the largest model.
         accelerators: the smallest and the largest cluster.
-        kept: how many of the latest problems :meth:`recent` draws from.
         single_stages: how many of the problems with a single stage as optimum, nearly half of all
             and soon learned, are taken.
+    """
+    family, problem = draw_anything(draw, operators, accelerators)
+    downsets = tractability(problem.workload).downsets
+    if downsets is None or downsets > MOST_DOWNSETS:
+        return None
+    solved = SolvedProblem.solve(family, problem)
+    if len(solved.optimum.stages) == 1 and draw.random() > single_stages:
+        return None
+    return solved
+
+
+class ProblemStream:
+    """A stream of solved problems: new ones all the time, the latest kept for further use.
+
+    Args:
+        draw: of all that is drawn.
+        operators, accelerators, single_stages: see :func:`solved_if_taken`.
+        kept: how many of the latest problems :meth:`recent` draws from.
+        ahead: problems that were solved before, which come first.
     """
 
     def __init__(
         self,
         draw: Random,
-        operators: tuple[int, int] = (8, 60),
-        accelerators: tuple[int, int] = (2, 8),
+        operators: tuple[int, int] = OPERATORS,
+        accelerators: tuple[int, int] = ACCELERATORS,
         kept: int = 4000,
-        single_stages: float = 0.25,
+        single_stages: float = SINGLE_STAGES,
+        ahead: Iterable[SolvedProblem] = (),
     ) -> None:
         self._draw = draw
-        self._operators = operators
-        self._accelerators = accelerators
+        self._sizes = operators, accelerators
         self._single_stages = single_stages
+        self._ahead = iter(ahead)
         self._kept: deque[SolvedProblem] = deque(maxlen=kept)
 
     def __len__(self) -> int:
@@ -166,19 +216,11 @@ class ProblemStream:
 
     def new(self) -> SolvedProblem:
         """Return a problem that was never seen."""
-        while True:
-            family = self._draw.choice(FAMILIES)
-            operators = self._draw.randint(*self._operators)
-            accelerators = self._draw.randint(*self._accelerators)
-            problem = draw_problem(family, operators, accelerators, self._draw)
-            downsets = tractability(problem.workload).downsets
-            if downsets is None or downsets > MOST_DOWNSETS:
-                continue
-            solved = SolvedProblem.solve(family, problem)
-            if len(solved.optimum.stages) == 1 and self._draw.random() > self._single_stages:
-                continue
-            self._kept.append(solved)
-            return solved
+        solved = next(self._ahead, None)
+        while solved is None:
+            solved = solved_if_taken(self._draw, *self._sizes, self._single_stages)
+        self._kept.append(solved)
+        return solved
 
     def recent(self, count: int) -> list[SolvedProblem]:
         """Return some of the latest problems, none twice."""

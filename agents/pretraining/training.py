@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -69,16 +69,20 @@ class Gaps:
     worst: float
 
 
-def pretrain(options: Pretraining, report: Report) -> tuple[TransferNetwork, dict[str, str]]:
+def pretrain(
+    options: Pretraining, report: Report, ahead: Iterable[SolvedProblem] = ()
+) -> tuple[TransferNetwork, dict[str, str]]:
     """Train a network, and return it with what to note about it.
 
     Args:
         options: see there.
         report: gets a line at a time on how training proceeds.
+        ahead: problems that were solved before, which come first; others are solved in between.
     """
     torch.manual_seed(options.seed)
     draw = Random(options.seed)
-    stream, unseen = ProblemStream(draw), ProblemStream(Random(options.seed + 1_000_003))
+    unseen = ProblemStream(Random(options.seed + 1_000_003))
+    stream = ProblemStream(draw, ahead=ahead)
     validation = [unseen.new() for _ in range(128)]
     for _ in range(options.problems):
         stream.new()

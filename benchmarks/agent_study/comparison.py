@@ -32,9 +32,9 @@ from benchmarks import PROFILES
 from benchmarks.agent_study.instance import Instance, with_errors
 from benchmarks.agent_study.methods import METHODS, history_of, variant
 from benchmarks.agent_study.tables import BEGIN, END, Result, Task, report
-from benchmarks.cells import Where, all_of, read_results_of, run_cells
 from benchmarks.options import ClusterOption, DocumentOption, ProcessesOption
 from benchmarks.report import write_between
+from drlpp.cells import Where, all_of, read_results_of, run_cells
 from drlpp.cli.command_line import build_console
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
@@ -136,7 +136,7 @@ def _name(accelerators: int, bandwidth: float) -> str:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return what was run so far, as :func:`benchmarks.cells.read_results_of` does."""
+    """Return what was run so far, as :func:`drlpp.cells.read_results_of` does."""
     return read_results_of("benchmarks.agent_study", Result, path)
 
 

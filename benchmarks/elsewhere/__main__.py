@@ -20,13 +20,13 @@ from typing import Annotated
 import typer
 from pandas import DataFrame
 
-from benchmarks.cells import read_results_of
 from benchmarks.elsewhere.cases import MODELS
 from benchmarks.elsewhere.results import Line, SpeedRow, refusals, speed_table, weights_table
 from benchmarks.elsewhere.study import METHODS, Study
 from benchmarks.machine import this_machine
 from benchmarks.options import DocumentOption
 from benchmarks.report import markdown, terminal, write_between
+from drlpp.cells import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput, RunFailure
 from drlpp.io.json_lines import append

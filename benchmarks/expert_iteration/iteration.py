@@ -14,22 +14,18 @@ from typing import Literal
 import numpy
 import torch
 
-from benchmarks.cells import Where, all_of, read_results_of, run_cells
 from benchmarks.expert_iteration.problems import training_problem
 from benchmarks.expert_iteration.proposals import network_of, sampled
-from drlpp.agents.guided.idle import assign_idle_accelerators
-from drlpp.agents.pretraining.canonical import with_latest_cuts
 from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import SolvedProblem
-from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import PRETRAINED, save_weights
+from drlpp.cells import Where, all_of, read_results_of, run_cells
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import Limits, Space, best_simulated
 from drlpp.planners.candidates import Judge, search
-from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.schedule.method import Method
 
 _LIMITS = Limits(judged=400, steps=400_000, patience=2)
@@ -177,18 +173,5 @@ def _save(network: TransferNetwork, path: Path, notes: dict[str, str]) -> None:
 
 def _solved(pair: Pair) -> SolvedProblem:
     """Return the pair as the imitation wants it: no accelerator idle, cut as late as possible."""
-    problem = training_problem(pair.number)
-    objective = AnalyticObjective(problem)
     optimum = Placement(stages=pair.stages)
-    busy = assign_idle_accelerators(optimum, problem.cluster.accelerators, objective)
-    imitated = with_latest_cuts(busy, problem.workload, objective)
-    return SolvedProblem(
-        family="searched",
-        problem=problem,
-        context=PlacementContext.of_workload(problem.workload, problem.cluster),
-        objective=objective,
-        optimum=optimum,
-        optimum_seconds=objective(optimum),
-        imitated=imitated,
-        imitated_seconds=objective(imitated),
-    )
+    return SolvedProblem.of("searched", training_problem(pair.number), optimum)

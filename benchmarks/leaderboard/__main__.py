@@ -12,13 +12,13 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from benchmarks.cells import read_results_of
 from benchmarks.leaderboard.agents import AGENTS, find_agent
 from benchmarks.leaderboard.problems import PROBLEMS
 from benchmarks.leaderboard.results import Result, check, run, table_of
 from benchmarks.machine import this_machine
 from benchmarks.options import DocumentOption
 from benchmarks.report import markdown, terminal, write_between
+from drlpp.cells import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 
 BEGIN = "<!-- leaderboard: written by benchmarks.leaderboard -->"

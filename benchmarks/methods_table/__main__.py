@@ -12,27 +12,26 @@ the page.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
-from rich.console import Console
 
-from benchmarks.methods_table.differences import comparison
-from benchmarks.methods_table.memory import (
-    WIDE_DATA_PARALLEL,
-    WIDE_SHAPES,
-    Resident,
-    memory_keys,
-    memory_meter,
-    wide_model,
-)
+from benchmarks.methods_table.differences import Cell
+from benchmarks.methods_table.memory import Resident, memory_keys
 from benchmarks.methods_table.report import marks, report, worth_doubling
-from benchmarks.methods_table.results import Results
-from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, PARTS, SHAPES, CellKey
+from benchmarks.methods_table.results import (
+    differences_file,
+    memory_file,
+    of_dtype,
+    read_cells,
+    read_residents,
+)
+from benchmarks.methods_table.rows import PARTS
+from benchmarks.methods_table.running import run_differences, run_memory
+from benchmarks.options import ClusterOption, ProcessesOption
 from benchmarks.report import write_between
+from drlpp.cells import Where
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
 
@@ -46,18 +45,24 @@ DEFAULT_RESULTS = Path(__file__).with_name("results")
 
 
 @app.command("run")
-def run_parts(results: Folder = DEFAULT_RESULTS, part: PartNames = None) -> None:
+def run_parts(
+    results: Folder = DEFAULT_RESULTS,
+    part: PartNames = None,
+    processes: ProcessesOption = 1,
+    cluster: ClusterOption = None,
+) -> None:
     """Measure what the folder of results does not have yet."""
     console, started = build_console(), time.monotonic()
-    # The reference executor's tensors are so small that threads wait longer than they compute.
-    torch.set_num_threads(1)
-    chosen, found = _chosen(part), Results(results)
-    for name in chosen:
-        keys = PARTS[name].keys
-        measure_differences(keys, "float32", found, console)
-        doubles = worth_doubling(found.cells("float32", keys))
-        measure_differences(doubles, "float64", found, console)
-        measure_memory(memory_keys(PARTS[name]), found, console)
+    chosen, where = [PARTS[name] for name in _chosen(part)], Where(processes, cluster)
+
+    def tell_cell(found: Cell) -> None:
+        console.print(f"{', '.join(found.key)}, {found.dtype}: {found.difference:.1e}")
+
+    def tell_memory(found: Resident) -> None:
+        console.print(f"{', '.join(found.key)}: {found.versions:.2f} × its weights")
+
+    run_differences(chosen, results, where, tell_cell)
+    run_memory(chosen, results, where, tell_memory)
     console.print(f"all is in {results}, after {time.monotonic() - started:.0f} s")
 
 
@@ -71,63 +76,22 @@ def write_report(
 ) -> None:
     """Write the parts of which all is measured into the document; others stay as they are there."""
     console = build_console()
-    found = Results(results)
+    found = read_cells(differences_file(results))
+    memory = {one.key: one.versions for one in read_residents(memory_file(results))}
     for name in _chosen(part):
         chosen = PARTS[name]
-        cells = found.cells("float32", chosen.keys)
+        cells = of_dtype(found, "float32", chosen.keys)
         wanted = worth_doubling(cells)
-        doubles = found.cells("float64", wanted)
+        doubles = of_dtype(found, "float64", wanted)
         parts_of_memory = memory_keys(chosen)
-        measured = sum(key in found.memory for key in parts_of_memory)
+        measured = sum(key in memory for key in parts_of_memory)
         missing = len(chosen.keys) + len(wanted) + len(parts_of_memory)
         missing -= len(cells) + len(doubles) + measured
         if missing:
             console.print(f"{name}: {missing} results are missing; the part stays as it is")
             continue
-        write_between(document, *marks(name), report(chosen, cells, doubles, found.memory))
+        write_between(document, *marks(name), report(chosen, cells, doubles, memory))
         console.print(f"{name}: written into {document}", soft_wrap=True)
-
-
-def measure_differences(
-    keys: Collection[CellKey], dtype: str, found: Results, console: Console
-) -> None:
-    """Run the cells that there are none of yet; all shapes of data parallelism are one."""
-    known = found.cells(dtype, keys)
-    missing = [key for key in keys if key not in known]
-    if not missing:
-        return
-    first = next(iter(SHAPES))
-    with comparison(dtype) as workers:
-        for key in missing:
-            method, optimizer, shape = key
-            same = known.get((method, optimizer, first)) if METHODS[method].data_parallel else None
-            cell = same.model_copy(update={"shape": shape}) if same else workers.cell(key)
-            known[key] = cell
-            found.add(cell)
-            console.print(f"{', '.join(key)}, {dtype}: {cell.difference:.1e}")
-
-
-def measure_memory(keys: Collection[CellKey], found: Results, console: Console) -> None:
-    """Measure resident memory over weights that is not known yet.
-
-    Data parallelism, the same in all shapes, needs workers that have held nothing else.
-    """
-    missing = [key for key in keys if key not in found.memory]
-    alike = [key for key in missing if METHODS[key[0]].data_parallel]
-    own = {shape: [key for key in missing if key[2] == shape] for shape in WIDE_SHAPES}
-    for placement, these in [
-        *((WIDE_SHAPES[shape], [key for key in own[shape] if key not in alike]) for shape in own),
-        (WIDE_DATA_PARALLEL, alike),
-    ]:
-        if not these:
-            continue
-        with memory_meter(wide_model(), placement) as meter:
-            for method, optimizer, shape in these:
-                versions = meter.versions(METHODS[method], OPTIMIZERS[optimizer])
-                found.add_memory(
-                    Resident(method=method, optimizer=optimizer, shape=shape, versions=versions)
-                )
-                console.print(f"{method}, {optimizer}, {shape}: {versions:.2f} × its weights")
 
 
 def _chosen(parts: list[str] | None) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import atexit
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +20,13 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.runtime.reference.reference import ReferenceExecutor
 
 BATCH_SIZE, SAMPLES = 8, 40
+
+
+class Precise(NamedTuple):
+    """A cell and the dtype of its weights."""
+
+    key: CellKey
+    dtype: str
 
 
 class Cell(Record):
@@ -93,15 +102,21 @@ class Comparison:
         return replace(options, order=self._order[options.first_minibatch :])
 
 
-@contextmanager
-def comparison(dtype: str = "float32") -> Iterator[Comparison]:
-    """Start workers for the forked model with weights of ``dtype``."""
+@cache
+def _comparison(dtype: str) -> Comparison:
+    """Start workers for the forked model with weights of ``dtype``, once in a process."""
     reference = ModelReference.named(
         "benchmarks.methods_table.models:forked", batch_size=BATCH_SIZE, dtype=dtype
     )
     captured = capture(reference)
-    with ClusterSession(captured, WORKERS) as session:
-        yield Comparison(captured, session, dtype)
+    session = ClusterSession(captured, WORKERS)
+    atexit.register(session.close)
+    return Comparison(captured, session, dtype)
+
+
+def run_cell(cell: Precise) -> Cell:
+    """Run a cell."""
+    return _comparison(cell.dtype).cell(cell.key)
 
 
 def largest_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:

@@ -8,16 +8,19 @@ flight, which are small here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import atexit
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 from benchmarks.methods_table.rows import (
+    METHODS,
+    OPTIMIZERS,
     WORKERS,
     CellKey,
     Part,
     TableMethod,
 )
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
@@ -40,7 +43,8 @@ WIDE_SHAPES = {
     "straight": _placement([0, 1, 2, 3], (0, 1, 2, 3)),
     "2-1-1": _placement([0, 0, 1, 2], (0, 0, 1, 2)),
 }
-WIDE_DATA_PARALLEL = _placement([0, 0, 0, 0], (0, 0, 0, 0))
+_DATA_PARALLEL = "data parallel"
+WIDE_PLACEMENTS = {**WIDE_SHAPES, _DATA_PARALLEL: _placement([0, 0, 0, 0], (0, 0, 0, 0))}
 
 MEASURED_WITH = "SGDM"
 """The optimizer with which the memory of methods is measured."""
@@ -134,16 +138,23 @@ class MemoryMeter:
         return dict(together)
 
 
-def wide_model() -> CapturedModel:
-    """Return the model whose memory is weights."""
-    return capture(ModelReference.named("benchmarks.methods_table.models:wide"))
-
-
-@contextmanager
-def memory_meter(captured: CapturedModel, placement: Placement) -> Iterator[MemoryMeter]:
-    """Start workers for the wide model in a placement.
+@cache
+def _memory_meter(placement: str) -> MemoryMeter:
+    """Start workers for the wide model in a placement, by its name, once in a process.
 
     They have held no other: pages of the model's file that a worker once read stay resident.
     """
-    with ClusterSession(captured, WORKERS) as session:
-        yield MemoryMeter(session, placement)
+    captured = capture(ModelReference.named("benchmarks.methods_table.models:wide"))
+    session = ClusterSession(captured, WORKERS)
+    atexit.register(session.close)
+    return MemoryMeter(session, WIDE_PLACEMENTS[placement])
+
+
+def measure_resident(key: CellKey) -> Resident:
+    """Measure the memory of a method's weights."""
+    method, optimizer, shape = key
+    row = METHODS[method]
+    # The same in all shapes.
+    meter = _memory_meter(_DATA_PARALLEL if row.data_parallel else shape)
+    versions = meter.versions(row, OPTIMIZERS[optimizer])
+    return Resident(method=method, optimizer=optimizer, shape=shape, versions=versions)

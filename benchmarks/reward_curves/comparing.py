@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 from rich.progress import track
 
-from benchmarks.cells import read_results_of
 from benchmarks.options import DocumentOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.reward_curves.drawing import save
 from benchmarks.reward_curves.runs import MODELS, Run, planned_seconds, run
+from drlpp.cells import read_results_of
 from drlpp.cli.command_line import build_console
 from drlpp.io.json_lines import append
 

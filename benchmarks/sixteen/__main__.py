@@ -20,11 +20,11 @@ import typer
 from pandas import DataFrame
 from rich.progress import Progress
 
-from benchmarks.cells import Where, all_of, read_results_of, run_cells
 from benchmarks.options import ClusterOption, DocumentOption, JsonOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.sixteen.design import cells_of
 from benchmarks.sixteen.runs import GRAPHS, Run, run
+from drlpp.cells import Where, all_of, read_results_of, run_cells
 from drlpp.cli.command_line import build_console, run_program
 
 BEGIN = "<!-- sixteen: written by benchmarks.sixteen -->"
@@ -101,7 +101,7 @@ def main(
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Return all runs in ``path``, as :func:`benchmarks.cells.read_results_of` does."""
+    """Return all runs in ``path``, as :func:`drlpp.cells.read_results_of` does."""
     return read_results_of("benchmarks.sixteen", Run, path)
 
 

@@ -18,7 +18,6 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cells import Where, all_of, run_cells
 from benchmarks.options import ClusterOption, ProcessesOption
 from benchmarks.report import write_between
 from benchmarks.statistical_efficiency.methods import METHODS
@@ -34,6 +33,7 @@ from benchmarks.statistical_efficiency.runs import (
     search_jobs,
     study_jobs,
 )
+from drlpp.cells import Where, all_of, run_cells
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
 

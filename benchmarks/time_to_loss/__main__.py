@@ -16,7 +16,6 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cells import read_results_of
 from benchmarks.learning.race_tasks import TASKS, RaceTask, race_name
 from benchmarks.learning.samples_needed import SamplesNeeded
 from benchmarks.options import DocumentOption, WorkersClusterOption
@@ -26,8 +25,10 @@ from benchmarks.time_to_loss import losses as live
 from benchmarks.time_to_loss.report import BEGIN, END, table
 from benchmarks.time_to_loss.seconds import Speed, has_replay, measure
 from drlpp.capturing.capture import capture
+from drlpp.cells import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.cli.learning.race_command import run_and_report
+from drlpp.cli.learning.run_cluster import RunCluster
 from drlpp.errors import InvalidInput
 from drlpp.io.json_lines import append
 from drlpp.io.run_folder import open_run_folder
@@ -87,7 +88,9 @@ def race(
     ):
         data = RaceData(session.captured, of.data)
         options = RaceOptions(epochs=epochs, finals=finals, halving=halving)
-        run_and_report(build_console(), session, [], data, folder, options)
+        console = build_console()
+        there = RunCluster(session, folder, console.print, takes_others=False)
+        run_and_report(console, there, [], data, folder, options)
 
 
 @app.command()

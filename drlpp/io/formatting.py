@@ -49,6 +49,11 @@ def speeds_option(speeds: Sequence[float]) -> str:
     return f" --speeds {','.join(map(str, speeds))}" if speeds else ""
 
 
+def accelerators_text(numbers: Sequence[int]) -> str:
+    """Return accelerators by their numbers, such as ``accelerators 2, 3``."""
+    return f"accelerator{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
 def confidence_text(probability: float) -> str:
     """Return a probability in percent, never rounded up to certainty."""
     if probability > 0.999:

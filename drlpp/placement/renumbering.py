@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +10,8 @@ from typing import TypeVar
 
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
+
+_LONGEST_NAME = 60
 
 _AnyOutcome = TypeVar("_AnyOutcome", bound=Outcome)
 
@@ -29,6 +32,25 @@ class Renumbering:
     def none(cls, accelerators: int) -> Renumbering:
         """Return that of a whole cluster, which changes nothing."""
         return cls(tuple(range(accelerators)), accelerators)
+
+    @property
+    def name(self) -> str:
+        """What the part is called in names of files: short, and another for every part and order.
+
+        Numbers that follow each other are a range, such as ``0-6.8-15``; where that gets long, it
+        is how many there are, and a hash.
+        """
+        ranges: list[list[int]] = []
+        for number in self.numbers:
+            if ranges and number == ranges[-1][-1] + 1:
+                ranges[-1][1:] = [number]
+            else:
+                ranges.append([number])
+        text = ".".join("-".join(map(str, ends)) for ends in ranges)
+        if len(text) <= _LONGEST_NAME:
+            return text
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return f"{len(self.numbers)}-of-{self.of}-{digest}"
 
     @cached_property
     def _in_part(self) -> dict[int, int]:

@@ -182,7 +182,7 @@ def _changes(
     path: Path, record: RunRecord, unread: dict[str, str]
 ) -> tuple[WorkersChanged | MeasuringChanged, ...]:
     try:
-        if record.command == "drlpp learn":
+        if record.command in ("drlpp learn", "drlpp race"):
             return read_changes(path, MeasuringChanged)
         return read_changes(path, WorkersChanged)
     except InvalidFile as error:

@@ -10,7 +10,7 @@ pipelines as of PipeOptim. With another optimizer everybody takes part once more
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from drlpp.comparison.contenders import PLAIN, Contender
@@ -19,6 +19,7 @@ from drlpp.comparison.plain import PlainPyTorch
 from drlpp.comparison.race import heat
 from drlpp.comparison.rivals import plain_threads
 from drlpp.costs.profile import Profile
+from drlpp.envs import PartMeasurer
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
@@ -37,6 +38,7 @@ from drlpp.training_race.training_race_file import Racer
 
 Someone = TypeVar("Someone", bound=Contender)
 
+_EVEN_SPLIT = "even split"
 _MINIBATCHES = 10
 _SIMULATED_MINIBATCHES = 12
 
@@ -55,18 +57,29 @@ def plain_pytorch(session: ClusterSession, cluster: Cluster) -> Contender:
 def usual_candidates(
     session: ClusterSession, profile: Profile, cluster: Cluster
 ) -> list[Contender]:
-    """Return plain PyTorch, data parallelism and pipelines; none twice.
+    """Return plain PyTorch, and :func:`usual_placements` on all workers."""
+    usual = usual_placements(session, profile, cluster, session)
+    return [plain_pytorch(session, cluster), *usual]
+
+
+def usual_placements(
+    session: ClusterSession,
+    profile: Profile,
+    cluster: Cluster,
+    measurer: ClusterSession | PartMeasurer,
+) -> list[Contender]:
+    """Return data parallelism and pipelines; none twice.
 
     Args:
         session: its method is what PipeOptim's is made of.
         profile, cluster: what planners plan with.
+        measurer: on the accelerators of the cluster, which may be a part of the session's.
     """
     policy = PIPEOPTIM.name if session.method.policy_facts.synchronous else None
     method = choose_method(policy, None, session.method)
     return without_equals(
         [
-            plain_pytorch(session, cluster),
-            *_data_parallel(session, cluster),
+            *_data_parallel(session, cluster, measurer),
             *_asynchronous(session, profile, cluster, method),
             *_flushed(session, profile, cluster),
         ]
@@ -115,6 +128,23 @@ def with_optimizers(
     return without_equals(racers)
 
 
+def are_made_for(
+    contenders: Iterable[Contender], accelerators: Collection[int], operators: int
+) -> bool:
+    """Return whether the usual placements of these accelerators are among the contenders.
+
+    There is always an even split into as many stages as there can be.
+    """
+    stages = min(len(accelerators), operators)
+    return any(
+        contender.found_by == _EVEN_SPLIT
+        and contender.placement is not None
+        and len(contender.placement.accelerators) == stages
+        and set(contender.placement.accelerators) <= set(accelerators)
+        for contender in contenders
+    )
+
+
 def without_equals(contenders: Iterable[Someone]) -> list[Someone]:
     """Return all but those that run as one before them."""
     found: dict[Hashable, Someone] = {}
@@ -123,7 +153,9 @@ def without_equals(contenders: Iterable[Someone]) -> list[Someone]:
     return list(found.values())
 
 
-def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Contender]:
+def _data_parallel(
+    session: ClusterSession, cluster: Cluster, measurer: ClusterSession | PartMeasurer
+) -> Iterator[Contender]:
     """Yield data parallelism over as many workers as are fastest, measured in turns.
 
     As with torch's DDP, workers divide each minibatch among them; so they have to divide it evenly.
@@ -137,7 +169,7 @@ def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Conten
             chosen = tuple(sorted(cluster.least_crowded[:workers]))
             whole = Stage(operators=operators, accelerators=chosen)
             found.append(Candidate(Placement(stages=(whole,)), method))
-    best = heat(len(found), lambda index: session.measure(found[index], _MINIBATCHES))
+    best = heat(len(found), lambda index: measurer.measure(found[index], _MINIBATCHES))
     if best is not None:
         yield Contender.of(found[best], "data-parallel")
 
@@ -149,7 +181,7 @@ def _asynchronous(
     for stages in _sizes(session, cluster):
         for divided in (*_microbatched(session, method, stages), _divided(method, 1)):
             problem = _problem(session, profile, cluster, divided)
-            yield Contender.of(Candidate(even_split(problem, stages), divided), "even split")
+            yield Contender.of(Candidate(even_split(problem, stages), divided), _EVEN_SPLIT)
     divided, *_ = _microbatched(session, method, cluster.accelerators)
     try:
         placement = PLANNERS["exact"](_problem(session, profile, cluster, divided)).placement
@@ -170,7 +202,7 @@ def _flushed(session: ClusterSession, profile: Profile, cluster: Cluster) -> Ite
             except InvalidInput:
                 continue  # Such as two stages on each accelerator, for fewer than four operators.
             best = _best_flushed(session, profile, cluster, placement, kind.name)
-            yield Contender.of(Candidate(placement, best), "even split")
+            yield Contender.of(Candidate(placement, best), _EVEN_SPLIT)
 
 
 def _sizes(session: ClusterSession, cluster: Cluster) -> list[int]:

@@ -24,6 +24,7 @@ from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import RaceEnd, run_race
 from drlpp.training_race.learners import Learner, PipelineLearner
 from drlpp.training_race.plain_learner import PlainLearner
+from drlpp.training_race.present_part import PresentPart
 from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.training_race_file import TrainingRace
 
@@ -35,6 +36,7 @@ class Course:
 
     Args:
         session: the workers.
+        present: the race's accelerators that are there, as these.
         fresh: the race, without runs; what the folder has trained of it is taken.
         data: to train and evaluate on.
         optimizer: of who has none of its own; learning rates are each training's.
@@ -47,6 +49,7 @@ class Course:
     def __init__(
         self,
         session: ClusterSession,
+        present: PresentPart,
         fresh: TrainingRace,
         data: RaceData,
         optimizer: OptimizerSpec,
@@ -57,6 +60,7 @@ class Course:
         on_point: Callable[[Training, Point], None] = lambda training, point: None,
     ) -> None:
         self.session = session
+        self.present = present
         self.data = data
         self._optimizer = optimizer
         self.folder = folder
@@ -70,17 +74,23 @@ class Course:
         """Run the race to its end.
 
         Raises:
-            RunFailure: plain PyTorch fails, or a host or the disk.
+            HostLost: a host is lost. The race continues in another course, without those that need
+                it.
+            RunFailure: plain PyTorch fails, or the disk.
         """
+        # Who is there may have changed, and nobody may have to train for it.
+        write_document(self._path, self.race)
         return run_race(self.race, self.train, self._on_step, self.forget)
 
     def train(self, training: Training, enough: Callable[[Curve], bool]) -> Curve:
         """Train on until the curve is enough, or training fails."""
         curve = self.race.curves.get(training, self._start)
         while not (curve.failure or enough(curve)):
-            curve = self._advanced(training, curve)
+            before, curve = curve, self._advanced(training, curve)
             self.race = self.race.with_curve(training, curve)
             write_document(self._path, self.race)
+            if len(curve.points) > len(before.points):
+                self._on_point(training, curve.last)
         return curve
 
     def folder_of(self, training: Training) -> Path:
@@ -114,7 +124,6 @@ class Course:
             self.forget(training)
             return self._start
         point = _point_after(curve.last, stint)
-        self._on_point(training, point)
         diverged = "the held-out loss is not finite" if point.loss is None else None
         return Curve(points=(*curve.points, point), failure=diverged)
 
@@ -145,7 +154,7 @@ class Course:
         optimizer = self.optimizer_of(training)
         data, folder = self.data.ordered(training.seed), self.folder_of(training)
         if candidate.candidate is not None:
-            plan = session.plan(candidate.candidate)
+            plan = session.plan(self.present.on_workers(candidate.candidate))
             return PipelineLearner(session, plan, data, folder, optimizer)
         speed = max(session.speeds)
         cores = tuple(available_cores())

@@ -28,6 +28,10 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     where parameters are in groups). What is
     there already is left as it is.
 
+    Args:
+        course, end: the race.
+        cluster: of its accelerators that are there.
+
     Raises:
         InvalidInput: nobody has won.
     """
@@ -72,7 +76,7 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     session = course.session
     optimizer = course.optimizer_of(training)
     document = PlacementFile.of(
-        session.plan(candidate.candidate),
+        session.plan(course.present.anew(candidate.candidate)),
         session.captured.reference,
         session.graph,
         cluster,

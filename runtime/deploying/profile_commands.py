@@ -14,7 +14,7 @@ from drlpp.errors import InvalidModel
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.hosts.session_hosts import Places
 from drlpp.runtime.ipc.commands import (
     OperatorTimes,
     ProfileOperators,
@@ -33,14 +33,14 @@ _MICROBATCHES = (4, 2)
 
 
 def measuring_workers(
-    speeds: Sequence[float], hosts: Hosts, devices: Sequence[DeviceFacts]
+    speeds: Sequence[float], places: Places, devices: Sequence[DeviceFacts]
 ) -> range:
     """Return the workers that measure at the same time: as many as compute together in training.
 
-    They are on the controller's machine, which others are compared with.
+    They are on the first one's machine, usually the controller's, which others are compared with.
     """
-    machine, cores = hosts.machines[0]
-    on_it = sum(name == machine for name, _ in hosts.machines)
+    machine, cores = places.machines[0]
+    on_it = sum(name == machine for name, _ in places.machines)
     if min(speeds) < 1:
         return range(on_it)
     return range(min(on_it, computing_at_once(devices[:on_it], len(cores))))

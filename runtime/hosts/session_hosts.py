@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from drlpp.errors import InvalidInput
 from drlpp.runtime.device.emulation import available_cores
@@ -26,6 +27,18 @@ def _nothing() -> None:
     pass
 
 
+class Places(NamedTuple):
+    """Where some workers are, in their order.
+
+    Attributes:
+        host_names: the name of every worker's host.
+        machines: the machine of every worker, and the cores that may be used there.
+    """
+
+    host_names: tuple[str, ...]
+    machines: tuple[tuple[str, tuple[int, ...]], ...]
+
+
 @dataclass(frozen=True)
 class Hosts:
     """The hosts of a session, in the order of their workers.
@@ -43,16 +56,16 @@ class Hosts:
         """The host of every worker."""
         return {worker: host for host in self.hosts for worker in host.workers}
 
-    @property
-    def machines(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The machine of every worker now, and the cores that may be used there."""
-        found = [self.of_worker[worker] for worker in sorted(self.of_worker)]
-        return tuple((host.machine, host.cores) for host in found)
+    def places_of(self, workers: Iterable[int]) -> Places:
+        """Return where some workers are now."""
+        found = [self.of_worker[worker] for worker in workers]
+        machines = tuple((host.machine, host.cores) for host in found)
+        return Places(tuple(host.name for host in found), machines)
 
     @property
-    def host_names(self) -> tuple[str, ...]:
-        """The name of every worker's host."""
-        return tuple(self.of_worker[worker].name for worker in sorted(self.of_worker))
+    def places(self) -> Places:
+        """Where all are now."""
+        return self.places_of(sorted(self.of_worker))
 
 
 def default_num_workers(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from drlpp.runtime.deploying.profile_commands import computing_at_once
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.hosts.session_hosts import Places
 from drlpp.specs.cluster import Cluster, Host, Link
 
 _ALONE = Link(bandwidth_bytes_per_second=1e12)
@@ -18,20 +18,20 @@ _AS_FAST = 0.8
 Ends = tuple[int, int]
 
 
-def ends_to_measure(hosts: Hosts) -> list[Ends]:
+def ends_to_measure(places: Places) -> list[Ends]:
     """Return pairs of workers whose links tell about all others.
 
     One pair on the first host that has two workers, and one from the controller's host to every
     other.
     """
-    workers = _workers_by_host(hosts)
+    workers = _workers_by_host(places)
     inside = next((tuple(some[:2]) for some in workers.values() if len(some) > 1), None)
     first, *others = [some[0] for some in workers.values()]
     return [*([(inside[0], inside[1])] if inside else []), *((first, other) for other in others)]
 
 
 def session_cluster(
-    hosts: Hosts,
+    places: Places,
     devices: Sequence[DeviceFacts],
     speeds: Sequence[float],
     links: Mapping[Ends, Link],
@@ -39,22 +39,22 @@ def session_cluster(
     """Return the cluster that has the workers as accelerators.
 
     Args:
-        hosts: where they run.
+        places: where they run.
         devices: of every worker.
         speeds: of every worker.
         links: those of :func:`ends_to_measure`.
     """
-    names = hosts.host_names
+    names = places.host_names
     between = {names[other]: link for (_, other), link in links.items() if names[other] != names[0]}
     fastest = max(between.values(), key=lambda link: link.bandwidth_bytes_per_second, default=None)
     inside = next((link for (a, b), link in links.items() if names[a] == names[b]), _ALONE)
     emulated = min(speeds) < 1
     lines = []
-    for name, workers in _workers_by_host(hosts).items():
-        machine, cores = hosts.machines[workers[0]]
+    for name, workers in _workers_by_host(places).items():
+        machine, cores = places.machines[workers[0]]
         # Emulated hosts share their machine's cores, but GPUs are a host's own.
         gpus = {devices[worker].identity for worker in workers} - {""}
-        sharing = [w for w, (other, _) in enumerate(hosts.machines) if other == machine]
+        sharing = [w for w, (other, _) in enumerate(places.machines) if other == machine]
         crowd = len(workers) if gpus else len(sharing)
         at_once = computing_at_once([devices[worker] for worker in workers], len(cores))
         memory = [bytes_ for w in workers if (bytes_ := devices[w].memory_bytes)]
@@ -79,8 +79,8 @@ def _own_network(link: Link | None, fastest: Link | None) -> Link | None:
     return link if slow else None
 
 
-def _workers_by_host(hosts: Hosts) -> dict[str, list[int]]:
+def _workers_by_host(places: Places) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for worker, name in enumerate(hosts.host_names):
+    for worker, name in enumerate(places.host_names):
         found.setdefault(name, []).append(worker)
     return found

@@ -51,7 +51,9 @@ def time_ways(
 
 
 def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link]:
-    """Time the links within a host and between hosts; return them by the workers at their ends.
+    """Time the links within a host and between hosts, of the workers that are there.
+
+    Return them by the places of the workers at their ends among these.
 
     Args:
         workers: of the session.
@@ -61,7 +63,9 @@ def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link
         RunFailure: if the workers fail.
     """
     found = {}
-    for ends in ends_to_measure(workers.hosts):
+    present = workers.present.workers
+    for places in ends_to_measure(workers.hosts.places_of(present)):
+        ends = present[places[0]], present[places[1]]
         command = TimeLink(
             *ends,
             (_SMALL_BYTES, _LARGE_BYTES),
@@ -69,7 +73,7 @@ def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link
             workers.new_name("link"),
             workers.transport(ends),
         )
-        found[ends] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
+        found[places] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
     return found
 
 

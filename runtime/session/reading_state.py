@@ -101,7 +101,7 @@ def keep_copies(
         These copies.
     """
     pipeline = deployment.pipeline
-    receivers = neighbours(pipeline, group.hosts.host_names) if peers else {}
+    receivers = neighbours(pipeline, group.hosts.places.host_names) if peers else {}
     sent = tuple(
         PeerCopy(sender, receiver, f"peer-{_copy_of(sender, number)}")
         for sender, receiver in receivers.items()

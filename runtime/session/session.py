@@ -32,6 +32,7 @@ from drlpp.placement.measurement import (
     is_steady,
 )
 from drlpp.placement.placement import Placement
+from drlpp.placement.renumbering import Renumbering
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.deploying.profile_commands import measuring_workers, profile_command, profile_of
 from drlpp.runtime.deploying.run_commands import RunOptions
@@ -188,7 +189,9 @@ class ClusterSession(WorkerSession):
         return middle_of(self.timeline, minibatches)
 
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
-        """Time every operator, and links within a host and between hosts.
+        """Time every operator, and links within a host and between hosts, of those that are there.
+
+        Accelerators of the cluster are the workers that are ``present``, in their order.
 
         Of blocks that repeat, such as a decoder's layers, only a few are timed
         (:mod:`drlpp.capturing.blocks`).
@@ -202,13 +205,16 @@ class ClusterSession(WorkerSession):
             repeats: timed passes of everything; fewer, but five, if they take more than a second.
 
         Raises:
+            HostLost: a host cannot be reached any more; see :meth:`measure`.
             RunFailure: if the workers fail.
         """
-        if len(self.present) < self._workers.size:
-            raise InvalidInput("some of the session's workers are not there; profile without them")
         self._workers.prepare()
-        devices = [self._workers.devices[worker] for worker in range(self._workers.size)]
-        measuring = measuring_workers(self.speeds, self._workers.hosts, devices)
+        part = Renumbering(self.present, self._workers.size)
+        places = self._workers.hosts.places_of(part.numbers)
+        devices = [self._workers.devices[worker] for worker in part.numbers]
+        speeds = [self.speeds[worker] for worker in part.numbers]
+        first = measuring_workers(speeds, places, devices)
+        measuring = [part.numbers[accelerator] for accelerator in first]
         transport = self._workers.transport(measuring)
         name = self._workers.new_name("profile")
         short = shorten(self.captured)
@@ -224,16 +230,23 @@ class ClusterSession(WorkerSession):
         )
         times = list(self._workers.command(dict.fromkeys(measuring, command)).values())
         links = time_hosts(self._workers, repeats)
-        cluster = session_cluster(self._workers.hosts, devices, self.speeds, links)
+        cluster = session_cluster(places, devices, speeds, links)
         profile = profile_of(short.captured, times)
         if short.captured is not self.captured:
             profile = profile.of_repeated_blocks(self.graph, short.alike)
-        return self._with_short_runs(profile, cluster, measuring), cluster
+        return self._with_short_runs(profile, cluster, part, first), cluster
 
     def _with_short_runs(
-        self, profile: Profile, cluster: Cluster, accelerators: Sequence[int]
+        self, profile: Profile, cluster: Cluster, part: Renumbering, accelerators: Sequence[int]
     ) -> Profile:
-        """Run a few pipelines of the whole, and add what they took longer than the profile says."""
+        """Run a few pipelines of the whole, and add what they took longer than the profile says.
+
+        Args:
+            profile: of operators.
+            cluster: of the workers that are there.
+            part: their numbers.
+            accelerators: of the cluster, to run them on.
+        """
         precision = self.method.precision
         method = Method()
         if precision != method.precision:
@@ -242,8 +255,9 @@ class ClusterSession(WorkerSession):
         fastest: dict[Placement, Measurement] = {}
         # What disturbs a run makes it slower, and seldom both.
         for placement in 2 * list(short_placements(profile, accelerators)):
-            found = self.measure(placement, SHORT_MINIBATCHES, method)
+            found = self.measure(part.in_cluster(Candidate(placement, method)), SHORT_MINIBATCHES)
             if isinstance(found, Measurement):
+                found = part.measured_in_part(found)
                 other = fastest.get(placement, found)
                 fastest[placement] = min(found, other, key=lambda run: run.seconds_per_minibatch)
         runs = [ShortRun(placement, run) for placement, run in fastest.items()]

@@ -150,7 +150,7 @@ class WorkerGroup:
             self._kill()
             store = asked(self.present.hosts[0], self.present.hosts[0].open_store)
             # A host that has returned may be another machine, with other cores.
-            cores = cores_for(self._speeds, self.hosts.machines)
+            cores = cores_for(self._speeds, self.hosts.places.machines)
             before: Counter[str] = Counter()
             posts: dict[int, WorkerSpec] = {}
             for host in self.hosts.hosts:

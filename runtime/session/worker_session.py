@@ -117,7 +117,7 @@ class WorkerSession:
     @property
     def host_of(self) -> dict[int, str]:
         """The name of every worker's host."""
-        return dict(enumerate(self._workers.hosts.host_names))
+        return dict(enumerate(self._workers.hosts.places.host_names))
 
     @property
     def worker_group(self) -> WorkerGroup:

@@ -73,18 +73,20 @@ class MeasuringChanged(Change):
 
     Attributes:
         measured: placements so far, on any of them.
+        trained: trainings of a race to a loss so far, if it was that which went on.
     """
 
     measured: int
+    trained: int | None = None
 
     @property
     def text(self) -> str:
         """The change in one line."""
         numbers = ", ".join(map(str, self.workers))
-        return (
-            f"{self.reason}; after {self.measured} placements measuring continues on "
-            f"{len(self.workers)} accelerators, {numbers}"
-        )
+        what = f"after {self.measured} placements measuring continues"
+        if self.trained is not None:
+            what = f"after {self.trained} trainings the race continues"
+        return f"{self.reason}; {what} on {len(self.workers)} accelerators, {numbers}"
 
 
 _Change = TypeVar("_Change", bound=Change)

@@ -1,6 +1,9 @@
 """A part of a cluster: what accelerators are called there, and back."""
 
+import re
+
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from drlpp.placement.candidate import Candidate
@@ -35,6 +38,40 @@ def test_who_needs_others_is_none_of_the_part(part: Renumbering, data: st.DataOb
     used = data.draw(st.sets(st.integers(0, part.of - 1), min_size=1))
     one = Candidate(Placement.straight([1.0] * len(used), sorted(used)), Method())
     assert (part.in_part(one) is None) == bool(used - set(part.numbers))
+
+
+def numbers(draw: st.DrawFn, of: int) -> tuple[int, ...]:
+    """A few, or all but a few, or every other, in their order or shuffled."""
+    few = draw(st.sets(st.integers(0, of - 1), min_size=1, max_size=8))
+    kinds = [few, set(range(of)) - few or few, set(range(0, of, draw(st.integers(1, 3))))]
+    ordered = sorted(draw(st.sampled_from(kinds)))
+    return tuple(draw(st.permutations(ordered)) if draw(st.booleans()) else ordered)
+
+
+@given(st.data())
+def test_a_name_is_short_and_another_for_every_part(data: st.DataObject) -> None:
+    of = data.draw(st.integers(1, 400))
+    one, other = (Renumbering(numbers(data.draw, of), of) for _ in range(2))
+    assert (one.name == other.name) == (one == other)
+    assert re.fullmatch(r"[0-9a-z.-]+", one.name)
+    # A file system takes 255 bytes, and TensorBoard's names have more than this.
+    assert len(one.name) <= 60
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ((0, 1), "0-1"),
+        ((*range(7), *range(8, 16)), "0-6.8-15"),
+        ((2,), "2"),
+        ((1, 0), "1.0"),
+        ((1, 2, 3, 0, 5), "1-3.0.5"),
+    ],
+)
+def test_a_name_has_the_ranges(part: tuple[int, ...], name: str) -> None:
+    assert Renumbering(part, 16).name == name
+    every_other = Renumbering(tuple(range(0, 2000, 2)), 2000)
+    assert every_other.name.startswith("1000-of-2000-")
 
 
 def test_what_workers_and_links_did_has_their_numbers() -> None:

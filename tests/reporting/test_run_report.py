@@ -307,13 +307,10 @@ def test_a_race_to_a_loss_and_a_training(tmp_path: Path) -> None:
     write_document(tmp_path / "run.json", RunRecord(command="drlpp race", settings={}))
     write_document(tmp_path / "profile.json", PROFILE.model_copy(update={"batch_size": 32}))
     raced_and_trained(tmp_path)
-    change = WorkersChanged(
-        epochs=0, minibatches=3, reason="host far is lost", workers=(0, 1), configuration="1-1"
-    )
+    change = MeasuringChanged(reason="host far is lost", workers=(0, 1), measured=0, trained=7)
     write_change(tmp_path / CHANGES_NAME, change)
-    path = write_report(tmp_path)
-    assert change.text in path.read_text()
-    page = Page(path)
+    page = Page(write_report(tmp_path))
+    assert "host far is lost; after 7 trainings the race continues on 2 accelerators" in page.text
     assert page.headings[:2] == ["The race to a loss, on digits", "The training"]
     race, training = page.charts
     # All three orders of samples of both, each with three evaluations.
@@ -399,3 +396,13 @@ def test_what_was_exported_is_said_and_how_to_train_with_it(run: Path) -> None:
     text = Page(write_report(run)).text
     assert f"exported: 1-1, found by exact; {exported.method}" in text
     assert f"drlpp train {run / 'placement.json'} --data DATA --speeds 0.5,0.25" in text
+
+
+def test_a_training_that_lost_a_host_says_so(tmp_path: Path) -> None:
+    write_document(tmp_path / "run.json", RunRecord(command="drlpp train", settings={}))
+    raced_and_trained(tmp_path)
+    change = WorkersChanged(
+        epochs=0, minibatches=3, reason="host far is lost", workers=(0, 1), configuration="1-1"
+    )
+    write_change(tmp_path / CHANGES_NAME, change)
+    assert change.text in write_report(tmp_path).read_text()

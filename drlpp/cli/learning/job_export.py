@@ -69,7 +69,9 @@ def export_winner(
 
     race, path = course.race, folder / "placement.json"
     if end.winner is not None and (won := race.candidates[end.winner]).candidate is not None:
-        equal = won.candidate.canonical
+        candidate = course.present.anew(won.candidate)
+        won = won.model_copy(update={"placement": candidate.placement})
+        equal = candidate.canonical
         for known in comparison.contenders:
             if known.candidate is not None and known.candidate.canonical == equal:
                 won = won.model_copy(update={"measurements": known.measurements})

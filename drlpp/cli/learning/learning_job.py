@@ -71,7 +71,7 @@ class Job:
 def run_job(job: Job, session: ClusterSession) -> None:
     """Profile, learn, compare, race to a loss if asked to, and export the best placement.
 
-    Where a host is lost, learning and the comparison go on with the accelerators that are left.
+    Where a host is lost, everything goes on with the accelerators that are left.
     """
     from drlpp.cli.learning.job_export import export_best, export_winner, say_how_to_train
 
@@ -88,13 +88,6 @@ def run_job(job: Job, session: ClusterSession) -> None:
     path = export_best(job, session, comparison, there.cluster)
     if job.race_data is None:
         say_how_to_train(session, there.speeds, path)
-    elif len(session.present) < session.accelerators:
-        console.print(
-            f"no race to a loss: {len(session.present)} of {session.accelerators} workers are "
-            "left, and who trains keeps those that it began with; the same command with --resume "
-            "runs it when all are there, or with as many --workers as there are",
-            soft_wrap=True,
-        )
     else:
         course, end = _race_to_loss(job, there, memory, job.race_data)
         export_winner(job.out, session, comparison, course, end, there.cluster)
@@ -156,17 +149,19 @@ def _race_to_loss(
 ) -> tuple[Course, RaceEnd]:
     """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
     from drlpp.cli.learning.race_command import run_and_report
-    from drlpp.cli.learning.race_folder import race_folder
     from drlpp.comparison.contenders import Contender
 
     measured = (candidate for candidate, _ in memory.fastest(memory.distinct))
     fastest = fastest_of_each_kind(measured)[: job.finalists]
     named = [
-        Contender.of(there.workers.in_cluster(job.candidate(candidate)), job.agent)
+        Contender.of(there.part.in_cluster(job.candidate(candidate)), job.agent)
         for candidate in fastest
     ]
-    folder = race_folder(job.out, there.are_there)
-    return run_and_report(console, there.session, named, data, folder, job.race_options)
+    folder = job.out / "race"
+    folder.mkdir(exist_ok=True)
+    return run_and_report(
+        console, there, named, data, folder, job.race_options, measured=memory.distinct
+    )
 
 
 def fastest_of_each_kind(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -249,7 +244,7 @@ def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: Cos
             picture=picture,
             console=console,
             on_sure=sure.append,
-            log_name="agent" if there.is_whole else f"agent-on-{'-'.join(map(str, numbers))}",
+            log_name="agent" if there.is_whole else f"agent-on-{there.part.name}",
         )
     finally:
         took = time.perf_counter() - begin

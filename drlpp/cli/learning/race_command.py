@@ -41,9 +41,10 @@ from drlpp.cli.learning.named_candidates import (
     named_placements,
     other_optimizer_of,
 )
+from drlpp.cli.learning.run_cluster import RunCluster
 from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
-from drlpp.errors import HostLost
+from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.weight_policies import PIPEOPTIM
 
@@ -51,14 +52,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from drlpp.comparison.contenders import Contender
-    from drlpp.runtime import ClusterSession
-    from drlpp.specs.cluster import Cluster
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.course import Course
+    from drlpp.training_race.curves import Point
+    from drlpp.training_race.halving import Training
     from drlpp.training_race.judging import RaceEnd
     from drlpp.training_race.race_data import RaceData
     from drlpp.training_race.race_to_loss import RaceOptions
-    from drlpp.training_race.training_race_file import Racer
+    from drlpp.training_race.training_race_file import Racer, TrainingRace
 
 
 def race_model(
@@ -215,10 +216,12 @@ def race_model(
         ) as session,
     ):
         keep_options(folder)
+        with shown(console, "profiling operators and links"):
+            there = RunCluster(session, folder, console.print, takes_others=False)
         named = [*named_placements(session, placement, trust), *layouts.values()]
         run_and_report(
             console,
-            session,
+            there,
             named,
             race_data,
             folder,
@@ -232,7 +235,7 @@ def race_model(
 
 def run_and_report(
     console: Console,
-    session: ClusterSession,
+    there: RunCluster,
     named: list[Contender],
     data: RaceData,
     folder: Path,
@@ -240,21 +243,26 @@ def run_and_report(
     *,
     methods: Sequence[Method] = (),
     optimizers: Sequence[OptimizerSpec] = (),
+    measured: int = 0,
 ) -> tuple[Course, RaceEnd]:
     """Run a race, or continue it; print its table and write its picture and the winner's training.
 
+    Where a host is lost, it goes on with those that do not need it, and with what is usual on the
+    accelerators that are left; when it has returned, with all.
+
     Args:
         console: to print on.
-        session: the workers.
-        named: who takes part besides those that a user has anyway.
+        there: the accelerators.
+        named: who takes part besides those that a user has anyway, by the numbers of the run.
         data: to train and evaluate on.
         folder: for everything found.
         options: what wins.
         methods: of weight policies that take part too.
         optimizers: with which everybody takes part once more.
+        measured: placements of the run so far.
 
     Raises:
-        HostLost: a host is lost; the race can be continued when it is back.
+        HostLost: too few accelerators are left; the race can be continued when they are back.
     """
     from drlpp.cli.showing.race_report import draw_race, race_table
     from drlpp.reporting.board import write_training_race
@@ -262,56 +270,94 @@ def run_and_report(
     from drlpp.training_race.race_to_loss import race_to_loss
     from drlpp.training_race.winner import keep_winner
 
-    try:
-        with shown(console, "profiling operators and links") as tell:
-            candidates, cluster = _candidates(session, named, folder, methods, optimizers)
-            course, end = race_to_loss(session, candidates, data, folder, options, on_step=tell)
-    except HostLost as lost:
-        raise type(lost)(
-            f"{lost}; a race ends with a host, since who trains keeps the workers that it began "
-            f"with. All trainings so far are kept in {folder}: the same command with --resume goes "
-            "on when the host is back",
-            lost.workers,
-        ) from lost
+    def race() -> tuple[Course, RaceEnd]:
+        begun = _begun(folder)
+        there.note_change(measured, len(begun.runs) if begun else 0)
+        with shown(console, "choosing who takes part") as tell:
+            candidates = _candidates(there, named, begun, methods, optimizers)
+
+            def look(training: Training, _: Point) -> None:
+                if training.candidate in plain:
+                    there.look_for_returned()
+                else:
+                    there.note_run()
+
+            plain = {n for n, one in enumerate(candidates) if one.placement is None}
+            return race_to_loss(
+                there.session,
+                candidates,
+                data,
+                folder,
+                options,
+                present=there.present,
+                on_step=tell,
+                on_point=look,
+            )
+
+    course, end = there.surviving(race)
     write_training_race(folder, course.race)
     console.print(race_table(course.race, end))
     for line in verdict_lines(course.race, end):
         console.print(line, soft_wrap=True)
     console.print(f"picture: {draw_race(course.race, end, folder / 'race.png')}", soft_wrap=True)
     if end.winner is not None:
-        _, how = keep_winner(course, end, cluster)
+        _, how = keep_winner(course, end, there.cluster)
         console.print(how, soft_wrap=True)
     return course, end
 
 
-def _candidates(
-    session: ClusterSession,
-    named: list[Contender],
-    folder: Path,
-    methods: Sequence[Method],
-    optimizers: Sequence[OptimizerSpec],
-) -> tuple[list[Racer], Cluster]:
-    """Return who takes part: those of a race that the folder has begun, or the usual ones.
-
-    Behind them is who is named.
-    """
+def _begun(folder: Path) -> TrainingRace | None:
+    """Return the race that the folder has begun."""
     from drlpp.io.documents import read_document
-    from drlpp.io.trust import trusting
-    from drlpp.runtime import load_or_measure_profile
-    from drlpp.training_race.candidates import usual_candidates, with_optimizers, with_policy
     from drlpp.training_race.course import FILE_NAME
     from drlpp.training_race.training_race_file import TrainingRace
 
-    profile, cluster = load_or_measure_profile(session, folder)
     path = folder / FILE_NAME
-    # Which threads suit plain PyTorch best is measured, and may come out otherwise again.
-    begun = list(read_document(path, TrainingRace).candidates) if path.exists() else []
-    found: list[Contender] = [*(begun or usual_candidates(session, profile, cluster))]
+    return read_document(path, TrainingRace) if path.exists() else None
+
+
+def _candidates(
+    there: RunCluster,
+    named: list[Contender],
+    begun: TrainingRace | None,
+    methods: Sequence[Method],
+    optimizers: Sequence[OptimizerSpec],
+) -> list[Racer]:
+    """Return who takes part: those of the race that was begun, and the usual ones of who is there.
+
+    Behind them is who is named.
+    """
+    from drlpp.comparison.contenders import Contender
+    from drlpp.io.trust import trusting
+    from drlpp.training_race.candidates import (
+        are_made_for,
+        plain_pytorch,
+        usual_placements,
+        with_optimizers,
+        with_policy,
+    )
+
+    session, cluster = there.session, there.cluster
+    known = list(begun.candidates) if begun else []
+    # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
+    # may come out otherwise again.
+    found: list[Contender] = [*known] or [plain_pytorch(session, cluster)]
+    made: list[Contender] = []
+    if not are_made_for(known, there.part.numbers, len(session.graph)):
+        made += usual_placements(session, there.profile, cluster, there.measurer)
     for method in methods:
-        found += with_policy(session, profile, cluster, method)
+        try:
+            made += with_policy(session, there.profile, cluster, method)
+        except InvalidInput:
+            # It takes part on more accelerators, or fewer, if there are such.
+            if not known:
+                raise
+    for one in made:
+        assert one.candidate is not None
+        found.append(Contender.of(there.part.in_cluster(one.candidate), one.found_by))
     everybody = with_optimizers([*found, *named], optimizers)
-    keys = {racer.key for racer in begun}
-    racers = begun + [racer for racer in everybody if racer.key not in keys]
+    keys = {racer.key for racer in known}
+    racers = known + [racer for racer in everybody if racer.key not in keys]
     # An optimizer in the file is imported if the user has named its package again.
     packages = {package for optimizer in optimizers if (package := optimizer.package)}
-    return [trusting(racer, packages) for racer in racers], cluster
+    return [trusting(racer, packages) for racer in racers]

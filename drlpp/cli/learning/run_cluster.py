@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from drlpp.envs import PartMeasurer
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
+    from drlpp.training_race.present_part import PresentPart
 
 LEAST = 2
 """Accelerators, below which there is nothing to place a model on."""
@@ -37,51 +39,90 @@ class RunCluster:
         session: its workers are the accelerators that may be there.
         folder: of the run.
         tell: called with a line for every change.
+        takes_others: whether the run can be resumed with another number of workers.
 
     Attributes:
         profile: of the operators.
         whole: all accelerators.
 
     Raises:
-        HostLost: before there was a profile.
+        HostLost: too few accelerators are left.
     """
 
-    def __init__(self, session: ClusterSession, folder: Path, tell: Callable[[str], None]) -> None:
-        from drlpp.io.documents import write_document
+    def __init__(
+        self,
+        session: ClusterSession,
+        folder: Path,
+        tell: Callable[[str], None],
+        *,
+        takes_others: bool = True,
+    ) -> None:
         from drlpp.runtime import load_or_measure_profile
         from drlpp.runtime.training.changes_file import MeasuringChanged, read_changes
 
         self.session = session
         self._folder = folder
         self._tell = tell
+        self._takes_others = takes_others
         self._cause = "the run was resumed"
         self._returns = Returns()
-        self.profile, self.whole = load_or_measure_profile(session, folder)
+        self.profile, self.whole = self._without_lost(
+            lambda: load_or_measure_profile(session, folder)
+        )
+        if len(session.present) < session.accelerators:
+            tell(
+                f"{self._cause}: the profile is of the {len(session.present)} workers that are "
+                "left; others are measured when they have returned"
+            )
         hosts = [session.host_of[worker] for worker in range(session.accelerators)]
-        self._numbers = recognized(self.whole, hosts)
-        for name, missing in stand_ins(self.whole, hosts, self._numbers).items():
+        numbers = recognized(self.whole, hosts)
+        for name, missing in stand_ins(self.whole, hosts, numbers).items():
             tell(
                 f"host {name} stands for {missing}, which is not there: what was measured on that "
                 "counts as its own; where it is another kind of machine, begin a run of its own"
             )
-        changes = read_changes(folder / CHANGES_NAME, MeasuringChanged)
+        # Of those that nothing is known of, none has a number before it is measured.
         known = tuple(range(self.whole.accelerators))
+        self._number_of = {
+            worker: number for worker, number in enumerate(numbers) if number in known
+        }
+        changes = read_changes(folder / CHANGES_NAME, MeasuringChanged)
         self._before = changes[-1].workers if changes else known
-        if max(self._numbers) >= self.whole.accelerators:
-            (folder / AGENT_NAME).unlink(missing_ok=True)
-            self.whole = extended(self.whole, self._numbers, session.profile()[1])
-            write_document(folder / "cluster.yaml", self.whole)
+        self._without_lost(self._measure_unknown)
+
+    def _measure_unknown(self) -> None:
+        """Measure the accelerators that have joined; their numbers are behind the known ones."""
+        from drlpp.io.documents import write_document
+
+        unknown = [worker for worker in self.session.present if worker not in self._number_of]
+        if not unknown:
+            return
+        numbers = dict(zip(unknown, count(self.whole.accelerators)))
+        number_of = self._number_of | numbers
+        found = self.session.profile()[1]
+        there = [number_of[worker] for worker in self.session.present]
+        (self._folder / AGENT_NAME).unlink(missing_ok=True)
+        self.whole = extended(self.whole, there, found)
+        write_document(self._folder / "cluster.yaml", self.whole)
+        self._number_of = number_of
 
     @property
     def part(self) -> Renumbering:
         """Those that are there, of all, in the order of the session."""
-        numbers = tuple(self._numbers[worker] for worker in self.session.present)
+        numbers = tuple(self._number_of[worker] for worker in self.session.present)
         return Renumbering(numbers, self.whole.accelerators)
 
     @property
     def workers(self) -> Renumbering:
         """Those that are there, of the session's workers."""
         return Renumbering(self.session.present, self.session.accelerators)
+
+    @property
+    def present(self) -> PresentPart:
+        """Those that are there, for a race to a loss."""
+        from drlpp.training_race.present_part import PresentPart
+
+        return PresentPart(self.part, self.workers)
 
     @property
     def is_whole(self) -> bool:
@@ -105,10 +146,6 @@ class RunCluster:
         """Of the workers that are there."""
         return tuple(self.session.speeds[worker] for worker in self.session.present)
 
-    def are_there(self, cluster: Cluster) -> bool:
-        """Return whether a cluster has the accelerators that are there, in the same order."""
-        return recognized(self.whole, cluster.host_name_of) == self.part.numbers
-
     def can_do_without(self, lost: HostLost) -> bool:
         """Return whether there are enough without the workers that are lost."""
         present = set(self.session.present)
@@ -116,6 +153,23 @@ class RunCluster:
 
     def surviving(self, work: Callable[[], _Result]) -> _Result:
         """Do something until it is done, with the accelerators that there are each time.
+
+        Raises:
+            HostLost: too few are left.
+        """
+        while True:
+            self._without_lost(self._measure_unknown)
+            try:
+                return self._without_lost(work)
+            except AcceleratorsReturned:
+                returned = self.session.returned
+                self._returns.taken(returned)
+                # Some may be gone already.
+                self._returns.lost(set(returned) - set(self.session.take_back()))
+                self._cause = "what was lost has returned"
+
+    def _without_lost(self, work: Callable[[], _Result]) -> _Result:
+        """Do something until nothing is lost meanwhile.
 
         Raises:
             HostLost: too few are left.
@@ -132,22 +186,20 @@ class RunCluster:
                 self._cause = str(lost)
                 if pause := self._returns.lost(lost.workers):
                     self._cause += (
-                        ", again before the agent measured anything with it (whether it has "
+                        ", again before anything was measured with it (whether it has "
                         f"returned is asked after {pause} more runs)"
                     )
-            except AcceleratorsReturned:
-                returned = self.session.returned
-                self._returns.taken(returned)
-                # Some may be gone already.
-                self._returns.lost(set(returned) - set(self.session.take_back()))
-                self._cause = "what was lost has returned"
 
     def _way_on(self, lost: HostLost) -> str:
         left = len(set(self.session.present) - lost.workers)
         workers = "1 worker is" if left == 1 else f"{left} workers are"
+        others = ", or with other --workers"
+        if not self._takes_others:
+            others = "; with other --workers it would be another run, which needs another --out"
         return (
-            f"{workers} left, and measuring wants {LEAST} at least; what was measured is kept, and "
-            "the same command with --resume goes on when the host is back, or with other --workers"
+            f"{workers} left, and a comparison wants {LEAST} at least; all that was measured and "
+            f"trained is kept in {self._folder}, and the same command with --resume goes on when "
+            f"the host is back{others}"
         )
 
     def look_for_returned(self) -> None:
@@ -160,7 +212,7 @@ class RunCluster:
             raise AcceleratorsReturned
 
     def note_run(self) -> None:
-        """Note that the agent has measured a run, and look.
+        """Note that a run was measured, or trained to its next evaluation, and look.
 
         Raises:
             AcceleratorsReturned: see :meth:`look_for_returned`.
@@ -168,10 +220,14 @@ class RunCluster:
         self._returns.measured()
         self.look_for_returned()
 
-    def note_change(self, measured: int) -> None:
-        """Tell, and write down, if others are there than before, after so many placements.
+    def note_change(self, measured: int, trained: int | None = None) -> None:
+        """Tell, and write down, if others are there than before.
 
         The agent in the folder, which was for those, is removed.
+
+        Args:
+            measured: placements so far.
+            trained: trainings of a race so far, if it is that which goes on.
         """
         from drlpp.runtime.training.changes_file import MeasuringChanged, write_change
 
@@ -188,6 +244,7 @@ class RunCluster:
             returned=tuple(there),
             workers=present,
             measured=measured,
+            trained=trained,
         )
         (self._folder / AGENT_NAME).unlink(missing_ok=True)
         write_change(self._folder / CHANGES_NAME, change)

@@ -108,8 +108,11 @@ def test_greedy_gaps_are_those_of_the_likeliest_placements(solved: list[SolvedPr
 @pytest.mark.slow
 def test_the_command_writes_weights_with_their_origin(tmp_path: Path) -> None:
     out = tmp_path / "weights.safetensors"
-    result = CliRunner().invoke(app, ["--out", str(out), "--minutes", "0", "--seed", "5"])
+    ahead = ["--problems", "3", "--solved", str(tmp_path / "problems.jsonl"), "--processes", "2"]
+    result = CliRunner().invoke(app, ["--out", str(out), "--minutes", "0", "--seed", "5", *ahead])
     assert result.exit_code == 0, result.output
+    assert len((tmp_path / "problems.jsonl").read_text().splitlines()) == 3
     notes = load_weights(TransferNetwork(), out)
     assert notes["seed"] == "5"
     assert "--minutes 0 --seed 5" in notes["command"]
+    assert notes["command"].endswith("--problems 3")

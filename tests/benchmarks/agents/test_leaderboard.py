@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cells import read_results_of
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.agents import AGENTS, find_agent
 from benchmarks.leaderboard.problems import PROBLEMS
 from benchmarks.leaderboard.results import Result, check, run, table_of
+from drlpp.cells import read_results_of
 from drlpp.envs import CostPrior, MeasurementMemory
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import Measurement

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cells import read_results_of
 from benchmarks.elsewhere.__main__ import BEGIN, END, app
 from benchmarks.elsewhere.cases import MODELS, SPLITS, balanced, captured, split
 from benchmarks.elsewhere.results import (
@@ -20,6 +19,7 @@ from benchmarks.elsewhere.results import (
 )
 from benchmarks.elsewhere.study import METHODS, Study
 from benchmarks.machine import this_machine
+from drlpp.cells import read_results_of
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import RunFailure
 from drlpp.io.json_lines import append

@@ -1,19 +1,23 @@
 """The table of methods: its rows, what it measures, what it keeps, and what it writes."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from typer.testing import CliRunner
 
-from benchmarks.methods_table.__main__ import README, app, measure_differences
-from benchmarks.methods_table.differences import Cell, largest_difference
-from benchmarks.methods_table.memory import Resident, memory_keys
+from benchmarks.methods_table import running
+from benchmarks.methods_table.__main__ import README, app
+from benchmarks.methods_table.differences import Cell, Precise, largest_difference, run_cell
+from benchmarks.methods_table.memory import Resident, measure_resident, memory_keys
 from benchmarks.methods_table.report import GOAL, marks, report, worth_doubling
-from benchmarks.methods_table.results import Results
+from benchmarks.methods_table.results import differences_file, memory_file, read_cells
 from benchmarks.methods_table.rows import FOLDED, METHODS, PARTS, SHAPES, CellKey
+from benchmarks.methods_table.running import run_differences, wanted_of
 from drlpp.capturing.capture import capture
+from drlpp.cells import Where, runners
+from drlpp.io.json_lines import append
 from drlpp.models.model_reference import ModelReference
 from drlpp.schedule.kinds.registry import training_kinds
 from drlpp.schedule.weight_policies import WEIGHT_POLICIES
@@ -32,13 +36,17 @@ def cell(key: CellKey, difference: float, dtype: str = "float32", versions: floa
     )
 
 
-def fill(results: Results, part: str) -> None:
+def fill(folder: Path, part: str) -> None:
     """Put a result everywhere that a part wants one."""
+    folder.mkdir()
     for key in PARTS[part].keys:
-        results.add(cell(key, 1e-7))
-        results.add(cell(key, 1e-15, "float64"))
+        append(differences_file(folder), cell(key, 1e-7))
+        append(differences_file(folder), cell(key, 1e-15, "float64"))
     for method, optimizer, shape in memory_keys(PARTS[part]):
-        results.add_memory(Resident(method=method, optimizer=optimizer, shape=shape, versions=2.0))
+        append(
+            memory_file(folder),
+            Resident(method=method, optimizer=optimizer, shape=shape, versions=2.0),
+        )
 
 
 def test_every_tensor_counts_relative_to_its_largest_element() -> None:
@@ -86,16 +94,47 @@ def test_every_weight_policy_and_schedule_has_a_row() -> None:
     ],
 )
 def test_a_cell_differs_by_rounding_alone(
-    method: str, optimizer: str, shape: str, versions: float, tmp_path: Path
+    method: str, optimizer: str, shape: str, versions: float
 ) -> None:
-    key, results = (method, optimizer, shape), Results(tmp_path)
-    for dtype in ("float32", "float64"):
-        measure_differences([key], dtype, results, Console(quiet=True))
-    # As the files have it.
-    single, double = (Results(tmp_path).cells(d, [key])[key] for d in ("float32", "float64"))
+    key = method, optimizer, shape
+    single, double = (run_cell(Precise(key, dtype)) for dtype in ("float32", "float64"))
     assert single.difference < GOAL
     assert double.difference < 1e-13
     assert single.versions == double.versions == versions
+
+
+@pytest.mark.slow
+def test_gpipe_holds_its_weights_once() -> None:
+    found = measure_resident(("GPipe", "SGDM", "2-1-1"))
+    assert found.versions == pytest.approx(1, abs=0.2)
+
+
+def made_up(wanted: Precise) -> Cell:
+    """One cell above the goal, the others below."""
+    above = wanted == Precise(("naive", "Adam", "2-1-1"), "float32")
+    return cell(wanted.key, 1e-5 if above else 1e-8, wanted.dtype)
+
+
+def test_what_runs_in_float64_is_wanted_once_all_of_float32_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "ProcessPoolExecutor", lambda size, _: ThreadPoolExecutor(size))
+    monkeypatch.setattr(running, "run_cell", made_up)
+    parts, told = [PARTS["first"], PARTS["optimizers"]], list[Cell]()
+    run_differences(parts, tmp_path, Where(2), told.append)
+    found = read_cells(differences_file(tmp_path))
+    assert found == told
+    assert [wanted_of(part, found) for part in parts] == [[], []]
+    doubled = {one.key for one in found if one.dtype == "float64"}
+    assert ("naive", "Adam", "2-1-1") in doubled
+    assert len({key for key in doubled if key[0] == "naive"}) == 1
+    assert len(found) == sum(len(part.keys) for part in parts) + len(doubled)
+    # Of a part that lacks a cell only that is wanted.
+    rest = [one for one in found if one.key != ("naive", "SGD", "straight")]
+    assert wanted_of(parts[0], rest) == [Precise(("naive", "SGD", "straight"), "float32")]
+    # Nothing is run again.
+    run_differences(parts, tmp_path, Where(2), told.append)
+    assert len(told) == len(found)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -126,8 +165,7 @@ def test_a_part_is_written_beside_what_is_there(tmp_path: Path) -> None:
     document, folder = tmp_path / "page.md", tmp_path / "results"
     page = README.read_text(encoding="utf-8")
     document.write_text(page, encoding="utf-8")
-    results = Results(folder)
-    fill(results, "later")
+    fill(folder, "later")
     arguments = ["report", "--results", str(folder), "--document", str(document)]
     said = CliRunner().invoke(app, arguments)
     assert said.exit_code == 0, said.output
@@ -143,9 +181,9 @@ def test_a_part_is_written_beside_what_is_there(tmp_path: Path) -> None:
 def test_a_part_is_not_written_without_a_cell_in_float64(tmp_path: Path) -> None:
     document, folder = tmp_path / "page.md", tmp_path / "results"
     document.write_text("\n".join(marks("optimizers")), encoding="utf-8")
-    results = Results(folder)
+    folder.mkdir()
     for key in PARTS["optimizers"].keys:
-        results.add(cell(key, 1e-7))
+        append(differences_file(folder), cell(key, 1e-7))
     arguments = ["report", "--part", "optimizers", "--results", str(folder)]
     said = CliRunner().invoke(app, [*arguments, "--document", str(document)])
     assert f"{len(PARTS['optimizers'].methods)} results are missing" in said.output

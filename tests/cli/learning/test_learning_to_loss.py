@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from benchmarks.faults.agent import ENDLESS
 from drlpp.capturing.capture import capture
-from drlpp.cli.command_line import build_console
-from drlpp.cli.learning import learn_command, race_command
+from drlpp.cli.learning import learn_command
 from drlpp.cli.learning.learning_job import fastest_of_each_kind
 from drlpp.cli.learning.run_record import run_record
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN
-from drlpp.errors import HostLost
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
@@ -25,7 +23,6 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method
 from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay, verdict_lines
-from drlpp.training_race.race_to_loss import RaceOptions
 from drlpp.training_race.training_race_file import TrainingRace
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
@@ -176,18 +173,3 @@ def test_options_of_a_race_that_have_no_meaning(given: list[object], told: str) 
     done = shell.finish(learn_command.main, "drlpp learn", *given)
     assert done.code == 2
     assert told in " ".join(done.err.split())
-
-
-def test_a_race_that_loses_a_host_says_how_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lose(*_given: object, **_named: object) -> None:
-        raise HostLost("host far cannot be reached", [2, 3])
-
-    monkeypatch.setattr(race_command, "_candidates", lambda *_: ([], None))
-    monkeypatch.setattr("drlpp.training_race.race_to_loss.race_to_loss", lose)
-    given: Any = None
-    with pytest.raises(HostLost, match=r"far cannot be reached; a race ends .* --resume") as lost:
-        race_command.run_and_report(build_console(), given, [], given, tmp_path, RaceOptions())
-    assert str(tmp_path) in str(lost.value)
-    assert lost.value.workers == {2, 3}

@@ -21,7 +21,9 @@ from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.training.changes_file import MeasuringChanged, read_changes
+from drlpp.specs.cluster import Cluster
 from drlpp.training_race.training_race_file import Racer, TrainingRace
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
@@ -80,6 +82,15 @@ class Flapping(LosableHost):
     def publish(self, path: Path) -> None:
         if not self.is_lost:
             super().publish(path)
+
+
+def called(name: str) -> Callable[..., LosableHost]:
+    """What makes hosts of this name."""
+
+    def host(workers: range, folder: Path, _: str, *, limits: TimeLimits) -> LosableHost:
+        return LosableHost(workers, folder, name, limits=limits)
+
+    return host
 
 
 @contextmanager
@@ -171,7 +182,7 @@ def test_a_single_accelerator_is_too_few(out: Path) -> None:
     with hosts.used(), after(2, hosts.lose):
         done = learn(out, 4, "--workers", 3)
     assert done.code == 1
-    assert "1 worker is left, and measuring wants 2 at least" in " ".join(done.err.split())
+    assert "1 worker is left, and a comparison wants 2 at least" in " ".join(done.err.split())
     assert (out / "placement.json").exists()
 
 
@@ -263,22 +274,58 @@ def test_a_host_that_flaps_when_the_budget_is_spent_is_taken_back_once(
 
 
 @pytest.mark.system
-def test_a_race_is_resumed_on_fewer_workers_as_another_one(out: Path) -> None:
-    """A placement has the numbers of its workers, so it trains with those that it began with."""
+def test_a_race_is_resumed_on_fewer_workers_and_on_all(out: Path) -> None:
+    """Who needs others is out, what was trained stays, and others join for those that are left."""
     racing = ["--objective", "time-to-loss", "--data", f"{NAME}:points", "--target-loss", 1.05]
     racing += ["--optimizer", "adam", "--lr", 0.01, "--limit", 20]
     model = ["--model", f"{NAME}:classifier"]
 
-    def race(name: str = "race") -> TrainingRace:
-        return read_document(out / name / "race.json", TrainingRace)
+    def race() -> TrainingRace:
+        return read_document(out / "race" / "race.json", TrainingRace)
 
-    with LosableHosts([2, 1]).used():
+    with LosableHosts([1, 2]).used():
         done = learn(out, 2, "--workers", 3, *racing, model=model)
     assert done.code == 0, done.err
     first = race()
     assert any(used(racer) == {0, 1, 2} for racer in first.candidates if racer.placement)
-    with LosableHosts([2]).used():
+    # The first host is gone: who is there has other numbers as a worker.
+    with LosableHosts([2], called("host-1")).used():
         done = learn(out, 3, "--workers", 2, *racing, "--resume", model=model)
     assert done.code == 0, done.err
-    assert race("race-1") == first
-    assert all(used(racer) <= {0, 1} for racer in race().candidates if racer.placement)
+    second = race()
+    assert second.absent == (0,)
+    assert any(used(racer) == {1, 2} for racer in second.candidates if racer.placement)
+    assert read_document(out / "placement.json", PlacementFile).cluster.host_names == ("host-1",)
+    for training, curve in first.curves.items():
+        assert second.curves[training].points[: len(curve.points)] == curve.points
+    with LosableHosts([1, 2]).used():
+        done = learn(out, 4, "--workers", 3, *racing, "--resume", model=model)
+    assert done.code == 0, done.err
+    assert race().absent == ()
+    assert race().candidates[: len(second.candidates)] == second.candidates
+
+
+@pytest.mark.system
+def test_a_host_lost_while_the_profile_is_made_is_done_without(out: Path) -> None:
+    hosts = LosableHosts([2, 2])
+    profile = ClusterSession.profile
+    moments = itertools.count()
+
+    def lost_at_first(session: ClusterSession, *given: Any) -> object:
+        if next(moments) == 0:
+            hosts.lose()
+        return profile(session, *given)
+
+    with hosts.used(), after(2, hosts.return_), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterSession, "profile", lost_at_first)
+        done = learn(out, 5, "--workers", 4)
+    assert done.code == 0, done.err
+    printed = " ".join(done.out.split())
+    assert "host host-1 cannot be reached: the profile is of the 2 workers that are left" in printed
+    # Nothing was known of the others: they have joined.
+    assert changes(out) == [((), (2, 3), (0, 1, 2, 3))]
+    found = entries(out)
+    assert not any(used(entry) & {2, 3} for entry in found[:3])
+    assert len(found) == 5
+    assert read_document(out / "placement.json", PlacementFile).cluster.accelerators == 4
+    assert read_document(out / "cluster.yaml", Cluster).host_names == ("host-0", "host-1")

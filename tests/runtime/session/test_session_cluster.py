@@ -18,26 +18,26 @@ def test_emulated_accelerators_share_the_cores_of_their_machine() -> None:
 
 def test_hosts_become_a_cluster() -> None:
     a, b, c = ("a", (0, 1)), ("b", (0, 1, 2, 3)), ("c", (0,))
-    places = [("x", *a), ("x", *a), ("x", *a), ("y", *b), ("z", *c)]
-    hosts = Hosts(tuple(_Named((worker,), *place) for worker, place in enumerate(places)))
-    assert ends_to_measure(hosts) == [(0, 1), (0, 3), (0, 4)]
+    named = [("x", *a), ("x", *a), ("x", *a), ("y", *b), ("z", *c)]
+    places = Hosts(tuple(_Named((worker,), *name) for worker, name in enumerate(named))).places
+    assert ends_to_measure(places) == [(0, 1), (0, 3), (0, 4)]
     inside, quick, slow = (Link(bandwidth_bytes_per_second=b) for b in (1e10, 1e9, 1e8))
     links = {(0, 1): inside, (0, 3): quick, (0, 4): slow}
-    cluster = session_cluster(hosts, [DeviceFacts()] * 5, (1.0,) * 5, links)
+    cluster = session_cluster(places, [DeviceFacts()] * 5, (1.0,) * 5, links)
     assert cluster.host_of == (0, 0, 0, 1, 2)
     assert cluster.link(0, 2) == inside
     assert cluster.link(1, 3) == quick
     assert cluster.link(3, 4) == cluster.link(0, 4) == slow
     assert cluster.cores_of == (2, 2, 2, None, None), "three workers share two cores"
-    emulated = session_cluster(hosts, [DeviceFacts()] * 5, (0.5, 0.25, 0.5, 0.5, 0.5), links)
+    emulated = session_cluster(places, [DeviceFacts()] * 5, (0.5, 0.25, 0.5, 0.5, 0.5), links)
     assert emulated.speeds == (0.5, 0.25, 0.5, 0.5, 0.5)
     assert emulated.link(0, 4) == slow
     gpus = [DeviceFacts("cuda", "GPU", name, 80) for name in ("a", "b", "b", "c", "d")]
-    on_gpus = session_cluster(hosts, gpus, (1.0,) * 5, links)
+    on_gpus = session_cluster(places, gpus, (1.0,) * 5, links)
     assert on_gpus.devices == ("cuda",) * 5
     assert on_gpus.cores_of == (2, 2, 2, None, None), "three workers share two GPUs"
     assert on_gpus.memory_bytes == (40, 40, 40, 80, 80)
-    alone = Hosts((_Named((0,), "x", *c),))
+    alone = Hosts((_Named((0,), "x", *c),)).places
     assert ends_to_measure(alone) == []
     assert session_cluster(alone, [DeviceFacts()], (1.0,), {}).accelerators == 1
 
