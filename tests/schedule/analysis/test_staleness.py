@@ -83,9 +83,12 @@ def test_other_policies_cost_what_they_do() -> None:
     assert worth is not None
     # Whatever the schedule has in between: all stages are one late.
     assert text.startswith(
-        "gradients are of the weights before the newest, on every stage, which takes some 1.6 to 1.8 "
+        "gradients are of the weights before the newest, on every stage, which takes some 1.6 to "
+        "1.8 times the samples"
     )
-    assert worth.startswith("10.0 minibatches/s with gradients one update late are worth some 5.6 to 6.3 ")
+    assert worth.startswith(
+        "10.0 minibatches/s with gradients one update late are worth some 5.6 to 6.3 "
+    )
 
 
 @pytest.mark.parametrize("policy", [name for name in WEIGHT_POLICIES if name != "sync"])
