@@ -172,13 +172,22 @@ def summary(runs: list[Run]) -> str:
             f"Without any, where costs are right, the median is {numpy.median(right):.1%} above it."
         )
     seconds = [one.cluster_seconds for one in runs]
-    saved = sum(one.saved_seconds for one in runs) / sum(seconds)
+    by_bandwidth = ", ".join(
+        f"{_saved([one for one in runs if one.cell.bandwidth == bandwidth])} at "
+        f"{bandwidth / 1e6:g} MB/s"
+        for bandwidth in sorted({one.cell.bandwidth for one in runs})
+    )
     parts.append(
         f"Slower than a planner's placement or data parallelism: {slower}. On the cluster a run "
         f"takes {numpy.median(seconds):.0f} s in the median. Not to run again what is far slower "
-        f"than the fastest saves {saved:.0%} of all that."
+        f"than the fastest saves {_saved(runs)} of all that: {by_bandwidth}."
     )
     return " ".join(parts)
+
+
+def _saved(runs: list[Run]) -> str:
+    saved = sum(one.saved_seconds for one in runs)
+    return f"{saved / sum(one.cluster_seconds for one in runs):.0%}"
 
 
 if __name__ == "__main__":
