@@ -342,7 +342,8 @@ class _Search:
         """
         if not self.judge.space.deepens:
             return method
-        links, behind, time = [], 1, through[-1]
+        links: list[int] = []
+        behind, time = 1, through[-1]
         for stage in reversed(through[:-1]):
             time += stage
             needed = max(behind + 1, math.ceil(time / pace))
