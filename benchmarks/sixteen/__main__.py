@@ -1,8 +1,10 @@
 """How good is what sixteen measurements find, and does it know how good it is?
 
-    python -m benchmarks.sixteen --results sixteen.jsonl --document benchmarks/sixteen/README.md
+    python -m benchmarks.sixteen run --results sixteen.jsonl --document benchmarks/sixteen/README.md
+    python -m benchmarks.sixteen seeds --graph layered-110 --speeds unequal
 
 Every line of the results is a run, written as soon as it is done; the same command continues.
+``seeds`` has the search before all measurements alone.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from benchmarks.options import ClusterOption, DocumentOption, JsonOption, Proces
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.sixteen.design import cells_of
 from benchmarks.sixteen.runs import GRAPHS, Run, run
+from benchmarks.sixteen.seeds import seeds
 from drlpp.cells import Where, all_of, read_results_of, run_cells
 from drlpp.cli.command_line import build_console, run_program
 
@@ -39,7 +42,10 @@ _SURE = (0.0, 0.5, 0.8, 0.95, 1.0)
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
-@app.command()
+app.command("seeds")(seeds)
+
+
+@app.command("run")
 def main(
     results: Annotated[Path, typer.Option(help="The file of runs.")],
     graphs: Annotated[str, typer.Option(help="Which.")] = ",".join(GRAPHS),

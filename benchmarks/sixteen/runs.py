@@ -71,8 +71,8 @@ class Cell(Record):
 class Step(Record):
     """After a measurement: the true seconds of the fastest by measurement, and what is said of it.
 
-    ``gain`` is what the best of each draw is expected to save, ``sureness`` the share of draws in
-    which nothing is more than 1% faster.
+    ``gain`` is what the best of each draw is expected to save, ``sureness`` how probable it is that
+    nothing is more than 1% faster.
     """
 
     seconds: float

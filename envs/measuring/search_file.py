@@ -19,7 +19,8 @@ class Sureness(Record):
 
     Attributes:
         configuration, method: of that candidate.
-        share: of the draws of what is uncertain, in which it is within 1% of the fastest.
+        share: how probable it is that it is within 1% of the fastest, by the share of draws of what
+            is uncertain in which it is.
         expected_gain: the part of its seconds that the best of each draw is expected to save.
     """
 
@@ -30,9 +31,9 @@ class Sureness(Record):
 
     def __str__(self) -> str:
         return (
-            f"{self.configuration} with {self.method} is within 1% of the fastest in "
-            f"{self.share:.0%} of the draws of what is uncertain; the best of each draw is "
-            f"expected to be {self.expected_gain:.1%} faster"
+            f"{self.configuration} with {self.method} is within 1% of the fastest with a "
+            f"probability of {self.share:.0%}, by draws of what is uncertain; the best of each "
+            f"draw is expected to be {self.expected_gain:.1%} faster"
         )
 
 

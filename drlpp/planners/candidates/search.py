@@ -1,8 +1,10 @@
 """The search for the best candidate, until it stagnates.
 
-Many climbs, each from another start: what was given, the best so far after a few random changes,
-random placements, and evolution of the best. A climb is simulated annealing over candidates, whose
-moves change the placement (:mod:`drlpp.planners.search.moves`) or the method
+Many climbs, each from another start: what was given, the best cuts of topological orders
+(:mod:`drlpp.planners.search.best_cuts`), those of the best so far with some stages in a row ordered
+anew, and evolution of the best; where there are no cuts, random placements, and the best after a
+few random changes. A climb is simulated annealing over candidates, whose moves change the placement
+(:mod:`drlpp.planners.search.moves`) or the method
 (:class:`~drlpp.planners.candidates.space.Space`); its hot half goes by the rule alone. Since it is
 drawn before a candidate is judged how slow it may be to be taken, most are turned away by the rule,
 which is a lower bound (:class:`~drlpp.planners.candidates.judge.Judge`). The search ends when a few
@@ -15,16 +17,21 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from drlpp.errors import NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.planners.candidates.judge import Judge
 from drlpp.planners.problem.problem import memory_shortage
+from drlpp.planners.search.best_cuts import best_cuts
 from drlpp.planners.search.folding import evened, random_folded
 from drlpp.planners.search.moves import PlacementState, neighbour
+from drlpp.planners.search.narrow_orders import narrow_order
 from drlpp.planners.search.random_search import random_placement
 from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import collapsed
+from drlpp.simulator import MOST_PER_LINK
 
 _METHOD_MOVES = 0.15
 """The share of moves that change the method, where it may vary."""
@@ -43,6 +50,20 @@ _ROUGH = 1.001
 
 _PARENTS = 8
 _SHAKES = 4
+
+_MOVES_OF_ORDER = 32
+"""An order is cut for so many moves of a climb."""
+
+_NOISES = (0.0, 0.1, 0.3, 1.0)
+_REORDERED = 3
+"""Of orders: noise of what comes next, and stages in a row that are ordered together, at most."""
+
+_PACES = (0.75, 0.85, 0.93, 1.0)
+"""What the stages of the best cuts are to keep to, by the best so far."""
+
+_CHAINS = 4
+_LATER = (1.0, 1.1, 1.25)
+"""So many placements of an order are judged, with what is in flight at so many times the pace."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +116,7 @@ class _State(NamedTuple):
 def search(
     judge: Judge, starts: Sequence[Candidate] = (), limits: Limits | None = None, seed: int = 0
 ) -> Found:
-    """Search from ``starts``, and from random placements; no start is faster than what is found.
+    """Search from ``starts``, and from cuts of orders; no start is faster than what is found.
 
     Args:
         judge: of the candidates.
@@ -128,6 +149,7 @@ class _Search:
         if self.elites:
             for state in self.held_otherwise(self.elites[0][1]):
                 self.take(state, _WORTH_STARTING * self.best)
+        self.best_cut()
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
         while stale < self.limits.patience and not self.exhausted:
@@ -136,11 +158,16 @@ class _Search:
             if kind == 0 and waiting:
                 self.climb(waiting.pop(0), 0.03)
             elif kind == 2 or not self.elites:
-                self.climb(self.random_state(), 0.1)
+                cut = self.best_cut()
+                if cut is None:
+                    self.climb(self.random_state(), 0.1)
+                else:
+                    self.climb(cut, _PLAYED_BELOW)
             elif kind == 3:
                 self.evolve()
             else:
-                self.climb(self.shaken(), _PLAYED_BELOW)
+                elite = self.draw.choice(self.elites)[1]
+                self.climb(self.best_cut(elite) or self.shaken(), _PLAYED_BELOW)
             climbs += 1
             stale = 0 if self.best < _IMPROVED * before else stale + 1
         return self.found(starts, stale >= self.limits.patience)
@@ -275,6 +302,72 @@ class _Search:
         for _ in range(self.draw.randint(1, _SHAKES)):
             state = self.changed(state) or state
         return state
+
+    def best_cut(self, state: _State | None = None) -> _State | None:
+        """Judge the best cuts of some orders; return the best of these, None if there is none.
+
+        Orders are of all operators, or those of a state's stages with some in a row put together.
+        """
+        problem, draw = self.judge.problem, self.draw
+        methods = [method for method in self.judge.space.methods if _stages_held(method) == 1]
+        best, least = None, math.inf
+        count = self.moves // _MOVES_OF_ORDER if methods and 0 < self.best < math.inf else 0
+        for _ in range(count):
+            groups, accelerators = self.in_turns(state)
+            order = narrow_order(problem.workload, groups, draw, draw.choice(_NOISES))
+            pace = self.best * draw.choice(_PACES)
+            borders = list(accumulate(map(len, groups)))
+            cuts = best_cuts(problem, order, accelerators, pace, borders)
+            for placement, through in sorted(cuts, key=lambda cut: sum(cut[1]))[:_CHAINS]:
+                for factor in _LATER:
+                    if self.exhausted:
+                        return best
+                    method = self.at_pace(draw.choice(methods), through, factor * pace)
+                    one = _State(placement, method)
+                    seconds = self.take(one, least)
+                    if seconds < least:
+                        best, least = one, seconds
+        return best
+
+    def at_pace(self, method: Method, through: Sequence[float], pace: float) -> Method:
+        """Return a method with the in-flight depth of each link that a pace needs.
+
+        So many minibatches are in flight on a stage as go by while one goes from there to the end
+        and back.
+
+        Args:
+            method: of the space; it stays as it is where the depth does not vary.
+            through: what each stage adds to the time of a minibatch.
+            pace: seconds per minibatch.
+        """
+        if not self.judge.space.deepens:
+            return method
+        links: list[int] = []
+        behind, time = 1, through[-1]
+        for stage in reversed(through[:-1]):
+            time += stage
+            needed = max(behind + 1, math.ceil(time / pace))
+            links.insert(0, min(needed - behind - 1, MOST_PER_LINK))
+            behind += 1 + links[0]
+        found = method.model_copy(update={"in_flight_per_link": collapsed(links or [0])})
+        return found if self.judge.space.has(found) else method
+
+    def in_turns(self, state: _State | None) -> tuple[list[list[int]], list[int]]:
+        """Return groups of operators, and accelerators, in the order in which they are cut."""
+        problem, draw = self.judge.problem, self.draw
+        if state is None or state.placement.is_folded:
+            cluster = problem.cluster
+            kinds = list(zip(cluster.speeds, cluster.host_of, strict=True))
+            turn_of = {kind: draw.random() for kind in dict.fromkeys(kinds)}
+            accelerators = sorted(range(len(kinds)), key=lambda a: turn_of[kinds[a]])
+            return [list(range(len(problem.workload)))], accelerators
+        placement = state.placement
+        stages = [placement.stage(index) for index in range(len(placement.holders))]
+        first = draw.randrange(len(stages))
+        end = first + draw.randint(1, _REORDERED)
+        stages[first:end] = [list(chain.from_iterable(stages[first:end]))]
+        held = [accelerator for held in placement.holders for accelerator in sorted(held)]
+        return stages, [*held, *placement.idle(problem)]
 
     def random_state(self) -> _State:
         problem = self.judge.problem

@@ -47,7 +47,9 @@ class Belief:
             over those of the fastest in the draw.
         gain: the part of the incumbent's seconds that is expected to be saved by the best of these
             in a draw, if one knew which draw is true; 1 without an incumbent.
-        sureness: the share of draws in which no candidate is more than 1% faster than it.
+        sureness: how probable it is that no candidate is more than 1% faster than it:
+            (s + 1) / (n + 2) where that is so in s of n draws, since a few that all agree leave a
+            doubt (Laplace's rule of succession).
     """
 
     candidates: tuple[Candidate, ...]
@@ -111,7 +113,8 @@ class Belief:
             if incumbent is None:
                 return cls(candidates, ratios, 1.0, 0.0)
             gain = float(numpy.maximum(0.0, 1.0 - best).mean())
-            return cls(candidates, ratios, gain, float((best >= 1 / CLOSE).mean()))
+            agreeing = int((best >= 1 / CLOSE).sum())
+            return cls(candidates, ratios, gain, (agreeing + 1) / (len(draws) + 2))
 
         searched(len(draws), brief)
         if not thorough and (belief := judged()).gain >= PLENTY:

@@ -5,8 +5,8 @@ Everything measured so far corrects the declared costs
 what is uncertain, and for every draw the best candidate is searched for
 (:mod:`drlpp.planners.candidates`), from what is known to be good. Measured next is the candidate by
 which the most is expected to be saved over all draws (:mod:`drlpp.planners.model_based.belief`). It
-ends when even knowing the true draw is expected to save less than 0.5%, twice in a row, and says in
-how many draws nothing is more than 1% faster than what it found.
+ends when even knowing the true draw is expected to save less than 0.5%, twice in a row, and says
+how probable it is, by the share of draws, that nothing is more than 1% faster than what it found.
 """
 
 from __future__ import annotations

@@ -62,5 +62,5 @@ def test_the_record_and_the_report_of_a_run_say_it(
         },
     }
     text = Page(write_report(run)).text
-    assert "1-1 with 1f1b, pipeoptim is within 1% of the fastest in 88% of the draws" in text
+    assert "1-1 with 1f1b, pipeoptim is within 1% of the fastest with a probability of 88%" in text
     assert "learning took 25 s for 10 placements, 16 s of them on the cluster" in text

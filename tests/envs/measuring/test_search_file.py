@@ -17,9 +17,9 @@ def test_shares_of_the_time_are_of_the_whole() -> None:
         "outside of it 40.0% (deploying 15.0%, searching, policy and logging 25.0%)"
     )
     assert list(PART.lines) == [
-        "3-1 with 1f1b, pipeoptim, 1 in flight per link beyond NOAM is within 1% of the fastest in "
-        "88% of the draws of what is uncertain; the best of each draw is expected to be 0.4% "
-        "faster",
+        "3-1 with 1f1b, pipeoptim, 1 in flight per link beyond NOAM is within 1% of the fastest "
+        "with a probability of 88%, by draws of what is uncertain; the best of each draw is "
+        "expected to be 0.4% faster",
         PART.split_text,
     ]
     assert list(PART.model_copy(update={"sureness": None}).lines) == [PART.split_text]
