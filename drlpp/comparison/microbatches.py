@@ -42,7 +42,7 @@ class MicrobatchTrial(Record):
         microbatches: of a minibatch.
         seconds: per minibatch, the median of a few runs in turns with the others.
         staleness: updates between forward and backward, in the mean of the latest stage.
-        samples: how many times plain PyTorch's that costs, roughly.
+        samples: how many times plain PyTorch's that costs, roughly, at its best learning rate.
     """
 
     microbatches: Count
@@ -182,5 +182,5 @@ def _trial(
         microbatches=number,
         seconds=seconds,
         staleness=staleness,
-        samples=samples_needed(staleness, method.policy),
+        samples=samples_needed(staleness, method.policy, at_best_rate=True),
     )

@@ -44,16 +44,17 @@ def test_samples_by_staleness() -> None:
     found = [samples_needed(s / 2) for s in range(60)]
     assert found == sorted(found)
     assert samples_needed(11) == pytest.approx(3.0 + 1.22)
+    assert samples_needed(7, at_best_rate=True) == 2.17
 
 
 @pytest.mark.parametrize(
     ("seconds", "best"),
     [
-        # s is 2, 1 and 1/4 in the mean, the samples 1.48, 1.18 and 1.03.
-        ({1: 1.0, 2: 1.2}, 2),
-        ({1: 1.0, 2: 1.3}, 1),
-        ({1: 1.0, 2: 1.1, 8: 1.24}, 8),
-        ({1: 1.0, 2: 1.1, 8: 1.27}, 2),
+        # s is 2, 1 and 1/4 in the mean, the samples at the best rate 1.30, 1.11 and 1.02.
+        ({1: 1.0, 2: 1.1}, 2),
+        ({1: 1.0, 2: 1.2}, 1),
+        ({1: 1.0, 2: 1.1, 8: 1.18}, 8),
+        ({1: 1.0, 2: 1.1, 8: 1.22}, 2),
         ({1: 1.0}, 1),
     ],
 )

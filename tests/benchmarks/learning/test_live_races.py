@@ -98,7 +98,7 @@ def test_who_is_not_there_has_its_loss_and_when_that_was() -> None:
 @pytest.mark.parametrize(
     ("whole", "default"),
     [
-        # 1.18 times the samples where gradients are an update late, 1.07 for half of one.
+        # 1.11 times the samples where gradients are an update late, 1.04 for half of one.
         (1.3, "**5.04**, M = 1"),
         (1.45, "5.7, M = 2"),
     ],
