@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,13 +17,14 @@ from pydantic import Field
 
 from drlpp.costs.profile import Profile
 from drlpp.envs import PartMeasurer
+from drlpp.errors import NothingFits
 from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.quantities import Count
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, even_split
+from drlpp.planners import PlanningProblem, even_split, plan
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
 from drlpp.schedule.method import Method
@@ -94,27 +96,26 @@ def choose_microbatches(
     tell: Callable[[str], None] = lambda what: None,
     part: PartMeasurer | None = None,
 ) -> MicrobatchChoice | None:
-    """Try numbers of microbatches on an even split over all workers; a folder's choice stays.
+    """Try numbers of microbatches on :func:`pipeline_to_try`; a folder's choice stays.
 
     Args:
         session: its method is tried with 1, … microbatches, up to twice as many as stages.
-        profile, cluster: that the pipeline is split by.
+        profile, cluster: that the pipeline is planned by.
         folder: for ``microbatches.json``.
         tell: called with what is tried.
         part: of the session, which the cluster describes; by default all of it.
 
     Returns:
-        None if there is nothing to choose: the schedule flushes, one worker is all there is, or no
-        pipeline over all of them could be measured.
+        None if there is nothing to choose: the schedule flushes, one worker is all there is, or the
+        pipeline could not be measured.
     """
     path = folder / FILE_NAME
     if path.exists():
         return read_document(path, MicrobatchChoice)
-    stages = min(cluster.accelerators, len(session.graph))
-    if session.method.flushes or stages < 2:
+    if session.method.flushes or min(cluster.accelerators, len(session.graph)) < 2:
         return None
     problem = PlanningProblem.profiled(profile, cluster, session.method, session.optimizer)
-    placement = even_split(problem, stages)
+    placement = pipeline_to_try(problem, session.method)
     numbers = numbers_to_try(len(placement.stages), session.captured.task.batch_size)
     seconds: dict[int, list[float]] = {number: [] for number in numbers}
     for _ in range(_ROUNDS):
@@ -135,6 +136,20 @@ def choose_microbatches(
     choice = MicrobatchChoice(configuration=placement.configuration, trials=tuple(trials))
     write_document(path, choice)
     return choice
+
+
+def pipeline_to_try(problem: PlanningProblem, method: Method) -> Placement:
+    """Return the exact planner's pipeline: what is learned is more like it than like others.
+
+    Where it has one stage or does not fit, or the method has lists that are for another number of
+    stages, it is an even split over all accelerators.
+    """
+    if not method.has_lists:
+        with suppress(NothingFits):
+            planned = plan("exact", problem).placement
+            if len(planned.stages) > 1:
+                return planned
+    return even_split(problem, min(problem.cluster.accelerators, len(problem.workload)))
 
 
 def numbers_to_try(stages: int, batch_size: int) -> list[int]:

@@ -12,14 +12,21 @@ from drlpp.comparison.microbatches import (
     as_many_as,
     choose_microbatches,
     numbers_to_try,
+    pipeline_to_try,
     twice_as_many,
 )
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.planners import PlanningProblem, even_split, plan
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.staleness import samples_needed
+from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.strategies.graphs import chain_of
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +43,29 @@ def measured(seconds: float) -> Measurement:
         standard_deviation_seconds=0.0,
         minibatches=10,
     )
+
+
+def on_all(problem: PlanningProblem, method: Method) -> Placement:
+    return even_split(problem, problem.cluster.accelerators)
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "planned"), [(10**6, 1, (2, 3)), (1, 10**6, (1,))]
+)
+def test_the_pipeline_to_try_is_the_exact_planners_if_it_has_stages(
+    weights: int, activations: int, planned: tuple[int, ...]
+) -> None:
+    """Slow links carry what is smaller: activations between stages, or the sums of replicas."""
+    _, profile = chain_of(
+        seconds=[1.0] * 6, parameter_bytes=[weights] * 6, output_bytes=[activations] * 6
+    )
+    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e6))
+    problem = PlanningProblem.profiled(profile, cluster, Method(), OptimizerSpec())
+    exact, even = plan("exact", problem).placement, even_split(problem, 3)
+    assert len(exact.stages) in planned
+    assert pipeline_to_try(problem, Method()) == (exact if len(exact.stages) > 1 else even)
+    # Lists are for three stages, whatever a planner says.
+    assert pipeline_to_try(problem, Method(in_flight_per_link=(1, 0))) == even
 
 
 def test_samples_by_staleness() -> None:
@@ -73,6 +103,7 @@ def test_the_product_decides(
 
     profile, cluster = session.profile(repeats=2)
     with monkeypatch.context() as patch:
+        patch.setattr("drlpp.comparison.microbatches.pipeline_to_try", on_all)
         patch.setattr(session, "measure", measure)
         choice = choose_microbatches(session, profile, cluster, tmp_path)
     assert choice is not None
@@ -83,8 +114,11 @@ def test_the_product_decides(
     assert choose_microbatches(session, profile, cluster, tmp_path) == choice
 
 
-def test_numbers_go_up_to_twice_that_of_the_stages(session: ClusterSession, tmp_path: Path) -> None:
+def test_numbers_go_up_to_twice_that_of_the_stages(
+    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the workers themselves: of three stages twice as many, of a batch of eight all eight."""
+    monkeypatch.setattr("drlpp.comparison.microbatches.pipeline_to_try", on_all)
     profile, cluster = session.profile(repeats=2)
     choice = choose_microbatches(session, profile, cluster, tmp_path)
     assert choice is not None
