@@ -100,9 +100,7 @@ def chosen(speeds: Iterable[Speed], workers: int) -> Speed | None:
     """
     return min(
         (one for one in speeds if one.kind in (WHOLE, DIVIDED) and one.accelerators == workers),
-        key=lambda one: (
-            one.median * samples_needed((workers - 1) / one.microbatches, at_best_rate=True)
-        ),
+        key=lambda one: one.median * samples_needed((workers - 1) / one.microbatches),
         default=None,
     )
 

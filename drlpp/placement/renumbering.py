@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
+from drlpp.io.formatting import ranges_of
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 
@@ -40,13 +41,8 @@ class Renumbering:
         Numbers that follow each other are a range, such as ``0-6.8-15``; where that gets long, it
         is how many there are, and a hash.
         """
-        ranges: list[list[int]] = []
-        for number in self.numbers:
-            if ranges and number == ranges[-1][-1] + 1:
-                ranges[-1][1:] = [number]
-            else:
-                ranges.append([number])
-        text = ".".join("-".join(map(str, ends)) for ends in ranges)
+        ranges = ranges_of(self.numbers)
+        text = ".".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
         if len(text) <= _LONGEST_NAME:
             return text
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from drlpp.cli.learning.known_accelerators import extended, recognized, stand_ins
 from drlpp.cli.learning.returns import Returns
 from drlpp.errors import HostLost
+from drlpp.io.formatting import accelerators_text
 from drlpp.io.run_folder import AGENT_NAME, CHANGES_NAME
 from drlpp.placement.renumbering import Renumbering
 
@@ -252,6 +253,5 @@ class RunCluster:
         self._before = present
 
 
-def _are(numbers: Collection[int]) -> str:
-    listed = ", ".join(map(str, numbers))
-    return f"accelerator {listed} is" if len(numbers) == 1 else f"accelerators {listed} are"
+def _are(numbers: Sequence[int]) -> str:
+    return f"{accelerators_text(numbers)} {'is' if len(numbers) == 1 else 'are'}"

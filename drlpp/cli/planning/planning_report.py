@@ -17,7 +17,7 @@ from drlpp.costs.files.pipedream_writer import write_pipedream_profile
 from drlpp.costs.files.workload_graph import graph_of_workload
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
-from drlpp.io.formatting import predicted_text, seconds_text
+from drlpp.io.formatting import predicted_text, ranges_of, seconds_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -321,10 +321,5 @@ def write_plan(
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Return ``0–3, 7`` for 0, 1, 2, 3, 7."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+    ranges = ranges_of(sorted(numbers))
+    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in ranges)
