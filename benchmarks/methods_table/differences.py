@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.methods_table.models import CLASSES, LENGTH, TOKENS
-from benchmarks.methods_table.rows import METHODS, MINIBATCHES, OPTIMIZERS, WORKERS, CellKey
+from benchmarks.methods_table.rows import METHODS, MINIBATCHES, OPTIMIZERS, SHAPES, WORKERS, CellKey
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
@@ -115,8 +115,16 @@ def _comparison(dtype: str) -> Comparison:
 
 
 def run_cell(cell: Precise) -> Cell:
-    """Run a cell."""
-    return _comparison(cell.dtype).cell(cell.key)
+    """Run a cell; data parallelism, which is the same in all shapes, once in a process."""
+    method, optimizer, shape = cell.key
+    if not METHODS[method].data_parallel:
+        return _comparison(cell.dtype).cell(cell.key)
+    return _data_parallel(method, optimizer, cell.dtype).model_copy(update={"shape": shape})
+
+
+@cache
+def _data_parallel(method: str, optimizer: str, dtype: str) -> Cell:
+    return _comparison(dtype).cell((method, optimizer, next(iter(SHAPES))))
 
 
 def largest_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
