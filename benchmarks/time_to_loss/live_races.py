@@ -133,7 +133,7 @@ def default_of(race: TrainingRace, workers: int) -> int | None:
     for training, curve in race.curves.items():
         one = race.candidates[training.candidate]
         if _could_be_the_default(one, workers) and curve.minibatches:
-            samples = samples_needed(mean_staleness(pipeline, one.method), at_best_rate=True)
+            samples = samples_needed(mean_staleness(pipeline, one.method))
             seconds = curve.seconds / curve.minibatches
             costs.setdefault(training.candidate, []).append(seconds * samples)
     return min(costs, key=lambda number: median(costs[number]), default=None)

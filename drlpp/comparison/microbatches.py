@@ -197,5 +197,5 @@ def _trial(
         microbatches=number,
         seconds=seconds,
         staleness=staleness,
-        samples=samples_needed(staleness, method.policy, at_best_rate=True),
+        samples=samples_needed(staleness, method.policy),
     )

@@ -69,12 +69,17 @@ def test_the_pipeline_to_try_is_the_exact_planners_if_it_has_stages(
 
 
 def test_samples_by_staleness() -> None:
-    assert [samples_needed(s) for s in (0, 0.875, 3, 7)] == [1.0, 1.14, 1.78, 3.0]
-    assert samples_needed(5) == pytest.approx((1.78 + 3.0) / 2)
-    found = [samples_needed(s / 2) for s in range(60)]
+    assert [samples_needed(s, at_plain_rate=True) for s in (0, 0.875, 3, 7)] == [
+        1.0,
+        1.14,
+        1.78,
+        3.0,
+    ]
+    assert samples_needed(5, at_plain_rate=True) == pytest.approx((1.78 + 3.0) / 2)
+    found = [samples_needed(s / 2, at_plain_rate=True) for s in range(60)]
     assert found == sorted(found)
-    assert samples_needed(11) == pytest.approx(3.0 + 1.22)
-    assert samples_needed(7, at_best_rate=True) == 2.17
+    assert samples_needed(11, at_plain_rate=True) == pytest.approx(3.0 + 1.22)
+    assert samples_needed(7) == 2.17
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import PIPEOPTIM, STASH, WEIGHT_POLICIES, Points
 
-_SAMPLES_OF_LARGER: Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 2.27))
+_SAMPLES_OF_LARGER: Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84))
 """Of a decoder with ten times the weights, with PipeOptim: three trainings, and one."""
 
-_SAMPLES_OF_LARGER_AT_BEST: Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84))
+_SAMPLES_OF_LARGER_AT_PLAIN_RATE: Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 2.27))
 
 
 def mean_staleness(pipeline: Pipeline, method: Method) -> float:
@@ -39,7 +39,7 @@ def usual_staleness(method: Method, accelerators: int) -> int:
 
 
 def samples_needed(
-    staleness: float, policy: str = PIPEOPTIM.name, *, at_best_rate: bool = False
+    staleness: float, policy: str = PIPEOPTIM.name, *, at_plain_rate: bool = False
 ) -> float:
     """Return how many times plain PyTorch's samples training takes to the same loss, roughly.
 
@@ -49,18 +49,20 @@ def samples_needed(
         staleness: as :func:`mean_staleness` gives it. Between those that were tried, and beyond
             them, lies a straight line.
         policy: the weight policy; one that was not tried counts as PipeDream's stashing.
-        at_best_rate: with the learning rate that is best for it, instead of the one that is best
-            for plain PyTorch, which is what who changes nothing has.
+        at_plain_rate: with the learning rate that is best for plain PyTorch, which is what who
+            changes nothing has, instead of the one that is best for it.
     """
     facts = WEIGHT_POLICIES[policy]
     if not facts.samples:
         facts = STASH
-    return _on_lines(facts.samples_at_best if at_best_rate else facts.samples, staleness)
+    return _on_lines(facts.samples_at_plain_rate if at_plain_rate else facts.samples, staleness)
 
 
-def samples_of_larger(staleness: float, *, at_best_rate: bool = False) -> float:
+def samples_of_larger(staleness: float, *, at_plain_rate: bool = False) -> float:
     """Return the same of a decoder of 2.8 million weights, with PipeOptim."""
-    return _on_lines(_SAMPLES_OF_LARGER_AT_BEST if at_best_rate else _SAMPLES_OF_LARGER, staleness)
+    return _on_lines(
+        _SAMPLES_OF_LARGER_AT_PLAIN_RATE if at_plain_rate else _SAMPLES_OF_LARGER, staleness
+    )
 
 
 def _on_lines(points: Points, staleness: float) -> float:
@@ -133,11 +135,11 @@ def outcome_text(pipeline: Pipeline, method: Method, minibatches_per_second: flo
 
 def _needed(staleness: float, policy: str) -> tuple[list[float], str]:
     """Return what was found with two learning rates, the least first, and in which trainings."""
-    rates = (True, False)
-    found = [samples_needed(staleness, policy, at_best_rate=best) for best in rates]
+    rates = (False, True)
+    found = [samples_needed(staleness, policy, at_plain_rate=plain) for plain in rates]
     trained = "a decoder of 0.3 million weights"
     if policy == PIPEOPTIM.name:
-        found += [samples_of_larger(staleness, at_best_rate=best) for best in rates]
+        found += [samples_of_larger(staleness, at_plain_rate=plain) for plain in rates]
         trained = "decoders of 0.3 and 2.8 million weights"
     by_whom = f"{trained}, with AdamW, at their own best learning rates and at plain PyTorch's"
     return [min(found), max(found)], by_whom

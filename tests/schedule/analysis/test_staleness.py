@@ -57,8 +57,8 @@ def test_nothing_is_said_where_nothing_is_late(pipeline: Pipeline, method: Metho
 def test_a_speed_is_worth_less_by_the_samples_that_staleness_costs() -> None:
     text = outcome_text(FOUR, Method(microbatches=4), 10.0)
     assert text is not None
-    least = samples_needed(0.75, at_best_rate=True)
-    worth = f"{10.0 / samples_of_larger(0.75):.1f} to {10.0 / least:.1f}"
+    least = samples_needed(0.75)
+    worth = f"{10.0 / samples_of_larger(0.75, at_plain_rate=True):.1f} to {10.0 / least:.1f}"
     assert text.startswith(
         "10.0 minibatches/s with gradients up to 0.75 updates late in the mean are worth some "
         f"{worth} of plain PyTorch"
@@ -94,8 +94,8 @@ def test_other_policies_cost_what_they_do() -> None:
 @pytest.mark.parametrize("policy", [name for name in WEIGHT_POLICIES if name != "sync"])
 def test_more_staleness_never_needs_fewer_samples_nor_does_another_rate(policy: str) -> None:
     lateness = (0, 0.5, 1, 2, 3, 7, 15)
-    needed = [samples_needed(s, policy) for s in lateness]
-    best = [samples_needed(s, policy, at_best_rate=True) for s in lateness]
+    needed = [samples_needed(s, policy, at_plain_rate=True) for s in lateness]
+    best = [samples_needed(s, policy) for s in lateness]
     assert needed == sorted(needed)
     assert best == sorted(best)
     assert best[0] >= 1
