@@ -26,9 +26,10 @@ BY_FILE := --dist loadfile
 test: $(VENV)/installed
 	$(PYTEST) -n 3 $(BY_FILE)
 
-# Whole programs, killed, stopped and started again.
+# Whole programs, killed, stopped and started again. Each of the processes imports all files that it is
+# given: only those that have such tests.
 test-system: $(VENV)/installed
-	$(PYTEST) -n 4 $(BY_FILE) -m 'system and not slow'
+	$(PYTEST) -n 4 $(BY_FILE) -m 'system and not slow' $$(grep -rl --include='test_*.py' 'mark\.system' tests)
 
 # Exports trained by DeepSpeed and torchtitan, and read by Megatron, which only these tests need.
 PARSERS := deepspeed megatron-core==0.16.1 torchtitan==0.3.0 hjson py-cpuinfo ninja einops tyro typeguard shtab docstring-parser spmd-types

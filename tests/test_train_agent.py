@@ -29,6 +29,7 @@ from drlpp.placement.placement_file import PlacementFile
 from tests.support.in_turns import fast_are
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
+from tests.support.programs.short_comparisons import short_comparisons
 
 Result = TypeVar("Result")
 ROOT = Path(__file__).parent.parent
@@ -45,6 +46,11 @@ def arguments(out: Path, budget: int, *more: str) -> list[str]:
 
 
 def run(out: Path, budget: int, *more: str) -> Finished:
+    with short_comparisons():
+        return whole_run(out, budget, *more)
+
+
+def whole_run(out: Path, budget: int, *more: str) -> Finished:
     return shell.finish(learn_command.main, "train_agent.py", *arguments(out, budget, *more))
 
 
@@ -127,7 +133,9 @@ COMPLETE = (6, "--rounds", "3", "--finalists", "3", "--resume")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a run that has ended, and what it printed."""
     out = tmp_path_factory.mktemp("complete") / "run"
-    return out, finish(out, *COMPLETE)
+    done = whole_run(out, *COMPLETE)
+    assert done.code == 0, done.err
+    return out, done.out
 
 
 @pytest.mark.system
@@ -170,7 +178,7 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     assert list((out / "tensorboard").rglob("events.out.tfevents*"))
     # Resuming a run that is complete measures nothing and says the same.
     before = (out / "comparison.json").read_text()
-    again = finish(out, *COMPLETE)
+    again = whole_run(out, *COMPLETE).out
     assert "the run begins" not in again
     # Printed lines wrap where the path is long.
     assert f"found by {exported.found_by}" in " ".join(again.split())

@@ -28,6 +28,7 @@ from drlpp.training_race.training_race_file import Racer, TrainingRace
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
+from tests.support.programs.short_comparisons import short_comparisons
 
 BRIEF = ["--minibatches", 4, "--repetitions", 1, "--rounds", 1, "--finalists", 1]
 BRIEF += ["--method-option", "microbatches=1"]
@@ -40,7 +41,8 @@ def learn(out: Path, budget: int, *more: object, model: Sequence[str] = MODEL) -
     agent = out.with_name("guided.yaml")
     agent.write_text(f"{ENDLESS}practice: false\n")
     job = [*model, "--out", out, "--budget", budget, "--agent", agent, *BRIEF, *more]
-    return shell.finish(learn_command.main, "drlpp learn", *job)
+    with short_comparisons():
+        return shell.finish(learn_command.main, "drlpp learn", *job)
 
 
 def entries(out: Path) -> list[Entry]:

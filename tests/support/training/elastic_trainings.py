@@ -16,7 +16,7 @@ from tests.support.training.placement_files import file_of
 from tests.support.training.strikes import Strikes
 
 ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
-EPOCHS = 3
+EPOCHS = 2
 DOWN_TO_ONE = Elastic(1, 4)
 IN_A_ROW = (0, 1, 2, 3)
 REPLICATED = (0, 1, 0, 1)
@@ -41,7 +41,7 @@ def fit(
     checkpoint_every: int = 10,
     **options: Any,
 ) -> TrainingResult:
-    """Train three epochs of every sample, while something strikes."""
+    """Train some epochs of every sample, while something strikes."""
     document = file_of(captured, in_a_row(captured.graph, *stages), method, ONE)
     with hosts.used(), strikes.following_checkpoints():
         trainer = PipelineTrainer(
