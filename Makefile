@@ -70,7 +70,8 @@ compatibility:
 	$(OLDEST)/bin/python -m pytest -q -n 3 $(BY_FILE)
 
 # Type checkers, the contracts of imports and the reference of the site do not follow the mapping of
-# folders to packages; a tree of links shows it to them.
+# folders to packages; a tree of links shows it to them. What mypy knows of the files behind the links
+# outlives the tree: it looks again at what has changed.
 define TREE
 	rm -rf .typecheck && mkdir -p .typecheck/drlpp
 	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
@@ -81,7 +82,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(TREE)
 	ln -s $(addprefix $(CURDIR)/,benchmarks examples train_agent.py) .typecheck/
-	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp -p benchmarks -p examples -m train_agent
+	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p drlpp -p benchmarks -p examples -m train_agent
 	cd .typecheck && PYTHONPATH=. ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
 
 # Timings, which have no place in the tests.
