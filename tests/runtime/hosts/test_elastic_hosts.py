@@ -37,10 +37,17 @@ def captured() -> CapturedModel:
     return capture(ModelReference.of(counting))
 
 
-@pytest.fixture
-def cluster() -> Iterator[RayCluster]:
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayCluster]:
     with ray_cluster((2, 1)) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(nodes: RayCluster) -> RayCluster:
+    """Two nodes, whatever became of them in another test."""
+    nodes.mend()
+    return nodes
 
 
 ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})

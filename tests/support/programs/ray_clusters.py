@@ -57,6 +57,7 @@ class RayCluster:
         # Other clusters of this machine have others.
         self._network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
         self._cpus = list(cpus)
+        self._first = len(cpus)
         self._port = free_port()
         self.nodes: list[RayNodeProcess] = []
         if encrypted:
@@ -87,11 +88,26 @@ class RayCluster:
         self.nodes[number].stop()
         self.nodes[number] = self._started(number)
 
+    def mend(self) -> None:
+        """Have the nodes again that there were at first, and no others."""
+        for node in self.nodes[self._first :]:
+            node.stop()
+        del self.nodes[self._first :], self._cpus[self._first :]
+        for number in range(self._first):
+            if not self._runs(number):
+                self.restart(number)
+
+    def _runs(self, number: int) -> bool:
+        with suppress(RuntimeError):
+            return self.process(number, "/raylet") > 0
+        return False
+
     def _started(self, number: int) -> RayNodeProcess:
         options = ["--num-cpus", str(self._cpus[number]), "--object-store-memory", "100000000"]
         options += ["--include-log-monitor=false", *self._options.get(number, ())]
         if number == 0:
-            options += ["--temp-dir", str(self.folder)]
+            # Nobody asks it for more nodes.
+            options += ["--temp-dir", str(self.folder), "--no-monitor"]
         node = RayNodeProcess(
             self.folder / f"node-{number}.log",
             self.addresses[number],

@@ -16,6 +16,7 @@ from drlpp.runtime import Minibatches, ReferenceExecutor, RunOptions
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
 from tests.support.models.counting import BATCH_SIZE, SAMPLES, every_sample
 from tests.support.models.forked import largest_difference
 from tests.support.training.elastic_trainings import (
@@ -54,17 +55,21 @@ def perceptron() -> Task:
     )
 
 
+SOURCES: dict[str, tuple[Sequence[int], dict[str, Any]]] = {
+    "checkpoints": (IN_A_ROW, {}),
+    "copies": (REPLICATED, COPIES),
+    "peer copies": (IN_A_ROW, PEERS),
+}
+"""Of what a training continues with, the stages of its workers and what makes it keep that."""
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("method", ORACLE)
-@pytest.mark.parametrize(
-    ("stages", "options"),
-    [(IN_A_ROW, {}), (REPLICATED, COPIES), (IN_A_ROW, PEERS)],
-    ids=["checkpoints", "copies", "peer copies"],
-)
+@pytest.mark.parametrize(("source", "method"), in_turns(SOURCES, ORACLE))
 def test_weights_are_those_of_a_reference_that_changes_its_placement(
-    tmp_path: Path, method: str, stages: Sequence[int], options: dict[str, int]
+    tmp_path: Path, source: str, method: str
 ) -> None:
     """Down to two hosts' worth of workers and up again, at the minibatches that the file names."""
+    stages, options = SOURCES[source]
     captured = capture(ModelReference.of(perceptron))
     chosen, tolerance = ORACLE[method]
     momentum = OptimizerSpec(name="sgd", options={"lr": 0.02, "momentum": 0.8})
