@@ -117,7 +117,7 @@ def test_a_host_that_is_lost_has_sent_its_copies_to_the_next(
     """Nothing of its stage is left anywhere else; what it had in flight is computed again."""
     document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
     strikes = Strikes(tmp_path, lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL))
-    _train_with_copies(document, captured, cluster, strikes, tmp_path, epochs=9, peers=True)
+    _train_with_copies(document, captured, cluster, strikes, tmp_path, epochs=5, peers=True)
     (change,) = changes_in(tmp_path)
     assert (change.source, change.configuration) == ("copies on the hosts", "1-1")
     assert change.given_up == (2,)
