@@ -333,4 +333,10 @@ def first_problem(error: ValidationError) -> str:
             message = f"expected a list, found {found!r:.60}"
         case "too_short":
             message = "expected a list that is not empty"
+        case "int_parsing" | "int_type" | "int_from_float":
+            message = f"expected a whole number, found {found!r:.60}"
+        case "float_parsing" | "float_type":
+            message = f"expected a number, found {found!r:.60}"
+        case _ if message.startswith("Input should be"):
+            message = f"{message}, found {found!r:.60}"
     return f"field '{field}': {message}" if field else message
