@@ -39,8 +39,8 @@ def choose_method(
     if policy is not None and policy not in WEIGHT_POLICIES:
         raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(WEIGHT_POLICIES)}")
     schedule = given.get("schedule")
-    if schedule is not None and schedule not in (known := training_kinds()):
-        raise InvalidInput(f"schedule {schedule!r} is unknown; there are {', '.join(known)}")
+    if schedule is not None and schedule not in (kinds := training_kinds()):
+        raise InvalidInput(f"schedule {schedule!r} is unknown; there are {', '.join(kinds)}")
     base = base or Method()
     values = base.model_dump()
     if not base.recompute or base.needs_recomputation:
