@@ -254,6 +254,8 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidFile(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InvalidFile(f"{path}: is a folder; name a file in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
 

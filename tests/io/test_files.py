@@ -118,7 +118,7 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidFile, match="cannot be read"):
         read_document(tmp_path / "binary.json", Cluster)
-    with pytest.raises(InvalidFile, match="cannot be read"):
+    with pytest.raises(InvalidFile, match="is a folder; name a file in it"):
         read_document(tmp_path, Cluster)
 
 
