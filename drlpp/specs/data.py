@@ -58,7 +58,7 @@ def digits(example_inputs: Batch) -> Data:
         shapes = [tuple(value.shape) for value in examples]
         raise InvalidInput(
             "data 'digits' fits models with one input of images (batch, channels, height, width); "
-            f"this one takes {shapes}"
+            f"this one takes {shapes}; name data of your own: --data package.module:factory"
         )
     _, channels, height, width = examples[0].shape
     bunch = load_digits()
