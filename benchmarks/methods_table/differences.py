@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -12,7 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.methods_table.models import CLASSES, LENGTH, TOKENS
-from benchmarks.methods_table.rows import METHODS, MINIBATCHES, OPTIMIZERS, SHAPES, WORKERS, CellKey
+from benchmarks.methods_table.rows import METHODS, MINIBATCHES, OPTIMIZERS, SHAPES, CellKey
+from benchmarks.methods_table.sessions import session_of_process
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
@@ -109,9 +109,7 @@ def _comparison(dtype: str) -> Comparison:
         "benchmarks.methods_table.models:forked", batch_size=BATCH_SIZE, dtype=dtype
     )
     captured = capture(reference)
-    session = ClusterSession(captured, WORKERS)
-    atexit.register(session.close)
-    return Comparison(captured, session, dtype)
+    return Comparison(captured, session_of_process(captured), dtype)
 
 
 def run_cell(cell: Precise) -> Cell:

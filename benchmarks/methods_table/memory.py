@@ -8,18 +8,11 @@ flight, which are small here.
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from benchmarks.methods_table.rows import (
-    METHODS,
-    OPTIMIZERS,
-    WORKERS,
-    CellKey,
-    Part,
-    TableMethod,
-)
+from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, CellKey, Part, TableMethod
+from benchmarks.methods_table.sessions import session_of_process
 from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record
@@ -145,9 +138,7 @@ def _memory_meter(placement: str) -> MemoryMeter:
     They have held no other: pages of the model's file that a worker once read stay resident.
     """
     captured = capture(ModelReference.named("benchmarks.methods_table.models:wide"))
-    session = ClusterSession(captured, WORKERS)
-    atexit.register(session.close)
-    return MemoryMeter(session, WIDE_PLACEMENTS[placement])
+    return MemoryMeter(session_of_process(captured), WIDE_PLACEMENTS[placement])
 
 
 def measure_resident(key: CellKey) -> Resident:

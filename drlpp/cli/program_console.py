@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 _UNITS = "GB/s|MB/s|kB/s|bytes/s|bytes|GB|MB|kB|ms|µs|ns|s|Mbit/s|Gbit/s|minibatches/s|M"
@@ -24,7 +26,7 @@ def wrapped(text: str, width: int) -> str:
     lines = [
         textwrap.fill(
             line,
-            max(width, 20),
+            max(width, 1),
             break_long_words=False,
             break_on_hyphens=False,
             drop_whitespace=True,
@@ -45,6 +47,15 @@ class ProgramConsole(Console):
         """Print; with ``soft_wrap`` lines are left to the terminal."""
         self._soft = bool(options.get("soft_wrap"))
         super().print(*objects, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Return what a renderable is made of; text in a cell is broken where the cell ends."""
+        room = options or self.options
+        if isinstance(renderable, str) and not self._soft and not room.no_wrap:
+            renderable = wrapped(renderable, room.max_width)
+        return super().render(renderable, options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text with its lines broken."""

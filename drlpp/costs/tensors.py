@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy
+
 from drlpp.capturing.graph import OpGraph, SharedParameter
+from drlpp.costs.stage_work import Array, Indices
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,34 @@ class Transfer:
     def bytes_(self) -> float:
         """The bytes sent both ways."""
         return self.forward_bytes + self.backward_bytes
+
+
+@dataclass(frozen=True)
+class TransferArrays:
+    """Transfers as arrays; their members are listed together, those of one tensor in a row.
+
+    Attributes:
+        tensor, member: tensor ``tensor[e]`` has the member ``member[e]``.
+        maker: of every tensor.
+        forward_bytes, backward_bytes: of every tensor.
+    """
+
+    tensor: Indices
+    member: Indices
+    maker: Indices
+    forward_bytes: Array
+    backward_bytes: Array
+
+    @classmethod
+    def of(cls, transfers: Sequence[Transfer]) -> TransferArrays:
+        """Return the same, as arrays."""
+        return cls(
+            tensor=numpy.array([i for i, t in enumerate(transfers) for _ in t.members], dtype=int),
+            member=numpy.array([m for t in transfers for m in t.members], dtype=int),
+            maker=numpy.array([t.members[0] for t in transfers], dtype=int),
+            forward_bytes=numpy.array([t.forward_bytes for t in transfers], dtype=float),
+            backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
+        )
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
-from drlpp.costs.stage_work import Array, Indices, StageWork
-from drlpp.costs.tensors import TiedWeights, Transfer, ties_of, transfers_of
+from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.tensors import TiedWeights, Transfer, TransferArrays, ties_of, transfers_of
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
@@ -192,25 +192,27 @@ class Workload:
             stage_of: the stage of every operator; the loss is computed with the last.
             stages: how many there are.
         """
-        makers, tensors, readers = self._reads
+        tensors = self.transfer_arrays
         of_members = numpy.array([*stage_of, stages - 1])
-        sources, targets = of_members[makers], of_members[readers]
-        apart = sources[tensors] != targets
-        for number in numpy.unique(tensors[apart] * stages + targets[apart]).tolist():
+        sources, targets = of_members[tensors.maker], of_members[tensors.member]
+        apart = sources[tensors.tensor] != targets
+        for number in numpy.unique(tensors.tensor[apart] * stages + targets[apart]).tolist():
             tensor, target = divmod(number, stages)
             yield tensor, self.transfers[tensor], int(sources[tensor]), target
 
     @cached_property
-    def _reads(self) -> tuple[Indices, Indices, Indices]:
-        """The maker of every tensor; then for all readers of all tensors, tensor and reader."""
-        makers = [transfer.members[0] for transfer in self.transfers]
-        reads = [
-            (number, reader)
-            for number, transfer in enumerate(self.transfers)
-            for reader in transfer.members[1:]
-        ]
-        tensors, readers = numpy.array(reads, dtype=int).reshape(-1, 2).T
-        return numpy.array(makers, dtype=int), tensors, readers
+    def transfer_arrays(self) -> TransferArrays:
+        """The transfers, as arrays."""
+        return TransferArrays.of(self.transfers)
+
+    @cached_property
+    def transfers_of_member(self) -> tuple[tuple[int, ...], ...]:
+        """For every operator, and then for the loss, numbers of the transfers it is a member of."""
+        found: list[list[int]] = [[] for _ in range(len(self) + 1)]
+        for number, transfer in enumerate(self.transfers):
+            for member in transfer.members:
+                found[member].append(number)
+        return tuple(map(tuple, found))
 
     def order(self) -> networkx.DiGraph[int]:
         """Return the edges, for networkx's algorithms."""

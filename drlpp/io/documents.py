@@ -254,6 +254,8 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidFile(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InvalidFile(f"{path}: is a folder; name a file in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
 
@@ -333,4 +335,10 @@ def first_problem(error: ValidationError) -> str:
             message = f"expected a list, found {found!r:.60}"
         case "too_short":
             message = "expected a list that is not empty"
+        case "int_parsing" | "int_type" | "int_from_float":
+            message = f"expected a whole number, found {found!r:.60}"
+        case "float_parsing" | "float_type":
+            message = f"expected a number, found {found!r:.60}"
+        case _ if message.startswith("Input should be"):
+            message = f"{message}, found {found!r:.60}"
     return f"field '{field}': {message}" if field else message

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,6 +78,12 @@ class ImportedByName(Record):
 
 def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[..., Any]:
     module_name, _, attribute = path.partition(":")
+    if module_name.endswith(".py"):
+        name = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise error_type(
+            f"{what} {path!r}: expected 'package.module:name', as Python imports it, not a file; "
+            f"like {name}:{attribute}"
+        )
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         raise error_type(f"{what} {path!r}: expected 'package.module:name', as Python imports it")
     package = _package_of(path)
@@ -95,7 +102,10 @@ def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[...,
         ) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
-        raise error_type(f"{what} {path!r}: {module_name!r} has no function {attribute!r}")
+        functions = [name for name, value in vars(module).items() if callable(value)]
+        near = get_close_matches(attribute, functions, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise error_type(f"{what} {path!r}: {module_name!r} has no function {attribute!r}{hint}")
     return factory
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 import torch
@@ -146,8 +147,10 @@ class ModelReference(ImportedByName):
         if self.name == huggingface.__name__:
             return huggingface
         if self.name not in ZOO:
+            near = get_close_matches(self.name, ZOO, n=1, cutoff=0.85)
+            hint = f"did you mean {near[0]!r}? It" if near else "it"
             raise InvalidModel(
-                f"model {self.name!r} is not in the zoo; it has {', '.join(ZOO)}. A model of "
+                f"model {self.name!r} is not in the zoo; {hint} has {', '.join(ZOO)}. A model of "
                 "transformers is 'huggingface' with the option folder, one of your own "
                 "'package.module:factory'"
             )

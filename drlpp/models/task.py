@@ -100,6 +100,12 @@ def checked_task(result: object, what: str) -> Task:
     size = _batch_size(inputs, what)
     targets = with_plain_containers(task.targets)
     loss, score = task.loss, task.score
+    for kind, function in (("loss", loss), ("score", score)):
+        if isinstance(function, type):
+            raise InvalidModel(
+                f"{what}: its {kind} is the class {function.__name__}, expected a function; an "
+                f"instance is one: {function.__name__}()"
+            )
     if targets is not None:
         _check_targets(targets, size, what)
     else:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import first_problem
 from drlpp.schedule.kinds.gpipe import GPIPE
-from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS, training_kinds
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
 
@@ -38,6 +38,9 @@ def choose_method(
         raise InvalidInput(f"a method has no option {unknown[0]!r}; it has {known}")
     if policy is not None and policy not in WEIGHT_POLICIES:
         raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(WEIGHT_POLICIES)}")
+    schedule = given.get("schedule")
+    if schedule is not None and schedule not in (kinds := training_kinds()):
+        raise InvalidInput(f"schedule {schedule!r} is unknown; there are {', '.join(kinds)}")
     base = base or Method()
     values = base.model_dump()
     if not base.recompute or base.needs_recomputation:

@@ -58,7 +58,7 @@ def digits(example_inputs: Batch) -> Data:
         shapes = [tuple(value.shape) for value in examples]
         raise InvalidInput(
             "data 'digits' fits models with one input of images (batch, channels, height, width); "
-            f"this one takes {shapes}"
+            f"this one takes {shapes}; name data of your own: --data package.module:factory"
         )
     _, channels, height, width = examples[0].shape
     bunch = load_digits()
@@ -114,19 +114,29 @@ def load_data(
         )
     own = DataName(name=name).as_named_by_user()
     factory = DATA[name] if name in DATA else own.imported(InvalidInput)
+    wanted = (
+        "called with the model's example inputs it has to return ((inputs, targets), (inputs, "
+        "targets)) or two loaders"
+    )
     try:
-        train, test = factory(example_inputs)
+        found = factory(example_inputs)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"data {name!r}: its factory failed with {type(error).__name__}: {error}; {wanted}"
+        ) from error
+    try:
+        train, test = found
         if isinstance(train, DataLoader) and isinstance(test, DataLoader | None):
             return Loaders(train, test)
         data = Data(_as_samples(*train), _as_samples(*test))
     except InvalidInput:
         raise
     except Exception as error:
-        raise InvalidInput(
-            f"data {name!r}: its factory failed with {type(error).__name__}: {error}; called with "
-            "the model's example inputs it has to return ((inputs, targets), (inputs, targets)) or "
-            "two loaders"
-        ) from error
+        each = ", ".join(type(one).__name__ for one in found) if type(found) is tuple else ""
+        returned = f"({each})" if each else type(found).__name__
+        raise InvalidInput(f"data {name!r}: its factory returned {returned}; {wanted}") from error
     return fitted(name, data, example_inputs, example_targets)
 
 

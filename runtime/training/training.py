@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -53,11 +53,11 @@ from drlpp.specs.parameter_groups import settled
 class TrainingResult:
     """What training gives.
 
-    ``state_dict`` loads into the user's own module; ``module_score`` is the score of that module
-    on the held-out data, computed in this process without the pipeline.
+    ``state_dict`` loads into the user's own module, and is too long to print; ``module_score`` is
+    the score of that module on the held-out data, computed in this process without the pipeline.
     """
 
-    state_dict: dict[str, Tensor]
+    state_dict: dict[str, Tensor] = field(repr=False)
     epochs: tuple[EpochReport, ...]
     module_score: float | None
     folder: Path

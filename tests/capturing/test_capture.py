@@ -334,10 +334,10 @@ class Unregistered(nn.Module):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Branching(), r"data-dependent .* \(at test_capture.py:\d+\)"),
+        (Branching(), r"cannot be captured: .*data-dependent .* \(at test_capture.py:\d+\)"),
         (Filtering(), "shape of .* depends on the values"),
         (Mixed(), "wrap_with_autocast.*outside the model"),
-        (Broken(), r"size.* \(at test_capture.py:\d+\)"),
+        (Broken(), r"does not run on its example inputs: .*size.* \(at test_capture.py:\d+\)"),
         (Unregistered(), "Result"),
         (nn.Identity(), "computes nothing"),
         (nn.Linear(3, 3).eval(), r"evaluation mode; call module.train\(\)"),
@@ -355,6 +355,7 @@ def test_what_cannot_be_captured_is_said_in_one_line(
 @pytest.mark.parametrize(
     ("task", "reason"),
     [
+        ({"loss": nn.MSELoss}, r"its loss is the class MSELoss.*: MSELoss\(\)"),
         ({"loss": lambda o, t: o.argmax()}, "one floating-point number"),
         ({"loss": lambda o, t: o.square()}, "one floating-point number"),
         ({"loss": lambda o, t: o if o.sum() > 0 else -o}, "the loss of .* cannot be captured"),

@@ -85,7 +85,18 @@ def damaged(**change: object) -> str:
             damaged(hosts=[{"name": "a", "accelerators": True}]),
             "field 'hosts.0.accelerators': expected a number, found true",
         ),
-        (damaged(hosts=[{"name": "a", "accelerators": 0}]), "field 'hosts.0.accelerators'"),
+        (
+            damaged(hosts=[{"name": "a", "accelerators": "four"}]),
+            "field 'hosts.0.accelerators': expected a whole number, found 'four'",
+        ),
+        (
+            damaged(hosts=[{"name": "a", "accelerators": 1, "speed": "fast"}]),
+            "field 'hosts.0.speed': expected a number, found 'fast'",
+        ),
+        (
+            damaged(hosts=[{"name": "a", "accelerators": 0}]),
+            "field 'hosts.0.accelerators': Input should be greater than or equal to 1, found 0",
+        ),
         (damaged(between_hosts=None), "several hosts need 'between_hosts'"),
     ],
 )
@@ -107,7 +118,7 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidFile, match="cannot be read"):
         read_document(tmp_path / "binary.json", Cluster)
-    with pytest.raises(InvalidFile, match="cannot be read"):
+    with pytest.raises(InvalidFile, match="is a folder; name a file in it"):
         read_document(tmp_path, Cluster)
 
 

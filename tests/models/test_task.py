@@ -93,7 +93,8 @@ def test_a_model_on_a_device_is_refused_with_the_way_out(
         ("uneven", r"batch sizes \[4, 5\]"),
         ("uneven_targets", "targets"),
         ("CONSTANT", "no function 'CONSTANT'"),
-        ("missing", "no function 'missing'"),
+        ("missing", "no function 'missing'$"),
+        ("unevn_targets", "no function 'unevn_targets'; did you mean 'uneven_targets'"),
     ],
 )
 def test_factories_that_do_not_fit(models: str, factory: str, reason: str) -> None:
@@ -108,6 +109,9 @@ def test_factories_that_do_not_fit(models: str, factory: str, reason: str) -> No
         ("lenet", "'lenet' is not in the zoo; it has alexnet, .*'package.module:factory'"),
         ("no_such_package:f", "importing 'no_such_package' raised ModuleNotFoundError"),
         ("broken_of_test_task:f", "No module named 'no_such_library'"),
+        ("alexnt", "'alexnt' is not in the zoo; did you mean 'alexnet'"),
+        ("models.py:f", "not a file; like models:f"),
+        ("./nets/models.py:f", "not a file; like nets.models:f"),
         (":f", r"expected 'package\.module:name'"),
         ("../outside:f", r"expected 'package\.module:name'"),
         (".models:f", r"expected 'package\.module:name'"),

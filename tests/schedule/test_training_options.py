@@ -98,6 +98,7 @@ def test_a_choice_keeps_what_fits(
     ("policy", "options", "message"),
     [
         ("2bw", {"schedule": "gpipe"}, "policy 2bw has no meaning on schedule gpipe; use sync"),
+        (None, {"schedule": "1F1B"}, "^schedule '1F1B' is unknown; there are 1f1b, 1f1b-flush"),
         ("stash", {"correction_decay": 0.1}, "belong to policy pipemare, not to stash"),
         ("pipemare", {"correction_decay": 0}, "vanilla is PipeMare without them"),
         ("pipemare", {"correction_decay": 1}, "less than 1"),
@@ -134,7 +135,9 @@ def test_a_choice_keeps_what_fits(
         ("stash", {"precision": "float16", "loss_scale": math.inf}, "loss_scale.*finite"),
     ],
 )
-def test_what_does_not_fit_is_told(policy: str, options: dict[str, object], message: str) -> None:
+def test_what_does_not_fit_is_told(
+    policy: str | None, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         choose_method(policy, options)
 

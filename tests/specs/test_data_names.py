@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from drlpp import ModelReference
+from drlpp.errors import InvalidInput
+from drlpp.specs.batches import Batch
 from drlpp.specs.data import fitting_data, load_data
 
 OWN = "package.module:factory"
@@ -33,3 +35,30 @@ def test_models_of_other_kinds_need_data_of_their_own(
     inputs: tuple[Tensor, ...], targets: Tensor | None
 ) -> None:
     assert fitting_data(inputs, targets) == OWN
+
+
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        ("nothing", "its factory returned NoneType; called with"),
+        ("one_pair", r"its factory returned \(Tensor, Tensor\); called with"),
+        ("broken", "its factory failed with KeyError: 'no such split'; called with"),
+    ],
+)
+def test_a_factory_that_gives_no_data_is_told_what_it_gave(factory: str, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        load_data(f"{__name__}:{factory}", (IMAGES,), CLASSES)
+
+
+def nothing(_: Batch) -> None:
+    """As of a function whose return was forgotten."""
+
+
+def one_pair(_: Batch) -> tuple[Tensor, Tensor]:
+    """Samples to train on alone, without held-out ones."""
+    return IMAGES, CLASSES
+
+
+def broken(_: Batch) -> None:
+    """Raise what a user's mistake raises."""
+    raise KeyError("no such split")

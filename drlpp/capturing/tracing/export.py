@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST, is_call, operator_type, viewed, written
@@ -27,7 +28,7 @@ from drlpp.capturing.tracing.dropped import noticing_dropped
 from drlpp.capturing.tracing.function_capture import insert_functions, recorded_functions
 from drlpp.capturing.tracing.unlifting import unlift
 from drlpp.errors import InvalidModel
-from drlpp.specs.batches import Batch, as_arguments
+from drlpp.specs.batches import Batch, as_arguments, tensors_in
 from drlpp.torch_versions import (
     copy_where_a_view_does_not_fit,
     graph_compiled_when_used,
@@ -71,6 +72,10 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
+        if (failure := _own_failure(module, inputs)) is not None:
+            raise InvalidModel(
+                f"{what} does not run on its example inputs: {_reason(failure)}"
+            ) from failure
         reason = _unknown_type(error) or f"{_reason(error)}; {_HINT}"
         raise InvalidModel(f"{what} cannot be captured: {reason}") from error
     dropped.refuse(what)
@@ -127,6 +132,19 @@ def _quietly() -> Iterator[None]:
         logging.disable(disabled)
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _own_failure(module: nn.Module, inputs: Batch) -> Exception | None:
+    """Return what a module raises by itself, if it is asked for more than shapes."""
+    if any(isinstance(value, FakeTensor) for value in tensors_in(inputs)):
+        return None
+    positional, keywords = as_arguments(inputs)
+    try:
+        with torch.no_grad():
+            module(*positional, **keywords)
+    except Exception as error:
+        return error
+    return None
 
 
 def _unknown_type(error: Exception) -> str | None:

@@ -258,7 +258,7 @@ def learn(
             console.print(reason)
         console.print(
             f"{reference}: {len(captured.graph)} operators, "
-            f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
+            f"{captured.graph.parameter_bytes / 4:,.0f} parameters; {workers} workers; {method}"
         )
         if emulated:
             console.print(emulation_text(emulated), soft_wrap=True)

@@ -39,7 +39,7 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     table.add_column("method", no_wrap=True)
     if several:
         table.add_column("optimizer")
-    for column in ("rate", "mini-batches /s", to_goal, "mini-batches"):
+    for column in ("rate", "mini-\nbatches/s", to_goal, "mini-\nbatches"):
         table.add_column(column, justify="right")
     table.add_column("ended")
     for number in _ranked(race, end):

@@ -33,7 +33,7 @@ def placement_for(
     from drlpp.capturing.capture import capture
     from drlpp.planners.replanning import measured_beside, profile_beside, replanned
 
-    with said_if_long(f"planning for {workers} workers"):
+    with said_if_long(f"planning anew for --workers {workers}"):
         captured = capture(document.model, seed=seed)
         costs = profile_beside(path, captured.graph)
         measured = measured_beside(path, document)

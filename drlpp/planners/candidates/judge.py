@@ -8,7 +8,7 @@ be has most of them turned away without being played.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from copy import copy
 from dataclasses import replace
 from enum import IntEnum
@@ -50,18 +50,22 @@ class Judge:
     Args:
         problem: with the memory of the space's method.
         space: of the candidates.
+        failed: those that were measured, and could not be run: infinite, whatever else is known.
 
     Attributes:
         played: how many were simulated.
         steps: of the schedules that were played, to which the time that it takes is proportional.
     """
 
-    def __init__(self, problem: PlanningProblem, space: Space) -> None:
+    def __init__(
+        self, problem: PlanningProblem, space: Space, failed: Iterable[Candidate] = ()
+    ) -> None:
         self.problem = problem
         self.space = space
         self.played = 0
         self.steps = 0
-        self._seconds: dict[Hashable, tuple[float, _Known]] = {}
+        self._failed = {self.key(candidate): (math.inf, _Known.EXACT) for candidate in failed}
+        self._seconds: dict[Hashable, tuple[float, _Known]] = dict(self._failed)
         self._problems: dict[Method, tuple[PlanningProblem, AnalyticObjective, SumsLeft]] = {}
         self._rules: dict[Method, tuple[AnalyticObjective, SumsLeft]] = {}
         self._refused: dict[tuple[Pipeline, Method], bool] = {}
@@ -70,7 +74,7 @@ class Judge:
         """Return one that has judged nothing yet, and says the same."""
         other = copy(self)
         other.played = other.steps = 0
-        other._seconds = {}
+        other._seconds = dict(self._failed)
         return other
 
     def __call__(self, candidate: Candidate, limit: float = math.inf) -> float:
@@ -157,6 +161,8 @@ class Judge:
 
         Infinite is what is refused, unless it is above the limit anyway.
         """
+        if self._failed and self.key(candidate) in self._failed:
+            return math.inf
         bound, known = self._by_rule(candidate)
         if known is _Known.BOUND and bound <= limit:
             workload = self.problem_of(candidate.method).workload

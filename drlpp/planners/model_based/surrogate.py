@@ -89,7 +89,7 @@ class Surrogate(Judge):
         calibrated: the workload and the cluster as measurements have corrected them.
         space: of the candidates.
         discrepancy: how measured seconds differ from simulated ones.
-        failed: candidates that cannot be run, whatever the simulator says.
+        failed: as a judge has it.
     """
 
     def __init__(
@@ -101,20 +101,13 @@ class Surrogate(Judge):
         failed: Iterable[Candidate] = (),
     ) -> None:
         problem = replace(problem, workload=calibrated.workload, cluster=calibrated.cluster)
-        super().__init__(problem, space)
+        super().__init__(problem, space, failed)
         self.discrepancy = discrepancy or Discrepancy.of()
-        self._failed = frozenset(map(self.key, failed))
 
     def __call__(self, candidate: Candidate, limit: float = math.inf) -> float:
         """Return what a judge does, corrected by the discrepancy."""
-        if self.has_failed(candidate):
-            return math.inf
         factor = self.discrepancy.factor(candidate.placement)
         return super().__call__(candidate, limit / factor) * factor
-
-    def has_failed(self, candidate: Candidate) -> bool:
-        """Return whether it was measured, and could not be run."""
-        return bool(self._failed) and self.key(candidate) in self._failed
 
     def exactly(self, candidate: Candidate) -> float:
         """Return what a judge does, corrected by the discrepancy."""
@@ -122,15 +115,11 @@ class Surrogate(Judge):
 
     def known(self, candidate: Candidate) -> float | None:
         """Return what a judge does, corrected by the discrepancy."""
-        if self.has_failed(candidate):
-            return math.inf
         found = super().known(candidate)
         return None if found is None else found * self.discrepancy.factor(candidate.placement)
 
     def by_rule(self, candidate: Candidate, limit: float = math.inf) -> float:
         """Return what a judge does, corrected by the discrepancy."""
-        if self.has_failed(candidate):
-            return math.inf
         factor = self.discrepancy.factor(candidate.placement)
         return super().by_rule(candidate, limit / factor) * factor
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.message_load import MessageLoad
 from drlpp.costs.stage_cost import Groups, StageSeconds
 from drlpp.costs.stage_work import Array, StageWork, sums_of
+from drlpp.costs.tensors import TransferArrays
 from drlpp.costs.tied_sums import TiedSums
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
@@ -42,7 +43,6 @@ class AnalyticObjective:
     def __init__(self, problem: PlanningProblem) -> None:
         cluster = problem.cluster
         self.problem = problem
-        self._tensors = _Tensors.of(problem)
         self._one_link = len(cluster.host_names) == 1
         self._groups: dict[tuple[_Holders, bytes], Groups] = {}
         self._known: dict[_Key, tuple[float, StageWork, _Flags]] = {}
@@ -92,7 +92,9 @@ class AnalyticObjective:
             stage_of[list(stage.operators)] = index
         stage_of[-1] = len(stages) - 1
 
-        incoming, outgoing, bytes_, talks = self._tensors.crossing(stage_of, len(stages))
+        incoming, outgoing, bytes_, talks = _crossing(
+            self.problem.workload.transfer_arrays, stage_of, len(stages)
+        )
 
         def total(values: Array) -> Array:
             return sums_of(stage_of[:-1], values, len(stages))
@@ -166,59 +168,38 @@ class AnalyticObjective:
         return float((numpy.maximum(needed - limits, 0) / limits).sum())
 
 
-@dataclass(frozen=True)
-class _Tensors:
-    """The workload's transfers: tensor ``tensor[e]`` has the member ``member[e]``."""
+def _crossing(
+    tensors: TransferArrays, stage_of: NDArray[numpy.int64], stages: int
+) -> tuple[Array, Array, Array, _Flags]:
+    """Return incoming and outgoing bytes of every stage, those from stage to stage, and talks.
 
-    tensor: NDArray[numpy.int64]
-    member: NDArray[numpy.int64]
-    source: NDArray[numpy.int64]
-    forward_bytes: Array
-    backward_bytes: Array
+    Stages talk between which there are tensors at all, be they empty.
 
-    @classmethod
-    def of(cls, problem: PlanningProblem) -> _Tensors:
-        transfers = problem.workload.transfers
-        return cls(
-            tensor=numpy.array([i for i, t in enumerate(transfers) for _ in t.members], dtype=int),
-            member=numpy.array([m for t in transfers for m in t.members], dtype=int),
-            source=numpy.array([t.members[0] for t in transfers], dtype=int),
-            forward_bytes=numpy.array([t.forward_bytes for t in transfers], dtype=float),
-            backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
-        )
-
-    def crossing(
-        self, stage_of: NDArray[numpy.int64], stages: int
-    ) -> tuple[Array, Array, Array, _Flags]:
-        """Return incoming and outgoing bytes of every stage, those from stage to stage, and talks.
-
-        Stages talk between which there are tensors at all, be they empty.
-
-        In the former a tensor counts once for the stage that makes it, in the latter for each that
-        reads it.
-        """
-        present = numpy.zeros((len(self.source), stages), dtype=bool)
-        present[self.tensor, stage_of[self.member]] = True
-        sources = stage_of[self.source]
-        present[numpy.arange(len(sources)), sources] = False
-        # Of all stages that a tensor touches, its source sends it and the others receive it.
-        tensors, targets = present.nonzero()
-        senders = sources[tensors]
-        there, back = senders * stages + targets, targets * stages + senders
-        forward, backward = self.forward_bytes[tensors], self.backward_bytes[tensors]
-        between = sums_of(there, forward, stages * stages)
-        between += sums_of(back, backward, stages * stages)
-        talks = numpy.zeros(stages * stages, dtype=bool)
-        talks[there] = talks[back] = True
-        once = present.any(axis=1)
-        sent, returned = (
-            sums_of(sources[once], bytes_[once], stages)
-            for bytes_ in (self.forward_bytes, self.backward_bytes)
-        )
-        incoming = sums_of(targets, forward, stages) + returned
-        outgoing = sums_of(targets, backward, stages) + sent
-        shape = (stages, stages)
-        return incoming, outgoing, between.reshape(shape), talks.reshape(shape)
+    In the former a tensor counts once for the stage that makes it, in the latter for each that
+    reads it.
+    """
+    present = numpy.zeros((len(tensors.maker), stages), dtype=bool)
+    present[tensors.tensor, stage_of[tensors.member]] = True
+    sources = stage_of[tensors.maker]
+    present[numpy.arange(len(sources)), sources] = False
+    # Of all stages that a tensor touches, its source sends it and the others receive it.
+    crossing, targets = present.nonzero()
+    senders = sources[crossing]
+    there, back = senders * stages + targets, targets * stages + senders
+    forward, backward = tensors.forward_bytes[crossing], tensors.backward_bytes[crossing]
+    between = sums_of(there, forward, stages * stages)
+    between += sums_of(back, backward, stages * stages)
+    talks = numpy.zeros(stages * stages, dtype=bool)
+    talks[there] = talks[back] = True
+    once = present.any(axis=1)
+    sent, returned = (
+        sums_of(sources[once], bytes_[once], stages)
+        for bytes_ in (tensors.forward_bytes, tensors.backward_bytes)
+    )
+    incoming = sums_of(targets, forward, stages) + returned
+    outgoing = sums_of(targets, backward, stages) + sent
+    shape = (stages, stages)
+    return incoming, outgoing, between.reshape(shape), talks.reshape(shape)
 
 
 def _in_flight(

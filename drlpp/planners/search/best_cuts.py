@@ -88,14 +88,14 @@ def _crossing(workload: Workload, order: Sequence[int]) -> tuple[Array, Array]:
     pₐ as the first of its own if pₐ₋₁ < i ≤ pₐ < j. The loss stands behind all operators, in every
     run that ends there.
     """
-    size, transfers = len(order), workload.transfers
+    size, tensors = len(order), workload.transfer_arrays
     position = numpy.full(size + 1, size)
     position[list(order)] = numpy.arange(size)
-    counts = numpy.array([len(transfer.members) for transfer in transfers], dtype=int)
-    owner = numpy.repeat(numpy.arange(len(counts)), counts)
-    at = position[numpy.array([m for t in transfers for m in t.members], dtype=int)]
+    owner = tensors.tensor
+    at = position[tensors.member]
     at = at[numpy.lexsort((at, owner))]
-    maker = position[numpy.array([t.members[0] for t in transfers], dtype=int)]
+    maker = position[tensors.maker]
+    counts = numpy.bincount(owner, minlength=len(maker))
     last = numpy.cumsum(counts) - 1
     together = numpy.flatnonzero(owner[1:] == owner[:-1])
 
@@ -111,8 +111,7 @@ def _crossing(workload: Workload, order: Sequence[int]) -> tuple[Array, Array]:
         ends = numpy.column_stack([numpy.zeros(size + 1), sums[:, : size - 1], sums[:, size]])
         return numpy.maximum(ends, 0.0)
 
-    forward = numpy.array([transfer.forward_bytes for transfer in transfers], dtype=float)
-    backward = numpy.array([transfer.backward_bytes for transfer in transfers], dtype=float)
+    forward, backward = tensors.forward_bytes, tensors.backward_bytes
     return table(backward, forward), table(forward, backward)
 
 

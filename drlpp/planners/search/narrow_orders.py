@@ -28,10 +28,7 @@ def narrow_order(
         noise: for how many mean tensors more an operator may be taken for the best; 0 for greedy.
     """
     transfers = workload.transfers
-    touching: list[list[int]] = [[] for _ in range(len(workload) + 1)]
-    for number, transfer in enumerate(transfers):
-        for member in transfer.members:
-            touching[member].append(number)
+    touching = workload.transfers_of_member
     left = [len(transfer.members) for transfer in transfers]
     unit = noise * sum(transfer.bytes_ for transfer in transfers) / max(len(transfers), 1)
     waits_for = [len(found) for found in workload.predecessors]

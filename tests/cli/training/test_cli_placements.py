@@ -164,6 +164,7 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
             "its factory failed with TypeError",
         ),
         (["--policy", "gpipe"], "policy 'gpipe' is unknown; there are sync, vanilla, stash"),
+        (["--method-option", "schedule=1F1B"], "schedule '1F1B' is unknown; there are 1f1b, "),
         (["--policy", "2bw"], "minibatches as are in flight, 2 with this placement; accumulate"),
         (["--policy", "sync", "--method-option", "schedule=1f1b"], "policy sync cannot run a 1-1"),
         (["--method-option", "policy=stash"], "policy is not an option of a method"),

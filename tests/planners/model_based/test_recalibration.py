@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy
@@ -228,6 +229,23 @@ def test_a_limit_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
         seconds, found = exact.exactly(candidate), limited(candidate, limit)
         # Above the limit it is the simulator's word, or something that is above it as well.
         assert found == pytest.approx(seconds, rel=2e-4) or limit < min(found, seconds)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_failed_is_infinite_however_a_surrogate_is_asked(anew: bool) -> None:
+    problem = PlanningProblem(Workload.of(generate("layered", 16, 0)), local_cluster(4, SLOW))
+    fitted = Recalibration(problem).calibration.fit()
+    failed, other = (
+        Candidate(Placement.from_assignment([0] * cut + [1] * (16 - cut), (0, 1)), Method())
+        for cut in (8, 9)
+    )
+    told = Surrogate(problem, fitted, Space(Method()), failed=[failed])
+    told = told.anew() if anew else told
+    # Equal accelerators are the same to it.
+    elsewhere = Candidate(failed.placement.on((2, 3)), Method())
+    for candidate, is_failed in ((failed, True), (elsewhere, True), (other, False)):
+        found = (told.by_rule, told, told.exactly, told.known)
+        assert [math.isinf(asked(candidate) or 0.0) for asked in found] == [is_failed] * 4
 
 
 @pytest.mark.parametrize("seed", [1, 2])
