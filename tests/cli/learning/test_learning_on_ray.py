@@ -14,6 +14,7 @@ from tests.support.programs.ray_clusters import PATIENT, hosts_file, patience, r
 
 
 @pytest.mark.system
+@pytest.mark.timeout(600)
 def test_a_node_that_ends_and_is_started_again(tmp_path: Path) -> None:
     """Of three hosts that are asked for one is never there."""
     out = tmp_path / "run"
