@@ -117,16 +117,16 @@ def check_workers(
         raise InvalidInput(f"workers is {workers}; at least 1 is needed")
     if hosts is not None and cluster is None:
         raise InvalidInput("hosts are those of a Ray cluster; name it too (--cluster, cluster=)")
-    if least is not None:
-        if hosts is None or not least <= workers >= hosts.accelerators:
-            raise InvalidInput(
-                f"at least {least} of {workers} workers are wanted; expected hosts (hosts=) with "
-                "no more accelerators, and no more workers at least than in all"
-            )
-    elif hosts is not None and hosts.accelerators != workers:
+    if least is not None and (hosts is None or least > workers):
         raise InvalidInput(
-            f"{workers} workers were asked for, and hosts with {hosts.accelerators} accelerators; "
-            "leave out one of them"
+            f"at least {least} of {workers} workers are wanted; expected hosts (hosts=), and no "
+            "more workers at least than in all"
+        )
+    described = workers if hosts is None else hosts.accelerators
+    if described > workers or (described < workers and least is None):
+        raise InvalidInput(
+            f"{workers} workers were asked for, and hosts with {described} accelerators; leave out "
+            "one of them"
         )
     cores = len(available_cores())
     most = max(_LEAST_MOST_WORKERS, _WORKERS_PER_CORE * cores)

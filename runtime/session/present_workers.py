@@ -44,6 +44,15 @@ class PresentWorkers:
         """Return the workers of a host that there are."""
         return tuple(worker for worker in host.workers if worker not in self._given_up)
 
+    @property
+    def missing_hosts(self) -> str:
+        """Which hosts have workers that are not there, in a clause; empty where there is none."""
+        missing = dict.fromkeys(h.name for h in self._all.hosts if self.of(h) != tuple(h.workers))
+        if not missing:
+            return ""
+        be = "host {} is" if len(missing) == 1 else "hosts {} are"
+        return f"{be.format(', '.join(missing))} missing or in use"
+
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers, whose host may be lost, until they are taken back."""
         before = self.hosts

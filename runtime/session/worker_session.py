@@ -55,7 +55,8 @@ from drlpp.timeline.timeline import TimedAction
 class WorkerSession:
     """Worker processes that hold one model and run what is deployed to them.
 
-    ``lent`` is what the samples were made of that the workers hold, if whoever gave them noted it.
+    ``lent`` is what the samples were made of that the workers hold, if whoever gave them noted it;
+    ``ray_address`` is that of the Ray cluster that the workers run on, if they do.
 
     Users meet it as :class:`~drlpp.runtime.session.session.ClusterSession`, which has the arguments
     and adds measuring.
@@ -97,6 +98,7 @@ class WorkerSession:
         self._note = note
         self._held: Deployment | None = None
         self.lent: object = None
+        self.ray_address = cluster
         place: PlaceWorkers = hosts_for
         if cluster is not None:
             place = hosts_on_ray(cluster, hosts, least, gpus=self.device is not DeviceChoice.CPU)
@@ -162,6 +164,11 @@ class WorkerSession:
     def present(self) -> tuple[int, ...]:
         """The numbers of the workers that there are: all but those that were given up."""
         return self._workers.present.workers
+
+    @property
+    def missing_hosts(self) -> str:
+        """Which hosts are not there at the beginning, such as ``host b is missing or in use``."""
+        return self._workers.present.missing_hosts
 
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers from now on, and without their host if it has no others."""

@@ -84,14 +84,10 @@ class ElasticTraining:
 
     def _first_plan(self) -> ExecutionPlan:
         """Plan for the workers that are there; say which are not."""
-        present, host_of = self._session.present, self._session.host_of
-        missing = dict.fromkeys(host_of[w] for w in range(self._most) if w not in present)
+        present, missing = self._session.present, self._session.missing_hosts
         if not missing:
             return self._planner.plan(present, self._most)
-        hosts = f"{'host' if len(missing) == 1 else 'hosts'} {', '.join(missing)}"
-        verb = "is" if len(missing) == 1 else "are"
-        number = f"{len(present)} of {self._most} workers"
-        begin = f"{hosts} {verb} missing or in use: training begins with {number}"
+        begin = f"{missing}: training begins with {len(present)} of {self._most} workers"
         try:
             plan = self._planner.plan(present, self._most)
         except InvalidInput as error:

@@ -120,7 +120,9 @@ def say_how_to_train(
     if task.loss is not None:
         emulated = tuple(speeds) if min(speeds) < 1 else ()
         data = data or fitting_data(task.inputs, task.targets)
-        console.print(f"train with it: drlpp train {path} --data {data}{speeds_option(emulated)}")
+        where = f" --cluster {session.ray_address}" if session.ray_address else ""
+        options = f"--data {data}{speeds_option(emulated)}{where}"
+        console.print(f"train with it: drlpp train {path} {options}")
 
 
 def export_best_so_far(

@@ -40,6 +40,7 @@ from drlpp.cli.command_line import (
 from drlpp.cli.common_options import keep_options, with_common_options
 from drlpp.cli.emulated_speeds import workers_and_speeds
 from drlpp.cli.learning.learning_job import Job, run_job
+from drlpp.cli.learning.run_cluster import least_to_begin_with
 from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
 from drlpp.errors import InvalidInput
@@ -298,6 +299,7 @@ def learn(
             device=device,
             cluster=cluster,
             hosts=wanted,
+            least=least_to_begin_with(workers, wanted),
             note=_tell,
         ) as session:
             run_job(job, session)

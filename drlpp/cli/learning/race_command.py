@@ -41,7 +41,7 @@ from drlpp.cli.learning.named_candidates import (
     named_placements,
     other_optimizer_of,
 )
-from drlpp.cli.learning.run_cluster import RunCluster
+from drlpp.cli.learning.run_cluster import RunCluster, least_to_begin_with
 from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
 from drlpp.errors import InvalidInput
@@ -212,6 +212,7 @@ def race_model(
             device=device,
             cluster=cluster,
             hosts=wanted,
+            least=least_to_begin_with(workers, wanted),
             note=console.print,
         ) as session,
     ):

@@ -26,6 +26,11 @@ LEAST = 2
 _Result = TypeVar("_Result")
 
 
+def least_to_begin_with(workers: int, hosts: Cluster | None) -> int | None:
+    """Return how many of a session's workers are enough at first: all, unless hosts are named."""
+    return None if hosts is None else min(LEAST, workers)
+
+
 class AcceleratorsReturned(Exception):
     """Accelerators that the run had to do without are there again."""
 
@@ -65,7 +70,7 @@ class RunCluster:
         self._folder = folder
         self._tell = tell
         self._takes_others = takes_others
-        self._cause = "the run was resumed"
+        self._cause = session.missing_hosts or "the run was resumed"
         self._returns = Returns()
         self.profile, self.whole = self._without_lost(
             lambda: load_or_measure_profile(session, folder)
@@ -73,7 +78,7 @@ class RunCluster:
         if len(session.present) < session.accelerators:
             tell(
                 f"{self._cause}: the profile is of the {len(session.present)} workers that are "
-                "left; others are measured when they have returned"
+                "there; others are measured when they are there too"
             )
         hosts = [session.host_of[worker] for worker in range(session.accelerators)]
         numbers = recognized(self.whole, hosts)

@@ -65,7 +65,7 @@ def show_timeline(
         str | None,
         typer.Option(
             help="For --from simulator a cluster.yaml, else that of the placement; for --from run "
-            "the address of a Ray cluster (auto, HOST:PORT), else this machine."
+            "the address of a Ray cluster (auto, HOST:PORT, ray://HOST:PORT), else this machine."
         ),
     ] = None,
     accelerators: AcceleratorsOption = None,

@@ -58,6 +58,11 @@ class RayNode:
 NOWHERE = RayNode("", "", 0, (), {})
 """The node of a host that is none, so far."""
 
+_WAYS_ON = (
+    "ask for fewer: --hosts names them, else they are the placement's (drlpp train --workers), "
+    "which can be planned for those that are there (drlpp profile --cluster, drlpp plan)"
+)
+
 
 @dataclass(frozen=True)
 class HostPlan:
@@ -156,10 +161,13 @@ def matched(cluster: Cluster, nodes: Sequence[RayNode], *, gpus: bool) -> list[H
         if plan.is_missing:
             raise InvalidCluster(
                 f"{len(plans)} hosts were asked for, and the Ray cluster has no node left with "
-                f"{wanted}; its nodes: {_listed(nodes)}"
+                f"{wanted}; its nodes: {_listed(nodes)}. Start Ray on another, or {_WAYS_ON}"
             )
         if _is_too_small(plan):
-            raise InvalidCluster(f"{wanted} were asked for, and its node is {plan.node}")
+            raise InvalidCluster(
+                f"{wanted} were asked for, and its node is {plan.node}. Start Ray there with more, "
+                f"or {_WAYS_ON}"
+            )
     return plans
 
 
@@ -245,8 +253,8 @@ def check_enough(plans: Sequence[HostPlan], least: int, nodes: Sequence[RayNode]
         missing = ", ".join(str(plan) for plan in plans if plan.is_missing)
         raise InvalidCluster(
             f"{least} workers are wanted at least, and the Ray cluster has nodes for {there} of "
-            f"them; not there, or used by others: {missing}; its nodes: {_listed(nodes)}. Hosts "
-            "are those of the placement: plan it for these (drlpp profile --cluster, drlpp plan)"
+            f"them; not there, or used by others: {missing}; its nodes: {_listed(nodes)}. Start "
+            f"Ray on more, or {_WAYS_ON}"
         )
 
 

@@ -96,6 +96,17 @@ def test_a_placement_that_won_is_exported_with_its_learning_rate(
     assert document.measurement is not None
 
 
+def test_it_is_trained_on_the_ray_cluster_where_it_was_measured(
+    session: ClusterSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "ray_address", "ray://head:10001")
+    printed = told(session, tmp_path, capsys, 10.0, 5.0, 8.0)
+    assert f"--data {NAME}:points --cluster ray://head:10001" in printed
+
+
 def test_its_optimizer_is_its_own(
     session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

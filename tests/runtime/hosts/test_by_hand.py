@@ -15,7 +15,7 @@ from benchmarks.emulated_cluster import EmulatedCluster
 from benchmarks.emulated_cluster.names import MARK, end_processes
 from tests.support.programs.emulated_clusters import FAST, names_left, needs_kernel, two_hosts
 
-pytestmark = [needs_kernel, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [needs_kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PAGE = Path("docs/many-hosts.md")
 
@@ -61,7 +61,7 @@ def test_two_hosts_by_hand_learn_and_train(tmp_path: Path) -> None:
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=400,
+                timeout=1200,
                 check=False,
             )
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -41,22 +42,47 @@ expected = run_reference(
 print(len(hosts), largest_difference(found, expected.state) < 1e-9)
 """
 
+COMMANDS = """
+import sys
+from pathlib import Path
+from drlpp.cli.main import main
+from tests.support.programs import shell
+from tests.support.programs.ray_clusters import patience
+
+costs, cluster, placement = (Path(sys.argv[2]) / name for name in ("c.json", "c.yaml", "p.json"))
+model, outside = "tests.support.models.small:forked", ["--cluster", sys.argv[1]]
+planned = ["--profile", costs, "--cluster", cluster, "--method", "gpipe", "-o", placement]
+run = ["--from", "run", "--minibatches", 2, "--trust", "tests"]
+with patience():
+    for command in (
+        ["profile", model, "-o", costs, "--write-cluster", cluster, "--repeats", 1, *outside],
+        ["plan", model, *planned],
+        ["timeline", placement, *run, *outside],
+    ):
+        done = shell.finish(main, "drlpp", *command)
+        assert done.code == 0, done.err
+print("as it ran" in done.out)
+"""
+
 
 @pytest.mark.system
-@pytest.mark.timeout(400)
-def test_a_program_outside_of_the_cluster_trains_to_the_references_weights() -> None:
+@pytest.mark.timeout(600)
+def test_programs_outside_of_the_cluster(tmp_path: Path) -> None:
+    """One trains to the reference's weights; commands do as within."""
     port = free_port()
     options = {0: ["--ray-client-server-port", str(port)]}
     with ray_cluster((2, 2), options=options) as cluster:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, client_address(cluster, port)],
-            env=cluster.environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert (done.returncode, done.stdout) == (0, "2 True\n"), done.stderr[-3000:]
+        address = client_address(cluster, port)
+        for program, told in ((PROGRAM, "2 True\n"), (COMMANDS, "True\n")):
+            done = subprocess.run(
+                [sys.executable, "-c", program, address, str(tmp_path)],
+                env=cluster.environment,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            assert (done.returncode, done.stdout) == (0, told), done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("late", [1, 5])

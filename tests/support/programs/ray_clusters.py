@@ -12,13 +12,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
 from benchmarks.emulated_cluster.job import free_port
 from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
 from benchmarks.emulated_cluster.ray_hosts import ALONE
 from benchmarks.processes import children_of, process_of
+from drlpp.io.documents import write_document
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
+from drlpp.runtime.session import worker_session
+from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.programs.certificates import certified
 
 START_SECONDS = 120.0
@@ -170,6 +174,20 @@ def ray_cluster(
                 os.environ.pop(name)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def patience(limits: TimeLimits = PATIENT) -> Iterator[None]:
+    """Let sessions of commands, which have no option for it, be as patient."""
+    with mock.patch.object(worker_session, "time_limits_of", return_value=limits):
+        yield
+
+
+def hosts_file(path: Path, hosts: Mapping[str, int]) -> Path:
+    """Write a ``cluster.yaml`` of hosts with so many accelerators each."""
+    link = Link(bandwidth_bytes_per_second=1e9)
+    named = tuple(Host(name=name, accelerators=count) for name, count in hosts.items())
+    return write_document(path, Cluster(hosts=named, within_host=link, between_hosts=link))
 
 
 def client_address(cluster: RayCluster, port: int) -> str:
