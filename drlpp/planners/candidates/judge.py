@@ -122,11 +122,13 @@ class Judge:
         return len(self._seconds)
 
     def key(self, candidate: Candidate) -> Hashable:
-        """Return a key that does not tell equal accelerators apart."""
-        kinds = self._kinds
-        return candidate.method, tuple(
+        """Return a key that does not tell equal accelerators apart, nor depths of no link."""
+        kinds, method, stages = self._kinds, candidate.method, candidate.placement.stages
+        if len(stages) == 1 and method.in_flight_per_link != 0:
+            method = method.model_copy(update={"in_flight_per_link": 0})
+        return method, tuple(
             (stage.operators, tuple(sorted(kinds[a] for a in stage.accelerators)))
-            for stage in candidate.placement.stages
+            for stage in stages
         )
 
     def problem_of(self, method: Method) -> PlanningProblem:

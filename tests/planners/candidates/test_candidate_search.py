@@ -146,6 +146,16 @@ def test_equal_candidates_are_judged_once() -> None:
     assert judge.judged == 2
 
 
+def test_a_single_stage_has_no_depth() -> None:
+    given = problem(6)
+    placements = every_placement(given.workload, 3, replicate=True)
+    alone = next(placement for placement in placements if len(placement.stages) == 1)
+    depths = [Candidate(alone, Method(in_flight_per_link=depth)) for depth in (0, 3)]
+    judge = Judge(given, Space(Method(), frozenset({Vary.DEPTH})))
+    assert {judge(one) for one in depths} == {played(given, depths[1])}
+    assert judge.judged == 1
+
+
 def test_a_candidate_that_the_policy_refuses_is_infinite() -> None:
     given = problem(6)
     space = Space(Method(policy="2bw", accumulate=2), frozenset())
