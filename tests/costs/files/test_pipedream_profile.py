@@ -122,7 +122,7 @@ def test_a_file_without_operators(tmp_path: Path, lines: list[str]) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="no such file"):
         read_pipedream_profile(tmp_path / "missing.txt")
-    with pytest.raises(InvalidFile, match="cannot be read"):
+    with pytest.raises(InvalidFile, match="is a folder; name a file in it"):
         read_pipedream_profile(tmp_path)
     (tmp_path / "graph.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidFile, match="cannot be read"):
