@@ -257,9 +257,10 @@ def learn(
         keep_options(folder)
         if reason := remember_trust(folder, [reference, optimizer_spec]):
             console.print(reason)
+        parameters = sum(parameter.numel() for parameter in captured.module.parameters())
         console.print(
             f"{reference}: {len(captured.graph)} operators, "
-            f"{captured.graph.parameter_bytes / 4:,.0f} parameters; {workers} workers; {method}"
+            f"{parameters:,} parameters; {workers} workers; {method}"
         )
         if emulated:
             console.print(emulation_text(emulated), soft_wrap=True)
