@@ -11,7 +11,6 @@ import torch
 
 from drlpp.cli import main as command_line
 from drlpp.io.documents import read_document
-from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.specs.cluster import Cluster
 from tests.cli.learning.test_racing_with_lost_hosts import after, changes, race, raced, used
 from tests.support.models.counting import counts
@@ -20,6 +19,7 @@ from tests.support.programs.ray_clusters import (
     PATIENT,
     RayCluster,
     hosts_file,
+    look_until_it_has_returned,
     patience,
     ray_cluster,
 )
@@ -82,15 +82,8 @@ def test_a_race_begins_without_a_host_takes_it_in_and_loses_it(
 ) -> None:
     last = len(cluster.nodes) - 1
     cluster.nodes[last].stop()
-    look = RayHost.has_returned
     joined: list[int] = []
-
-    def look_until_it_has(host: RayHost, worker: int) -> bool:
-        if joined and not look(host, worker) and host._again is not None:
-            host._again.result(120)
-        return look(host, worker)
-
-    monkeypatch.setattr(RayHost, "has_returned", look_until_it_has)
+    look_until_it_has_returned(monkeypatch, lambda: bool(joined))
 
     def join() -> None:
         cluster.restart(last)

@@ -21,12 +21,17 @@ from drlpp.runtime import (
     TrainerCallbacks,
     TrainingResult,
 )
-from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.counting import counting, counts, every_sample
-from tests.support.programs.ray_clusters import PATIENT, RayCluster, descendants, ray_cluster
+from tests.support.programs.ray_clusters import (
+    PATIENT,
+    RayCluster,
+    descendants,
+    look_until_it_has_returned,
+    ray_cluster,
+)
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 from tests.support.training.strikes import Strikes, changes_in
@@ -133,14 +138,7 @@ def test_hosts_that_are_lost_and_found_again_cost_no_sample(
 ) -> None:
     """Its node is started again; only its actor ended; another node takes its place."""
     document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
-    look = RayHost.has_returned
-
-    def look_until_it_has(host: RayHost, worker: int) -> bool:
-        if not look(host, worker) and host._again is not None:
-            host._again.result(120)
-        return look(host, worker)
-
-    monkeypatch.setattr(RayHost, "has_returned", look_until_it_has)
+    look_until_it_has_returned(monkeypatch)
     strikes: dict[int, Callable[[], None]] = {
         2: lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL),
         4: lambda: os.kill(cluster.actor(1), signal.SIGKILL),
@@ -184,15 +182,8 @@ def test_it_begins_on_those_hosts_of_its_placement_that_are_there_and_grows_when
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two nodes, of which the second is a host of the placement, and the first is none of them."""
-    look = RayHost.has_returned
     joined: list[int] = []
-
-    def look_until_it_has(host: RayHost, worker: int) -> bool:
-        if joined and not look(host, worker) and host._again is not None:
-            host._again.result(120)
-        return look(host, worker)
-
-    monkeypatch.setattr(RayHost, "has_returned", look_until_it_has)
+    look_until_it_has_returned(monkeypatch, lambda: bool(joined))
     notes: list[str] = []
     limits = replace(PATIENT, gathering_seconds=3)
     late, own = Host(name="late", accelerators=3), cluster.addresses[1]
@@ -243,14 +234,7 @@ def test_a_host_that_another_session_uses_is_missing_until_it_is_free(
     alone = Cluster(hosts=(second,), within_host=LINK)
     notes: list[str] = []
     other = ClusterSession(captured, 1, cluster=cluster.address, hosts=alone, time_limits=limits)
-    look = RayHost.has_returned
-
-    def look_until_it_has(host: RayHost, worker: int) -> bool:
-        if not look(host, worker) and host._again is not None and other.worker_group._closed:
-            host._again.result(120)
-        return look(host, worker)
-
-    monkeypatch.setattr(RayHost, "has_returned", look_until_it_has)
+    look_until_it_has_returned(monkeypatch, lambda: other.worker_group._closed)
 
     def free(report: EpochReport) -> None:
         if report.epoch == 2:

@@ -9,10 +9,12 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
+
+import pytest
 
 from benchmarks.emulated_cluster.job import free_port
 from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
@@ -20,6 +22,7 @@ from benchmarks.emulated_cluster.ray_hosts import ALONE
 from benchmarks.processes import children_of, process_of
 from drlpp.io.documents import write_document
 from drlpp.runtime import TimeLimits
+from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
 from drlpp.runtime.session import worker_session
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -181,6 +184,20 @@ def patience(limits: TimeLimits = PATIENT) -> Iterator[None]:
     """Let sessions of commands, which have no option for it, be as patient."""
     with mock.patch.object(worker_session, "time_limits_of", return_value=limits):
         yield
+
+
+def look_until_it_has_returned(
+    patch: pytest.MonkeyPatch, expected: Callable[[], bool] = lambda: True
+) -> None:
+    """Let who looks for a lost host wait until it is found, while it is expected to be."""
+    look = RayHost.has_returned
+
+    def look_until_it_has(host: RayHost, worker: int) -> bool:
+        if expected() and not look(host, worker) and host._again is not None:
+            host._again.result(120)
+        return look(host, worker)
+
+    patch.setattr(RayHost, "has_returned", look_until_it_has)
 
 
 def hosts_file(path: Path, hosts: Mapping[str, int]) -> Path:
