@@ -47,11 +47,8 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
     store = join_store(post.store.address, post.store.port, post.store.token)
     state = Worker(post, channel, store)
     try:
-        while not isinstance(command := channel.receive(), Stop):
-            try:
-                channel.send(_answer(post.worker, state, command))
-            except StorageFailure as error:
-                channel.send(failed(post.worker, error))
+        while _carried_out_next(post.worker, state, channel):
+            pass
     except (EOFError, ConnectionError, FileNotFoundError) as error:
         # The controller is gone, and its files may be as well, if another worker was quicker. The
         # other thread removes what is left, and ends us.
@@ -65,6 +62,19 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
         os._exit(1)
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
+
+
+def _carried_out_next(worker: int, state: Worker, channel: Channel) -> bool:
+    """Carry out the next command and answer it; False if it says to stop."""
+    try:
+        command = channel.receive()
+        if isinstance(command, Stop):
+            return False
+        channel.send(_answer(worker, state, command))
+    # Commands and answers need memory themselves.
+    except (StorageFailure, MemoryError) as error:
+        channel.send(failed(worker, error))
+    return True
 
 
 def _answer(worker: int, state: Worker, command: Command) -> Answer:

@@ -320,15 +320,16 @@ def test_out_of_memory_is_told_apart() -> None:
     with ClusterSession(captured, workers=1) as session:
         placement = straight(captured, 0)
         session.measure(placement, minibatches=2)
-        # The worker may hold what it has, and then 1 MiB more.
+        # The worker may hold what it has, and then less than the samples take.
         import resource
 
         process = session.process_ids[0]
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[5])
-        limit = pages * resource.getpagesize() + 2**20
+        limit = pages * resource.getpagesize() + 2**25
         resource.prlimit(process, resource.RLIMIT_DATA, (limit, limit))
+        targets = torch.zeros(2_000_000, dtype=torch.int64)
         with pytest.raises(OutOfMemory, match="worker 0"):
-            session.use_samples([torch.randn(400_000, 16)], torch.zeros(400_000, dtype=torch.int64))
+            session.use_samples([torch.zeros(2_000_000, 16)], targets)
         outcome = session.measure(placement, minibatches=2)
     assert isinstance(outcome, Measurement)
 

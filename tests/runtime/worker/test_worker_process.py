@@ -1,10 +1,16 @@
-"""How a worker ends whose session has lost a file, although its controller runs."""
+"""What a worker does whose session has lost a file, or whose memory a command does not fit into."""
 
+import pickle
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from drlpp.errors import OutOfMemory
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.ipc.commands import Done, Failed, Release
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -30,3 +36,24 @@ def test_it_says_what_is_gone_and_that_it_failed() -> None:
     assert done.stdout.strip() == "ended with exit code 1", done.stderr
     assert "worker 0 ends: its controller runs" in done.stderr
     assert "message-gone" in done.stderr
+
+
+@pytest.mark.system
+def test_it_goes_on_after_a_command_that_its_memory_does_not_hold() -> None:
+    with ClusterSession("tests.support.models.small:perceptron", 1) as session:
+        session.worker_group.prepare()
+        (host,) = session.worker_group.hosts.hosts
+        channel = host._channels[0]
+        command = session.folder / "message-large"
+        with command.open("wb") as file:
+            file.truncate(2**30)
+        process = session.process_ids[0]
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[5])
+        limit = pages * resource.getpagesize() + 2**25
+        resource.prlimit(process, resource.RLIMIT_DATA, (limit, limit))
+        channel.connection.send_bytes(pickle.dumps(command))
+        answer = channel.receive()
+        assert isinstance(answer, Failed)
+        assert isinstance(answer.error, OutOfMemory)
+        channel.send(Release())
+        assert isinstance(channel.receive(), Done)
