@@ -14,7 +14,8 @@ from random import Random
 import torch
 
 from benchmarks.expert_iteration.problems import held_out_problem
-from benchmarks.expert_iteration.proposals import SAMPLES, bred, network_of, sampled
+from benchmarks.expert_iteration.proposals import bred
+from benchmarks.learning.policy_proposals import PROPOSED, SAMPLES, network_of, sampled
 from drlpp.agents.transfer.weights import PRETRAINED
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
@@ -25,9 +26,6 @@ from drlpp.schedule.method import Method
 
 SECONDS = (1.0, 4.0, 8.0)
 """Processor seconds after which is looked at what was found."""
-
-_PROPOSED = 4
-"""How many of the best proposals a search begins with, as the guided agent's."""
 
 _ENDLESS = Limits(judged=10**9, steps=10**12, patience=10**6)
 
@@ -101,7 +99,7 @@ def run(cell: Cell, expert: Path, seconds: Sequence[float] = SECONDS) -> Run:
     propose = _proposer(cell, problem, plans, expert)
     judge = _TimedJudge(problem, space, seconds)
     with suppress(_TimeIsUpError):
-        proposed = sorted(propose(), key=judge)[:_PROPOSED]
+        proposed = sorted(propose(), key=judge)[:PROPOSED]
         search(judge, [*plans, *proposed], _ENDLESS, seed=cell.seed)
     return Run(
         cell=cell, planned=planned, found=tuple(min(seconds, planned) for seconds in judge.found)

@@ -15,7 +15,7 @@ import numpy
 import torch
 
 from benchmarks.expert_iteration.problems import training_problem
-from benchmarks.expert_iteration.proposals import network_of, sampled
+from benchmarks.learning.policy_proposals import network_of, sampled
 from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import SolvedProblem
 from drlpp.agents.transfer.transfer_policy import TransferNetwork

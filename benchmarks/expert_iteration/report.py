@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy
 from pandas import DataFrame
-from scipy.stats import wilcoxon
 
 from benchmarks.expert_iteration.comparison import SECONDS, Arm, Run
+from benchmarks.learning.comparisons import paired_difference
 
 HEADROOM = 0.02
 """Problems on which nobody is this much faster than the planners are left out."""
@@ -51,16 +51,7 @@ def table(runs: Sequence[Run]) -> DataFrame:
             found = 100 * numpy.array([mine[number] for number in both])
             text = f"{numpy.median(found):.1f} / {found.max():.1f}" if len(found) else "–"
             if arm is not Arm.NOTHING:
-                text += _difference([mine[n] for n in both], [alone[n] for n in both])
+                text += paired_difference([mine[n] for n in both], [alone[n] for n in both])
             row[f"{seconds:g} s: median / worst"] = text
         rows.append(row)
     return DataFrame(rows)
-
-
-def _difference(mine: Sequence[float], alone: Sequence[float]) -> str:
-    """Return the median difference in percentage points, with a paired test over problems."""
-    differences = 100 * (numpy.array(mine) - numpy.array(alone))
-    if not differences.any():
-        return " (equal)"
-    p = wilcoxon(differences).pvalue
-    return f" ({numpy.median(differences):+.2f}, p = {p:.2g})"

@@ -1,4 +1,4 @@
-"""Two ways compared over seeds: does the first do better, or as well?"""
+"""Two ways compared, over seeds or cases: does the first do better, or as well?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy
 from scipy import stats
 
 
@@ -75,3 +76,17 @@ def tally(comparisons: Sequence[Comparison]) -> str:
     """Count how many comparisons have which verdict, such as ``shows 3, within noise 1``."""
     verdicts = [comparison.verdict for comparison in comparisons]
     return ", ".join(f"{v} {verdicts.count(v)}" for v in Verdict if v in verdicts) or "no results"
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> str:
+    """Return the median difference of two gaps in percentage points, with Wilcoxon's paired test.
+
+    Args:
+        first: shares of 1, of the same cases as ``second``.
+        second: what ``first`` is compared with.
+    """
+    differences = 100 * (numpy.array(first) - numpy.array(second))
+    if not differences.any():
+        return " (equal)"
+    p = stats.wilcoxon(differences).pvalue
+    return f" ({numpy.median(differences):+.2f}, p = {p:.2g})"

@@ -4,7 +4,7 @@
     python -m benchmarks.sixteen seeds --graph layered-110 --speeds unequal
 
 Every line of the results is a run, written as soon as it is done; the same command continues.
-``seeds`` has the search before all measurements alone.
+``seeds`` has the search before all measurements alone, ``against`` compares two files of runs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from rich.progress import Progress
 from benchmarks.options import ClusterOption, DocumentOption, JsonOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.sixteen.design import cells_of
+from benchmarks.sixteen.paired import against, read_runs
 from benchmarks.sixteen.runs import GRAPHS, Run, run
 from benchmarks.sixteen.seeds import seeds
-from drlpp.cells import Where, all_of, read_results_of, run_cells
+from drlpp.cells import Where, all_of, run_cells
 from drlpp.cli.command_line import build_console, run_program
 
 BEGIN = "<!-- sixteen: written by benchmarks.sixteen -->"
@@ -43,6 +44,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 app.command("seeds")(seeds)
+app.command("against")(against)
 
 
 @app.command("run")
@@ -64,6 +66,9 @@ def main(
     budget: Annotated[int, typer.Option(min=1, help="Of measurements.")] = 16,
     starts: Annotated[int, typer.Option(min=0, help="Of the search for the best known.")] = 20,
     evaluations: Annotated[int, typer.Option(min=1, help="Of it from each.")] = 1000,
+    policy: Annotated[
+        Path | None, typer.Option(help="Weights of a policy that proposes as well.")
+    ] = None,
     processes: ProcessesOption = 1,
     cluster: ClusterOption = None,
     document: DocumentOption = None,
@@ -84,7 +89,7 @@ def main(
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("measuring", total=len(wanted(read_runs(results))))
         done = run_cells(
-            partial(run, budget=budget, starts=starts, evaluations=evaluations),
+            partial(run, budget=budget, starts=starts, evaluations=evaluations, policy=policy),
             wanted,
             results,
             read_runs,
@@ -104,11 +109,6 @@ def main(
     if document is not None:
         text = "\n\n".join([summary(done), *map(markdown, tables.values())])
         write_between(document, BEGIN, END, text)
-
-
-def read_runs(path: Path) -> list[Run]:
-    """Return all runs in ``path``, as :func:`drlpp.cells.read_results_of` does."""
-    return read_results_of("benchmarks.sixteen", Run, path)
 
 
 def gaps(runs: list[Run]) -> DataFrame:

@@ -6,12 +6,16 @@ import math
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy
+import torch
 
 from benchmarks import PROFILES
 from benchmarks.learning.branching_graphs import NAMES, graph_of
+from benchmarks.learning.policy_proposals import PROPOSED, SAMPLES, network_of, sampled
 from drlpp.agents import GuidedHyperparameters
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
@@ -22,6 +26,7 @@ from drlpp.planners import Limits, PlanningProblem, Space, data_parallel
 from drlpp.planners.best_searched import planned_in, starts_of
 from drlpp.planners.candidates import Judge, search
 from drlpp.planners.model_based.recalibration import Recalibration
+from drlpp.planners.model_based.surrogate import Surrogate
 from drlpp.schedule.analysis.staleness import usual_staleness
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
@@ -190,12 +195,13 @@ def _with_errors(profile: Profile, draw: numpy.random.Generator) -> Profile:
     return profile.model_copy(update={"operators": operators})
 
 
-def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
+def run(cell: Cell, budget: int, starts: int, evaluations: int, policy: Path | None = None) -> Run:
     """Run a cell.
 
     Args:
         cell: what to run.
         budget: of measurements.
+        policy: weights of one that proposes before every measurement, by the costs as corrected.
         starts: random ones of the search for the best known, one after the other.
         evaluations: of that search from each.
     """
@@ -204,10 +210,15 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
     judge, cluster = instance.judge, SimulatedCluster(instance.profile, instance.true.cluster)
     noise = numpy.random.default_rng([18, cell.seed])
     found = Recalibration(instance.declared, instance.space)
+    network = None if policy is None else network_of(policy)
+    torch.manual_seed(cell.seed)
     steps: list[Step] = []
     seconds_of: dict[Candidate, float] = {}
     spent = saved = 0.0
-    while len(steps) < budget and (proposals := found.propose(1)):
+    while len(steps) < budget:
+        imagined = [] if network is None else _imagined(network, found.surrogate)
+        if not (proposals := found.propose(1, imagined)):
+            break
         outcome = cluster.measure(proposals[0], _MINIBATCHES)
         if isinstance(outcome, Measurement):
             took = outcome.minibatches * outcome.seconds_per_minibatch
@@ -238,6 +249,12 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int) -> Run:
         cluster_seconds=spent,
         saved_seconds=saved,
     )
+
+
+def _imagined(network: TransferNetwork, surrogate: Surrogate) -> list[Candidate]:
+    """Return the best of what the policy draws, as many as the guided agent takes."""
+    drawn = sampled(network, surrogate.problem, SAMPLES)
+    return sorted(drawn, key=surrogate)[:PROPOSED]
 
 
 def _plans(problem: PlanningProblem, space: Space) -> list[Candidate]:

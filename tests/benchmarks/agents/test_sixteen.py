@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from benchmarks.learning.branching_graphs import NAMES, graph_of
+from benchmarks.learning.policy_proposals import PROPOSED
 from benchmarks.sixteen.__main__ import calibration, gaps, summary
 from benchmarks.sixteen.design import cells_of
+from benchmarks.sixteen.paired import paired
 from benchmarks.sixteen.runs import GRAPHS, Cell, Instance, Run, Step, run
+from drlpp.agents.transfer.weights import PRETRAINED
+from drlpp.placement.candidate import Candidate
+from drlpp.planners.model_based.recalibration import Recalibration
 
 CELL = Cell(
     graph="towers-40",
@@ -19,6 +25,23 @@ CELL = Cell(
     unequal=False,
     noise=0.01,
     seed=0,
+)
+
+
+FOUND = Run(
+    cell=CELL,
+    best_known=1.0,
+    planned=1.5,
+    best_plan=1.1,
+    steps=(
+        Step(seconds=1.2, gain=0.1, sureness=0.2),
+        Step(seconds=1.005, gain=0.0, sureness=0.9),
+    ),
+    settled=True,
+    sureness=0.9,
+    took_seconds=100.0,
+    cluster_seconds=60.0,
+    saved_seconds=15.0,
 )
 
 
@@ -50,19 +73,7 @@ def test_a_round_has_every_combination_and_twelve_have_every_pair() -> None:
 
 
 def test_tables_say_what_runs_found() -> None:
-    steps = (Step(seconds=1.2, gain=0.1, sureness=0.2), Step(seconds=1.005, gain=0.0, sureness=0.9))
-    found = Run(
-        cell=CELL,
-        best_known=1.0,
-        planned=1.5,
-        best_plan=1.1,
-        steps=steps,
-        settled=True,
-        sureness=0.9,
-        took_seconds=100.0,
-        cluster_seconds=60.0,
-        saved_seconds=15.0,
-    )
+    found = FOUND
     assert [found.gap(count) for count in (0, 1, 2, 16)] == pytest.approx([0.5, 0.2, 0.005, 0.005])
     (line,) = gaps([found]).to_dict("records")
     assert line["0: median / worst (within 1%)"] == "50.0 / 50.0 (0%)"
@@ -99,3 +110,33 @@ def test_a_run_is_never_faster_than_the_best_known() -> None:
     assert found.gap(0) >= 0
     assert found.gap(2) >= 0
     assert found.best_plan >= found.best_known
+
+
+def test_two_runs_of_a_cell_are_compared_by_the_best_that_either_knows() -> None:
+    other = FOUND.model_copy(update={"best_known": 0.8, "planned": 1.6, "steps": FOUND.steps[:1]})
+    rows = {row["measurements"]: row for row in paired([FOUND], [other]).to_dict("records")}
+    assert rows["0"]["median / worst"] == "87.5 / 87.5"
+    assert rows["0"]["the others'"] == "100.0 / 100.0"
+    assert rows["0"]["better / equal / worse"] == "1 / 0 / 0"
+    assert rows["16"]["median / worst"] == "25.6 / 25.6"
+    assert rows["16"]["the others'"] == "50.0 / 50.0"
+    (_, *_, last) = paired([FOUND, FOUND], [FOUND, FOUND]).to_dict("records")
+    assert last["better / equal / worse"] == "0 / 2 / 0"
+    assert last["difference"] == "equal"
+
+
+@pytest.mark.slow
+def test_a_policy_proposes_before_every_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    propose = Recalibration.propose
+
+    def spied(
+        self: Recalibration, count: int, candidates: Sequence[Candidate] = ()
+    ) -> list[Candidate]:
+        seen.append((len(self.measured), len(candidates)))
+        return propose(self, count, candidates)
+
+    monkeypatch.setattr(Recalibration, "propose", spied)
+    found = run(CELL, 2, 1, 50, PRETRAINED)
+    assert len(found.steps) == 2
+    assert seen == [(0, PROPOSED), (1, PROPOSED)]
