@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from drlpp.comparison.comparison_file import Comparison
     from drlpp.comparison.contenders import Contender
     from drlpp.costs.profiles.contracted_profile import ContractedGraph
+    from drlpp.costs.workload import Workload
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.envs.measuring.search_file import Sureness
     from drlpp.placement.candidate import Candidate
@@ -150,9 +151,11 @@ def _race_to_loss(
     """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
     from drlpp.cli.learning.race_command import run_and_report
     from drlpp.comparison.contenders import Contender
+    from drlpp.costs.workload import Workload
 
     measured = (candidate for candidate, _ in memory.fastest(memory.distinct))
-    fastest = fastest_of_each_kind(measured)[: job.finalists]
+    workload = Workload.of(there.profile)
+    fastest = worth_racing(measured, workload)[: job.finalists]
     named = [
         Contender.of(there.part.in_cluster(job.candidate(candidate)), job.agent)
         for candidate in fastest
@@ -164,23 +167,35 @@ def _race_to_loss(
     )
 
 
-def fastest_of_each_kind(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the first of each kind: what a race to a loss may judge otherwise than seconds do.
+def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Candidate]:
+    """Return the fastest of each kind, then what is slower and has fresher weights than these.
 
     A kind is a number of stages, with replicas or without, two on a worker or one, a schedule, and
-    a number of microbatches.
+    a number of microbatches: what a race to a loss may judge otherwise than seconds do. What is
+    slower than another of its kind, and whose gradients are as late, can win no race.
 
     Args:
         candidates: the fastest first.
+        workload: of the model.
     """
-    fastest: dict[tuple[int, bool, bool, str, int], Candidate] = {}
+    from drlpp.costs.analytic_model import pipeline_of
+    from drlpp.schedule.analysis.staleness import mean_staleness
+
+    least: dict[tuple[int, bool, bool, str, int], float] = {}
+    fastest: list[Candidate] = []
+    fresher: list[Candidate] = []
     for candidate in candidates:
-        stages, method = candidate.placement.stages, candidate.method
+        placement, method = candidate.placement, candidate.method
+        stages, folded = placement.stages, placement.is_folded
         replicated = any(len(stage.accelerators) > 1 for stage in stages)
-        folded = candidate.placement.is_folded
         kind = len(stages), replicated, folded, method.schedule, method.microbatches
-        fastest.setdefault(kind, candidate)
-    return list(fastest.values())
+        late = mean_staleness(pipeline_of(workload, placement), method)
+        if kind not in least:
+            fastest.append(candidate)
+        elif late < least[kind]:
+            fresher.append(candidate)
+        least[kind] = min(late, least.get(kind, late))
+    return fastest + fresher
 
 
 def _choose_microbatches(job: Job, there: RunCluster, *, measured: bool) -> None:

@@ -10,10 +10,11 @@ import pytest
 from benchmarks.faults.agent import ENDLESS
 from drlpp.capturing.capture import capture
 from drlpp.cli.learning import learn_command
-from drlpp.cli.learning.learning_job import fastest_of_each_kind
+from drlpp.cli.learning.learning_job import worth_racing
 from drlpp.cli.learning.run_record import run_record
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN
+from drlpp.costs.workload import Workload
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
@@ -26,6 +27,7 @@ from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay, verdi
 from drlpp.training_race.training_race_file import TrainingRace
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
+from tests.support.simulated_chains import chain
 
 AGENT, FINALISTS, TARGET = "searching", 3, 0.6
 
@@ -154,7 +156,20 @@ def test_the_fastest_of_each_kind_takes_part() -> None:
     fast = [Candidate(two, method) for method in methods]
     slow = [Candidate(three, method) for method in methods]
     single = Candidate(one, Method())
-    assert fastest_of_each_kind([*fast, *slow, single]) == [*fast, single]
+    assert worth_racing([*fast, *slow, single], Workload.of(chain(1.0, 1.0))) == [*fast, single]
+
+
+def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
+    """After the fastest of every kind; what is slower and as late can win no race."""
+    one, two = (Placement.from_assignment(stages, (0, 1)) for stages in ([0, 0], [0, 1]))
+    other = Placement.from_assignment([0, 1], (1, 0))
+    deep, usual, shallow = (Method(in_flight_per_link=links) for links in (2, 1, 0))
+    deepest, as_late = Candidate(two, deep), Candidate(other, deep)
+    middle, late, fresh = Candidate(two, usual), Candidate(other, deep), Candidate(two, shallow)
+    single = Candidate(one, Method())
+    asked = [deepest, as_late, middle, late, fresh, single]
+    assert worth_racing(asked, Workload.of(chain(1.0, 1.0))) == [deepest, single, middle, fresh]
+    assert worth_racing([fresh, middle, deepest], Workload.of(chain(1.0, 1.0))) == [fresh]
 
 
 @pytest.mark.parametrize(
