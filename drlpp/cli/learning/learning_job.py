@@ -181,18 +181,21 @@ def _race_to_loss(
 def fastest_of_each_kind(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the first of each kind: what a race to a loss may judge otherwise than seconds do.
 
-    A kind is a number of stages, with replicas or without, two on a worker or one, a schedule, and
-    a number of microbatches.
+    A kind is a number of stages, with replicas or without, two on a worker or one, a schedule, a
+    number of microbatches, and more in flight than NOAM or not, which makes gradients later.
 
     Args:
         candidates: the fastest first.
     """
-    fastest: dict[tuple[int, bool, bool, str, int], Candidate] = {}
+    from drlpp.schedule.per_stage import most
+
+    fastest: dict[tuple[int, bool, bool, str, int, bool], Candidate] = {}
     for candidate in candidates:
         stages, method = candidate.placement.stages, candidate.method
         replicated = any(len(stage.accelerators) > 1 for stage in stages)
         folded = candidate.placement.is_folded
-        kind = len(stages), replicated, folded, method.schedule, method.microbatches
+        deeper = len(stages) > 1 and most(method.in_flight_per_link) > 0
+        kind = len(stages), replicated, folded, method.schedule, method.microbatches, deeper
         fastest.setdefault(kind, candidate)
     return list(fastest.values())
 

@@ -146,15 +146,18 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
 
 
 def test_the_fastest_of_each_kind_takes_part() -> None:
-    """Schedules and microbatches are kinds as well, if the agent varies them."""
+    """Schedules, microbatches and depth are kinds as well, if the agent varies them."""
     one, two = (Placement.from_assignment(stages, (0, 1)) for stages in ([0, 0], [0, 1]))
     three = Placement.from_assignment([0, 1], (1, 0))
     flushed = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
-    methods = [Method(), Method(microbatches=2), flushed]
+    deeper = Method(in_flight_per_link=2)
+    methods = [deeper, Method(), Method(microbatches=2), flushed]
     fast = [Candidate(two, method) for method in methods]
     slow = [Candidate(three, method) for method in methods]
     single = Candidate(one, Method())
-    assert fastest_of_each_kind([*fast, *slow, single]) == [*fast, single]
+    deepest = Candidate(three, Method(in_flight_per_link=(3,)))
+    assert fastest_of_each_kind([*fast, deepest, *slow, single]) == [*fast, single]
+    assert fastest_of_each_kind([single, Candidate(one, deeper)]) == [single], "it has no link"
 
 
 @pytest.mark.parametrize(

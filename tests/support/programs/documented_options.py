@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -29,10 +29,11 @@ HISTORY = "CHANGELOG.md"
 _FENCES = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PROGRAM = re.compile(
     r"(?:^|(?<=\s))(?:[\w./]+/)?"
-    r"(?:(?P<drlpp>drlpp)|python (?:-m (?P<module>(?:benchmarks|drlpp)[.\w]*)|(?P<script>train_agent\.py)))"
+    r"(?:(?P<drlpp>drlpp)|python (?:-m (?P<module>(?:benchmarks|drlpp)[.\w]*)|"
+    r"(?P<script>train_agent\.py)))"
     r"(?= |$)"
 )
-_ENDS = {"|", "||", "&&", ";", "&", ">", "2>&1", "--", "done", "do"}
+_ENDS = {"|", "||", "&&", ";", "&", ">", "2>&1", "done", "do"}
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,13 @@ def parse(line: CommandLine) -> None:
     """Parse the words of a command as its program does.
 
     Raises:
-        click.UsageError: the program does not take them.
+        Exception: of typer's, the program does not take them.
     """
     command, words = _program(line.program), list(line.words)
+    if "--config" in words:
+        # It is read while options are parsed.
+        at = words.index("--config")
+        del words[at : at + 2]
     while True:
         context = command.make_context(line.program, words)
         if not hasattr(command, "resolve_command"):
@@ -89,7 +94,7 @@ def parse(line: CommandLine) -> None:
 
 
 @cache
-def _program(name: str) -> click.Command:
+def _program(name: str) -> Any:
     """Return the command of a program, by the name with which a page starts it."""
     if name in ("drlpp", "train_agent.py"):
         command = typer.main.get_command(app)
