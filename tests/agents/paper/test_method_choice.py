@@ -164,6 +164,17 @@ def test_what_is_too_stale_is_not_measured(repetitions: int) -> None:
     assert len(env.outcomes) == 2
 
 
+def test_a_limit_alone_leaves_nothing_to_choose() -> None:
+    env = environment(frozenset(), most_staleness=1)
+    policy = policy_of(env, feasible=True)
+    trajectories = policy.sample(8)
+    evaluation = policy.evaluate([one.walk for one in trajectories], trajectories)
+    assert not evaluation.scheduler_free[:, -1].any()
+    reasons = {env.step(one.action)[4].get("reason", "ran") for one in trajectories}
+    assert reasons <= {"ran", *(f"a stage has a staleness of {s}, of at most 1" for s in (2, 3))}
+    assert len(reasons) > 1
+
+
 def test_two_stages_on_an_accelerator_are_not_for_this_policy() -> None:
     graph = branching(6)
     flushing = Method(schedule="gpipe", policy="sync", microbatches=2)
