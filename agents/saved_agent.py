@@ -29,7 +29,7 @@ _PARTS = {
     "drlpp.agents.transfer.context": {"PlacementContext"},
     "drlpp.agents.paper.policy": {"PlacementPolicy"},
     "drlpp.agents.transfer.relative_costs": {"RelativeCosts", "RelativeTensor"},
-    "drlpp.agents.paper.trajectory": {"Rewarded", "Trajectory"},
+    "drlpp.agents.paper.trajectory": {"MethodTrajectory", "Rewarded", "Trajectory"},
     "drlpp.agents.transfer.transfer_policy": {"TransferPolicy"},
     "drlpp.agents.paper.walk": {"Decision", "PartitionWalk"},
     "drlpp.agents.transfer.walk_record": {"RecordedWalk", "WalkRecord"},

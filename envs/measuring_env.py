@@ -33,7 +33,8 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         memory: measures placements, each distinct one once.
         invalid_reward: the reward of a placement that cannot run or that failed.
         owns_measurer: whether closing the environment closes the measurer.
-        declared: what is known beforehand; if left out, costs are guessed from sizes.
+        declared: what is known beforehand; if left out, costs are guessed from sizes. If it has a
+            space, what is staler than that allows is not measured, but cannot run.
         codec: between candidates and actions; if left out, actions are placements, all run with the
             measurer's method.
     """
@@ -55,6 +56,8 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         self.declared = declared or CostPrior.from_sizes(
             memory.graph, memory.accelerators, memory.measurer.method
         )
+        if self.declared.space is not None:
+            memory.most_staleness = self.declared.space.most_staleness
         self.invalid_reward = invalid_reward
         self._owns_measurer = owns_measurer
         self._seed: int | None = None

@@ -27,15 +27,18 @@ class PlacementEnv(MeasuringEnv):
     ## Action Space
     `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts. An
     accelerator that holds a stage without operators is idle. Where `declared` has a space of M
-    methods, a last entry is the method's number in it. If accelerators hold two stages each with
-    one of these methods, operators have 2 A stages to choose from, and with such a method the
-    accelerator of stage k holds the stage as far from the end as well.
+    methods, a last entry is the method's number in it. Where they differ in depth or recomputation,
+    there is one for every stage that there may be: each has its own recomputation, and the depth of
+    the links into it, and all else is of the first (`MethodCodec`). If accelerators hold two stages
+    each with one of these methods, operators have 2 A stages to choose from, and with such a method
+    the accelerator of stage k holds the stage as far from the end as well.
 
-    | Index     | Meaning                                | Range    |
-    |-----------|----------------------------------------|----------|
-    | 0 … N − 1 | stage of operator 0 … N − 1            | 0 … A − 1|
-    | N … N+A−1 | stage that accelerator 0 … A − 1 holds | 0 … A − 1|
-    | N + A     | method, where they may be chosen       | 0 … M − 1|
+    | Index       | Meaning                                          | Range    |
+    |-------------|--------------------------------------------------|----------|
+    | 0 … N − 1   | stage of operator 0 … N − 1                      | 0 … A − 1|
+    | N … N+A−1   | stage that accelerator 0 … A − 1 holds           | 0 … A − 1|
+    | N+A         | method, where they may be chosen                 | 0 … M − 1|
+    | N+A … N+2A−1| method of each stage, where they may differ in it| 0 … M − 1|
 
     ## Observation Space
     `Box(0, 1, (1,), float32)`: always `[0]`. The model and the accelerators are constants of the
@@ -117,7 +120,7 @@ class PlacementEnv(MeasuringEnv):
         that describe no valid placement are left to them in any case.
 
         Args:
-            actions: of the coming steps, `(steps, N + A)`.
+            actions: of the coming steps, a row for each.
         """
         if self.memory.repetitions == 1:
             return

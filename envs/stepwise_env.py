@@ -19,9 +19,10 @@ class StepwisePlacementEnv(MeasuringEnv):
     ## Description
     The same placements as `PlacementEnv`, for agents that take one small decision at a time, such
     as `MaskablePPO`: first the stage of each operator, in the order of the graph, then the stage
-    that each accelerator holds. An agent that keeps to `action_masks()` always ends with a
-    placement that can run, and every such placement that leaves no accelerator idle can be built. N
-    is the number of operators, A that of accelerators.
+    that each accelerator holds. All run with the measurer's method: there is no decision on it. An
+    agent that keeps to `action_masks()` always ends with a placement that can run, and every such
+    placement that leaves no accelerator idle can be built. N is the number of operators, A that of
+    accelerators.
 
     ## Action Space
     `Discrete(A)`: a stage. An operator may stand in the stage of the last operator that it reads,

@@ -219,6 +219,19 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
+def test_the_papers_agent_chooses_the_method_if_it_is_asked(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    asked = ("--agent", "tuned", "--vary", "depth,recompute", "--max-staleness", "1")
+    finish(out, 4, *asked)
+    methods = [json.loads(line).get("method") for line in measured(out)]
+    assert len({json.dumps(method) for method in methods}) > 1
+    placements = [json.loads(line)["placement"]["stages"] for line in measured(out)]
+    two = [(m or {}) for m, stages in zip(methods, placements, strict=True) if len(stages) == 2]
+    assert two
+    assert all(method.get("in_flight_per_link", 0) == 0 for method in two), "else s is 2"
+
+
+@pytest.mark.system
 def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     # Tests that run in the background ignore Ctrl-C.

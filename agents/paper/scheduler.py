@@ -1,4 +1,7 @@
-"""The pipeline scheduler: which accelerator holds which partition (drl-pp §3.3)."""
+"""The pipeline scheduler: which accelerator holds which partition (drl-pp §3.3).
+
+Where the method is chosen as well, that is done in the same way, pair by pair.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from torch import Tensor, nn
 class AssignmentEvaluation(NamedTuple):
     """What a policy thinks of assignments; every tensor has shape ``(placements, accelerators)``.
 
-    ``free`` is false where an accelerator had only one stage to choose from.
+    ``free`` is false where an accelerator had only one stage to choose from. Where partitions
+    choose a method, they stand for the accelerators.
     """
 
     log_probs: Tensor
@@ -19,7 +23,87 @@ class AssignmentEvaluation(NamedTuple):
     free: Tensor
 
 
-class PipelineScheduler(nn.Module):
+class PairChooser(nn.Module):
+    """Scores pairs of an embedding and a partition's summary, and draws a choice for every row.
+
+    Args:
+        embeddings: how many there are.
+        units: width of summaries, embeddings and layers (drl-pp §4.2: 128).
+    """
+
+    def __init__(self, embeddings: int, units: int) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(embeddings, units)
+        # A bias would shift all scores alike, which the softmax does not see.
+        last = nn.Linear(units, 1, bias=False)
+        nn.init.orthogonal_(last.weight, gain=0.01)
+        self.pair_score = nn.Sequential(
+            nn.Linear(2 * units, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), last
+        )
+
+    def pair_scores(self, summaries: Tensor) -> Tensor:
+        """Score every pair, ``(schemes, embeddings, K)``.
+
+        Args:
+            summaries: of the partitions, ``(schemes, K, units)``.
+        """
+        count, most = len(self.embeddings.weight), summaries.shape[1]
+        pairs = torch.cat(
+            [
+                self.embeddings.weight[None, :, None].expand(len(summaries), -1, most, -1),
+                summaries[:, None].expand(-1, count, -1, -1),
+            ],
+            dim=-1,
+        )
+        return self.pair_score(pairs).squeeze(-1)
+
+    @torch.no_grad()
+    def sample(self, scores: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor]:
+        """Draw a choice for every row of every placement.
+
+        Args:
+            scores: ``(placements, rows, choices)``.
+            deterministic: take the likeliest every time instead of drawing.
+
+        Returns:
+            The choices and their log-probabilities, both ``(placements, rows)``.
+        """
+        chosen = torch.zeros(scores.shape[:2], dtype=torch.int64, device=scores.device)
+        log_probs = torch.zeros_like(chosen, dtype=scores.dtype)
+        for row in range(scores.shape[1]):
+            policy = self._masked(scores, chosen, row).log_softmax(dim=1)
+            choice = (
+                policy.argmax(dim=1, keepdim=True)
+                if deterministic
+                else torch.multinomial(policy.exp(), 1)
+            )
+            chosen[:, row] = choice.squeeze(1)
+            log_probs[:, row] = policy.gather(1, choice).squeeze(1)
+        return chosen, log_probs
+
+    def evaluate(self, scores: Tensor, chosen: Tensor) -> AssignmentEvaluation:
+        """Replay choices.
+
+        Args:
+            scores: ``(placements, rows, choices)``.
+            chosen: ``(placements, rows)``.
+        """
+        rows = range(scores.shape[1])
+        masked = torch.stack([self._masked(scores, chosen, row) for row in rows], dim=1)
+        log_policy = masked.log_softmax(dim=2)
+        return AssignmentEvaluation(
+            log_probs=log_policy.gather(2, chosen.unsqueeze(2)).squeeze(2),
+            # Impossible choices have log-probability −∞, and 0 · ∞ is no number.
+            entropies=-(log_policy.exp() * log_policy.clamp(min=-1e9)).sum(dim=2),
+            free=masked.isfinite().sum(dim=2) > 1,
+        )
+
+    def _masked(self, scores: Tensor, chosen: Tensor, row: int) -> Tensor:
+        """Score the choices of a row, ``(placements, choices)``, after those of the rows before."""
+        return scores[:, row]
+
+
+class PipelineScheduler(PairChooser):
     """Pairs accelerators with partitions (drl-pp §3.3).
 
     The learnable embedding of every accelerator is concatenated with the summary of every
@@ -39,15 +123,8 @@ class PipelineScheduler(nn.Module):
     """
 
     def __init__(self, accelerators: int, units: int = 128, feasible: bool = False) -> None:
-        super().__init__()
+        super().__init__(accelerators, units)
         self.feasible = feasible
-        self.embeddings = nn.Embedding(accelerators, units)
-        # A bias would shift all scores alike, which the softmax does not see.
-        last = nn.Linear(units, 1, bias=False)
-        nn.init.orthogonal_(last.weight, gain=0.01)
-        self.pair_score = nn.Sequential(
-            nn.Linear(2 * units, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), last
-        )
 
     def forward(self, summaries: Tensor, stages: Tensor) -> Tensor:
         """Score every pair.
@@ -59,67 +136,47 @@ class PipelineScheduler(nn.Module):
         Returns:
             ``(schemes, accelerators, K)``, −∞ where there is no such partition.
         """
-        accelerators, most = len(self.embeddings.weight), summaries.shape[1]
-        pairs = torch.cat(
-            [
-                self.embeddings.weight[None, :, None].expand(len(summaries), -1, most, -1),
-                summaries[:, None].expand(-1, accelerators, -1, -1),
-            ],
-            dim=-1,
-        )
-        missing = torch.arange(most, device=stages.device) >= stages[:, None]
-        return self.pair_score(pairs).squeeze(-1).masked_fill(missing[:, None], -torch.inf)
+        missing = torch.arange(summaries.shape[1], device=stages.device) >= stages[:, None]
+        return self.pair_scores(summaries).masked_fill(missing[:, None], -torch.inf)
 
-    @torch.no_grad()
-    def sample(self, scores: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor]:
-        """Draw one assignment for every row of ``scores``.
-
-        Returns:
-            The stage of every accelerator and its log-probability, both
-            ``(placements, accelerators)``.
-        """
-        stage_of = torch.zeros(scores.shape[:2], dtype=torch.int64, device=scores.device)
-        log_probs = torch.zeros_like(stage_of, dtype=scores.dtype)
-        for accelerator in range(scores.shape[1]):
-            policy = self._masked(scores, stage_of, accelerator).log_softmax(dim=1)
-            chosen = (
-                policy.argmax(dim=1, keepdim=True)
-                if deterministic
-                else torch.multinomial(policy.exp(), 1)
-            )
-            stage_of[:, accelerator] = chosen.squeeze(1)
-            log_probs[:, accelerator] = policy.gather(1, chosen).squeeze(1)
-        return stage_of, log_probs
-
-    def evaluate(self, scores: Tensor, stage_of_accelerator: Tensor) -> AssignmentEvaluation:
-        """Replay assignments.
-
-        Args:
-            scores: of the pairs, ``(placements, accelerators, K)``.
-            stage_of_accelerator: ``(placements, accelerators)``.
-        """
-        masked = torch.stack(
-            [
-                self._masked(scores, stage_of_accelerator, accelerator)
-                for accelerator in range(scores.shape[1])
-            ],
-            dim=1,
-        )
-        log_policy = masked.log_softmax(dim=2)
-        chosen = stage_of_accelerator.unsqueeze(2)
-        return AssignmentEvaluation(
-            log_probs=log_policy.gather(2, chosen).squeeze(2),
-            # Impossible choices have log-probability −∞, and 0 · ∞ is no number.
-            entropies=-(log_policy.exp() * log_policy.clamp(min=-1e9)).sum(dim=2),
-            free=masked.isfinite().sum(dim=2) > 1,
-        )
-
-    def _masked(self, scores: Tensor, stage_of_accelerator: Tensor, accelerator: int) -> Tensor:
-        """Score one accelerator's choices, ``(placements, K)``, after those before it."""
-        own = scores[:, accelerator]
+    def _masked(self, scores: Tensor, chosen: Tensor, row: int) -> Tensor:
+        own = super()._masked(scores, chosen, row)
         if not self.feasible:
             return own
-        unheld = own.isfinite().scatter(1, stage_of_accelerator[:, :accelerator], False)
-        left = scores.shape[1] - accelerator
+        unheld = own.isfinite().scatter(1, chosen[:, :row], False)
+        left = scores.shape[1] - row
         binding = unheld.sum(dim=1, keepdim=True) >= left
         return own.masked_fill(binding & ~unheld, -torch.inf)
+
+
+class MethodChooser(PairChooser):
+    """Chooses a method for every partition, or one for all of them, which is not the paper's.
+
+    It pairs embeddings of methods with the partitions' summaries as the scheduler does
+    accelerators, and a softmax over the methods, partition by partition, gives the policy. One
+    method for all is the first partition's choice.
+
+    Args:
+        methods: M, to choose from.
+        numbers: of methods in an action: 1, or K, one for each partition.
+        units: width of summaries, embeddings and layers.
+    """
+
+    def __init__(self, methods: int, numbers: int, units: int = 128) -> None:
+        super().__init__(methods, units)
+        self.numbers = numbers
+
+    def forward(self, summaries: Tensor, stages: Tensor) -> Tensor:
+        """Score every pair.
+
+        Args:
+            summaries: of the partitions, ``(schemes, K, units)``, padded to K partitions.
+            stages: how many of them there are, ``(schemes,)``.
+
+        Returns:
+            ``(schemes, numbers, M)``, −∞ for all but the first method behind the last partition.
+        """
+        scores = self.pair_scores(summaries[:, : self.numbers]).transpose(1, 2).clone()
+        behind = torch.arange(self.numbers, device=stages.device) >= stages[:, None]
+        scores[..., 1:] = scores[..., 1:].masked_fill(behind[..., None], -torch.inf)
+        return scores

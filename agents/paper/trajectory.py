@@ -28,9 +28,30 @@ class Trajectory:
     log_probs: tuple[float, ...]
 
     @property
+    def choices(self) -> tuple[int, ...]:
+        """What was chosen for the partitions, in the order of ``log_probs``."""
+        return self.stage_of_accelerator
+
+    @property
     def action(self) -> NDArray[np.int64]:
         """The action of ``PlacementEnv``."""
-        return ActionCodec.join(self.walk.stage_of_operator, self.stage_of_accelerator)
+        return ActionCodec.join(self.walk.stage_of_operator, self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodTrajectory(Trajectory):
+    """A trajectory of a policy that chooses the method, too; ``log_probs`` has these choices last.
+
+    Attributes:
+        methods: the number of the method of every partition, or one of all.
+    """
+
+    methods: tuple[int, ...]
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """What was chosen for the partitions, in the order of ``log_probs``."""
+        return self.stage_of_accelerator + self.methods
 
 
 @dataclass(frozen=True, slots=True)

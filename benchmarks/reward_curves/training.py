@@ -27,12 +27,12 @@ from drlpp.agents import DRLPP, hyperparameters_of
 from drlpp.cli.command_line import build_console
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.io.documents import read_document
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.planners import PLANNERS, PlanningProblem, Space, read_vary
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 
@@ -45,6 +45,9 @@ def main(
     bandwidth: Annotated[float, typer.Option(help="Bytes per second of a link.")] = 1.25e9,
     steps: Annotated[int, typer.Option(min=1, help="Training steps; figure 5 has 600.")] = 600,
     agent: Annotated[str, typer.Option(help="A name, or a YAML file.")] = "drl-pp",
+    vary: Annotated[
+        str, typer.Option(help="What it may choose with the placement, as drlpp learn --vary.")
+    ] = "none",
     seed: Annotated[int, typer.Option(min=0, help="Of the agent.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder of TensorBoard's files.")] = Path(
         "runs/training-curve"
@@ -58,7 +61,10 @@ def main(
     cluster = local_cluster(accelerators, Link(bandwidth_bytes_per_second=bandwidth))
     measurer = SimulatedCluster(model, cluster)
     planned = plan(measurer, model, cluster)
-    env = PlacementEnv(MeasurementMemory(measurer))
+    varied = read_vary(vary)
+    space = Space(measurer.method, varied, folds=False) if varied else None
+    declared = CostPrior.of(model, cluster, measurer.method, space=space)
+    env = PlacementEnv(MeasurementMemory(measurer), declared=declared)
     learner = hyperparameters_of(agent).build(env, seed=seed, tensorboard_log=str(out))
     console = build_console()
     begin = time.perf_counter()
@@ -136,7 +142,9 @@ def table_of(
 
     best = env.memory.best()
     if best is not None:
-        add("best found", best[0].configuration, best[1].seconds_per_minibatch)
+        found = best[0]
+        unusual = found.method.unlike(env.memory.measurer.method, len(found.placement.stages))
+        add("best found", ", ".join([found.configuration, *unusual]), best[1].seconds_per_minibatch)
     action, _ = learner.predict(np.zeros(1, np.float32), deterministic=True)
     info = env.step(action)[4]
     if "seconds" in info:

@@ -134,6 +134,16 @@ class ExecutionPlan:
         method = self.method.synchronous(self.pipeline)
         return replace(self, candidate=Candidate(self.placement, method))
 
+    def refuse_staler_than(self, most: int | None) -> None:
+        """Refuse a plan with a stage whose s is larger than ``most``; None allows any.
+
+        Raises:
+            InvalidInput: there is such a stage.
+        """
+        stalest = max(self.delays)
+        if most is not None and stalest > most:
+            raise InvalidInput(f"a stage has a staleness of {stalest}, of at most {most}")
+
     def window(self, minibatches: int) -> Window:
         """Return the run in which at least ``minibatches`` minibatches are measured."""
         return Window.plan(self.pipeline, minibatches, self.method)

@@ -143,7 +143,14 @@ class Pipeline:
 
         On a straight pipeline that is its index.
         """
-        return max((1 + self.rank(edge.source) for edge in self.incoming(stage)), default=0)
+        return self._ranks[stage]
+
+    @cached_property
+    def _ranks(self) -> tuple[int, ...]:
+        ranks: list[int] = []
+        for stage in range(len(self.stages)):
+            ranks.append(max((1 + ranks[edge.source] for edge in self.incoming(stage)), default=0))
+        return tuple(ranks)
 
     def stage_of(self, worker: int) -> int:
         """Return the stage that ``worker`` holds, the first of two."""

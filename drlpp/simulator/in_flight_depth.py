@@ -147,9 +147,7 @@ def smallest_depth(depths: Sequence[Depth]) -> Depth:
 
 def _obstacle(candidate: Candidate, pipeline: Pipeline, most_staleness: int | None) -> str | None:
     try:
-        stalest = max(ExecutionPlan(candidate, pipeline).delays)
+        ExecutionPlan(candidate, pipeline).refuse_staler_than(most_staleness)
     except InvalidInput as error:
         return str(error)
-    if most_staleness is not None and stalest > most_staleness:
-        return f"a stage has a staleness of {stalest}, of at most {most_staleness}"
     return None

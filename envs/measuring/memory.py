@@ -77,6 +77,7 @@ class MeasurementMemory:
     Attributes:
         observers: called after every run with the canonical candidate and the run's outcome.
         limit_seconds: per minibatch; None, as long as nobody sets it, for none.
+        most_staleness: the largest s of a stage that is measured; None, likewise, for any.
 
     Raises:
         InvalidInput: for fewer than 1 repetition.
@@ -102,6 +103,7 @@ class MeasurementMemory:
         self.path = None if path is None else Path(path)
         self.observers: list[Observer] = []
         self.limit_seconds: float | None = None
+        self.most_staleness: int | None = None
         self._part = part or Renumbering.none(measurer.accelerators)
         self._elsewhere: dict[Candidate, list[Measurement]] = {}
         self._runs: dict[Candidate, list[Measurement]] = {}
@@ -247,7 +249,9 @@ class MeasurementMemory:
         return placement.canonical
 
     def _plan(self, key: Candidate) -> ExecutionPlan:
-        return ExecutionPlan.of(key, self.graph, self.accelerators)
+        plan = ExecutionPlan.of(key, self.graph, self.accelerators)
+        plan.refuse_staler_than(self.most_staleness)
+        return plan
 
     @property
     def _usual_method(self) -> Method:

@@ -30,3 +30,10 @@ def test_branches_take_the_widest_branch_into_account() -> None:
     pipeline = Pipeline(((0,), (1,), (2, 3, 4), (5,)), edges)
     assert pipeline.in_flight() == (5, 2, 2, 1)
     assert pipeline.depth == 3
+
+
+def test_ranks_of_many_stages_that_all_exchange_tensors() -> None:
+    """There are 2⁶² paths to the last of them."""
+    pairs = [(source, target, True) for target in range(64) for source in range(target)]
+    pipeline = Pipeline.connecting(((stage,) for stage in range(64)), pairs)
+    assert [pipeline.rank(stage) for stage in range(64)] == list(range(64))

@@ -87,9 +87,9 @@ def learn(
     vary: Annotated[
         str | None,
         typer.Option(
-            help="What the guided agent may choose with the placement, of depth, microbatches, "
+            help="What the agent may choose with the placement, of depth, microbatches, "
             "recompute, schedule; or none.",
-            show_default="depth, where the schedule has one",
+            show_default="depth, where the schedule has one, for the guided agent; none for others",
         ),
     ] = None,
     max_staleness: Annotated[
@@ -175,7 +175,7 @@ def learn(
 ) -> dict[str, Any]:
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
-    from drlpp.agents import AGENTS, GuidedDRLPP, hyperparameters_of
+    from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capturing.capture import capture
     from drlpp.cli.learning.layouts import layout_contenders
     from drlpp.comparison.contenders import RIVALS
@@ -201,12 +201,6 @@ def learn(
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options)
     varied = None if vary is None else read_vary(vary)
-    guided = issubclass(hyperparameters.algorithm, GuidedDRLPP)
-    if not guided and (varied or max_staleness is not None):
-        raise InvalidInput(
-            f"agent {agent} chooses placements alone; leave out --vary and --max-staleness, or use "
-            "--agent guided"
-        )
     if varied is None and "in_flight_per_link" in options:
         varied = frozenset()
     # What cannot vary is said before anything is measured.

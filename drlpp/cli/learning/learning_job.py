@@ -101,7 +101,6 @@ def _learn_and_compare(job: Job, there: RunCluster) -> tuple[MeasurementMemory, 
         HostLost: one of these is lost; what was measured is kept.
         AcceleratorsReturned: others are there again.
     """
-    from drlpp.agents import GuidedDRLPP
     from drlpp.cli.learning.job_export import export_best_so_far
     from drlpp.costs.memory import MemoryModel
     from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
@@ -125,7 +124,7 @@ def _learn_and_compare(job: Job, there: RunCluster) -> tuple[MeasurementMemory, 
         # itself than the method is with a stage on every accelerator.
         most_staleness = usual_staleness(session.method, len(part.numbers))
     space = Space(session.method, job.vary, most_staleness, there.profile.batch_size)
-    chosen = space if issubclass(job.hyperparameters.algorithm, GuidedDRLPP) else None
+    chosen = methods_of_the_agent(job, space)
     declared = CostPrior.of(known, there.whole, session.method, memory_model, chosen)
     if not there.is_whole:
         # What ran on those that are lost tells of the operators, too.
@@ -143,6 +142,21 @@ def _learn_and_compare(job: Job, there: RunCluster) -> tuple[MeasurementMemory, 
         export_best_so_far(job, session, memory, there.cluster)
         return None
     return memory, comparison
+
+
+def methods_of_the_agent(job: Job, space: Space) -> Space | None:
+    """Return what the agent chooses from: all of ``space``, if it is the guided one.
+
+    Agents after the paper place only, as in the paper (None), unless they are asked for more. They
+    cannot give an accelerator two stages.
+    """
+    from drlpp.agents import GuidedDRLPP
+
+    if issubclass(job.hyperparameters.algorithm, GuidedDRLPP):
+        return space
+    if job.vary or job.most_staleness is not None:
+        return replace(space, vary=job.vary or frozenset(), folds=False)
+    return None
 
 
 def _race_to_loss(

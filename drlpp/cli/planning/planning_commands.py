@@ -232,7 +232,7 @@ def plan_placement(
     from drlpp.cli.planning.cutting import Cutting, note_many_operators
     from drlpp.cli.planning.plan_record import plan_record
     from drlpp.cli.planning.planning_input import PlanningInput
-    from drlpp.cli.planning.planning_report import plan_report, write_plan
+    from drlpp.cli.planning.planning_report import lateness, plan_report, write_plan
     from drlpp.costs.memory import MemoryModel
     from drlpp.planners import (
         PLANNERS,
@@ -376,8 +376,11 @@ def plan_placement(
     layouts = compared_layouts(compare, given, of_operators, run, deepen=automatic)
     if automatic and proposal is not None:
         run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})
+    late = lateness(given.profile, proposal, run)
     if as_json:
         record = plan_record(chosen, proposal, choice, sharing, faster)
+        if late is not None:
+            record["staleness"] = late
         if cut_costs is not None:
             record["cut_at"] = cut_costs
         if layouts:
@@ -385,6 +388,8 @@ def plan_placement(
         console.print_json(data=record)
     else:
         console.print(plan_report(chosen, proposal, choice, sharing, faster))
+        if late is not None:
+            console.print(late, soft_wrap=True)
         if cut_costs is not None:
             console.print(cut_costs, soft_wrap=True)
         for layout in layouts:

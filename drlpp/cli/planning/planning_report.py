@@ -13,8 +13,10 @@ from rich.table import Table
 
 from drlpp.cli.planning.plan_record import compared_depths
 from drlpp.cli.planning.planning_input import PlanningInput
+from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.files.pipedream_writer import write_pipedream_profile
 from drlpp.costs.files.workload_graph import graph_of_workload
+from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.io.formatting import predicted_text, ranges_of, seconds_text
@@ -25,6 +27,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.best_simulated import Choice, Proposal, told_faster
 from drlpp.planners.plan import Plan
 from drlpp.planners.shared_weights import Sharing
+from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.simulator import Depth
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -136,6 +139,21 @@ def _unplanned(proposal: Proposal | None, faster: Proposal | None) -> Iterator[s
         if faster.plan.method == "data-parallel":
             ways = f"take --method data-parallel, or {ways}"
         yield f"{told_faster(proposal, faster)}; {ways}"
+
+
+def lateness(profile: Profile | None, proposal: Proposal | None, method: Method) -> str | None:
+    """Tell how late gradients of a plan are, as training with it will; None if they are not.
+
+    Args:
+        profile: that it was planned by.
+        proposal: what the simulator says of it; None if it cannot be run.
+        method: with the depth that was chosen.
+    """
+    if profile is None or proposal is None:
+        return None
+    plan = proposal.plan
+    pipeline = pipeline_of(plan.problem.workload, plan.placement)
+    return staleness_text(pipeline, method, profile.batch_size)
 
 
 def _rivals(choice: Choice) -> Iterator[str]:

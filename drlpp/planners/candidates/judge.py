@@ -220,12 +220,11 @@ class Judge:
         shape = pipeline.numbered
         if (shape, method) not in self._refused:
             try:
-                delays = ExecutionPlan(candidate, pipeline).delays
-                most = self.space.most_staleness
-                refused = most is not None and max(delays) > most
+                plan = ExecutionPlan(candidate, pipeline)
+                plan.refuse_staler_than(self.space.most_staleness)
+                self._refused[shape, method] = False
             except InvalidInput:
-                refused = True
-            self._refused[shape, method] = refused
+                self._refused[shape, method] = True
         return self._refused[shape, method]
 
 

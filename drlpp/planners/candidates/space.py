@@ -68,6 +68,7 @@ class Space:
             no result but by staleness, and costs nothing but memory.
         most_staleness: the largest s of a stage that is allowed; None for any.
         batch_size: of a minibatch, which microbatches divide evenly; None if it is not known.
+        folds: whether schedules whose accelerators hold two stages each may be chosen.
         methods: all that fit together and are for any number of stages, the given one first.
 
     Raises:
@@ -79,6 +80,7 @@ class Space:
     vary: frozenset[Vary] | None = None
     most_staleness: int | None = None
     batch_size: int | None = None
+    folds: bool = True
     methods: tuple[Method, ...] = field(init=False)
     _values: dict[Vary, tuple[Any, ...]] = field(init=False, repr=False, compare=False)
     _known: frozenset[Method] = field(init=False, repr=False, compare=False)
@@ -174,7 +176,8 @@ class Space:
             return sorted(self._numbers_of_microbatches(method.microbatches))
         if what is Vary.RECOMPUTE:
             return [False, True]
-        return [kind.name for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
+        kinds = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
+        return [kind.name for kind in kinds if self.folds or kind.stages_held == 1]
 
     def _numbers_of_microbatches(self, asked: int) -> set[int]:
         """Return the number that was asked for, halved and doubled again and again."""

@@ -49,11 +49,13 @@ def test_curves_are_those_of_the_run(tmp_path: Path) -> None:
     assert np.isfinite(curves.baseline[1:]).all()
 
 
-def test_a_picture_and_a_table_come_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("vary", ["none", "depth"])
+def test_a_picture_and_a_table_come_out(tmp_path: Path, vary: str) -> None:
     options = {
         "--profile": training_curve.PROFILES / "alexnet.json",
         "--steps": 2,
         "--accelerators": 2,
+        "--vary": vary,
         "--out": tmp_path / "log",
         "--picture": tmp_path / "deep" / "curve.png",
     }

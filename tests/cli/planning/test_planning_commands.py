@@ -81,6 +81,19 @@ def test_a_plan_as_data(shell: Shell, profile: Path) -> None:
     assert found["planner_seconds"] > 0
 
 
+def test_a_plan_says_how_late_its_gradients_are(shell: Shell, profile: Path) -> None:
+    planned = ("plan", "--profile", profile, *LINKS, *EXACT)
+    late = (
+        "between the forward and the backward of a minibatch on stages 0 to 1 come {} and 0 updates"
+    )
+    assert late.format(1) in " ".join(shell(*planned)[1].split())
+    deeper = shell.json(*planned, "--in-flight", "2")["staleness"]
+    assert deeper.startswith(late.format(3))
+    assert "times the samples of plain PyTorch" in deeper
+    flushed = shell.json(*planned, "--policy", "sync", "--method-option", "schedule=gpipe")
+    assert "staleness" not in flushed
+
+
 def test_a_plan_that_is_slower_than_data_parallelism_says_so(shell: Shell, tmp_path: Path) -> None:
     """The rule hides messages of 5.9 s each way, which NOAM's minibatches in flight do not.
 
