@@ -292,7 +292,7 @@ class PipelineTrainer:
             held_out,
             unpack,
             minibatches,
-            task=self.captured.task,
+            captured=self.captured,
             seed=self.seed,
             note=self.observer.on_note,
         )
