@@ -45,7 +45,7 @@ from drlpp.cli.slurm_command import slurm
 from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.cli.training.weights_command import write_weights
 from drlpp.errors import InvalidInput
-from drlpp.schedule.method import DeviceChoice
+from drlpp.specs.device_choice import DeviceChoice
 
 if TYPE_CHECKING:
     from drlpp.placement.placement_file import PlacementFile

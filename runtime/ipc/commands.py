@@ -17,7 +17,8 @@ from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.run_plan import RunPlan, TiedSpec
 from drlpp.runtime.ipc.transport_choice import Route, Transport
 from drlpp.schedule.actions import Action, MicrobatchId
-from drlpp.schedule.method import DeviceChoice, Method
+from drlpp.schedule.method import Method
+from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 

@@ -38,9 +38,9 @@ from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.runtime.session.present_workers import PresentWorkers, asked
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
-from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import Batch, arranged_like, tensors_in
+from drlpp.specs.device_choice import DeviceChoice
 
 _LOOK_SECONDS = 1.0
 _USUAL_SILENCES = 20

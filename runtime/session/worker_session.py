@@ -43,10 +43,11 @@ from drlpp.runtime.session.reading_state import (
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
 from drlpp.schedule.actions import Action
 from drlpp.schedule.analysis.window import Window
-from drlpp.schedule.method import DeviceChoice, Method
+from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction

@@ -45,8 +45,8 @@ from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
-from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
+from drlpp.specs.device_choice import DeviceChoice
 
 console = build_console()
 

@@ -37,7 +37,7 @@ from drlpp.cli.command_line import (
 from drlpp.cli.common_options import add_command
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
-from drlpp.schedule.method import DeviceChoice
+from drlpp.specs.device_choice import DeviceChoice
 
 if TYPE_CHECKING:
     from drlpp.planners import Choice, PlanningProblem, Proposal
