@@ -36,7 +36,7 @@ from drlpp.placement.renumbering import Renumbering
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.deploying.profile_commands import measuring_workers, profile_command, profile_of
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.answers import RunResult
 from drlpp.runtime.session.cluster_discovery import session_cluster
 from drlpp.runtime.session.link_measurement import time_hosts, time_ways
 from drlpp.runtime.session.run_timeline import middle_of, timeline_of

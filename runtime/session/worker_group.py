@@ -21,16 +21,8 @@ from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
-from drlpp.runtime.ipc.commands import (
-    Collect,
-    Command,
-    Failed,
-    LoadModel,
-    LoadSamples,
-    Progress,
-    Reading,
-    Working,
-)
+from drlpp.runtime.ipc.answers import Failed, Progress, Reading, Working
+from drlpp.runtime.ipc.commands import Collect, Command, LoadModel, LoadSamples
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of

@@ -31,7 +31,8 @@ from drlpp.runtime.hosts.session_hosts import (
     hosts_for,
     hosts_on_ray,
 )
-from drlpp.runtime.ipc.commands import Progress, Release, RunResult
+from drlpp.runtime.ipc.answers import Progress, RunResult
+from drlpp.runtime.ipc.commands import Release
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.reading_state import (

@@ -24,7 +24,8 @@ from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, PipelineTrainer, TimeLimits
 from drlpp.runtime.hosts import local_host
 from drlpp.runtime.hosts.host import Answered
-from drlpp.runtime.ipc.commands import Done, Release, Run
+from drlpp.runtime.ipc.answers import Done
+from drlpp.runtime.ipc.commands import Release, Run
 from drlpp.runtime.session import worker_group as worker_group_module
 from drlpp.runtime.session.worker_group import WorkerGroup
 from tests.support.programs.hosted import hosted
