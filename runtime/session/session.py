@@ -180,9 +180,13 @@ class ClusterSession(WorkerSession):
         self, deployment: Deployment, minibatches: int, options: RunOptions
     ) -> tuple[Schedule, dict[int, RunResult]]:
         """Run; run once more if the program was stopped (Ctrl-Z), since that was measured too."""
-        stops = self._workers.stops
+        stops = self._workers.listener.stops
         found = self.run(deployment, minibatches, options)
-        return found if stops == self._workers.stops else self.run(deployment, minibatches, options)
+        return (
+            found
+            if stops == self._workers.listener.stops
+            else self.run(deployment, minibatches, options)
+        )
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
         """Return a few minibatches from the middle of the last measurement, as they really ran."""

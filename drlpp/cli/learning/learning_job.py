@@ -316,7 +316,7 @@ def _compare(
     finalists = [Contender.of(job.candidate(candidate), job.agent) for candidate in fastest]
     # What the agent has asked planners for, they need not plan again.
     alike = declared.space is space and job.contracted is None and there.is_whole
-    planned = (lambda: declared.planned) if alike else None
+    proposed = (lambda: declared.planned) if alike else None
     # Their method may have got its microbatches after they were read.
     own = []
     for text, layout in job.layouts.items():
@@ -331,7 +331,7 @@ def _compare(
             comparison = compare(
                 session,
                 finalists,
-                [*rival_heats(session, there.profile, there.cluster, space, planned), *own],
+                [*rival_heats(session, there.profile, there.cluster, space, proposed), *own],
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
