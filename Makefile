@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 # emulates four unequal accelerators; `make train SPEEDS=` measures this machine's own cores. A run that
 # was interrupted continues.
 train: $(VENV)/installed
-	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(if $(SPEEDS),--speeds $(SPEEDS)) $(ARGUMENTS)
+	$(BIN)/python train_agent.py $(MODEL) --out $(OUT) --resume $(if $(SPEEDS),--speeds $(SPEEDS)) $(ARGUMENTS)
 
 PYTEST := $(BIN)/python -m pytest -q
 # A file's tests stay in one process: they share sessions and captures.

@@ -1,6 +1,6 @@
 """The main job: learn a placement on live workers, race it against its rivals, export the best.
 
-``python train_agent.py --model alexnet --workers 4 --out runs/alexnet``; see ``--help``. The same
+``python train_agent.py alexnet --workers 4 --out runs/alexnet``; see ``--help``. The same
 program as ``drlpp learn``.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from drlpp.capturing.graph import OpGraph
@@ -13,6 +14,8 @@ from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
+from drlpp.planners.best_searched import planned_in
+from drlpp.planners.best_simulated import Choice
 from drlpp.planners.candidates.space import Space
 from drlpp.planners.model_based.calibration import Calibration
 from drlpp.planners.problem.problem import PlanningProblem
@@ -66,6 +69,21 @@ class CostPrior:
         """Return what is known of some of the accelerators, numbered anew in the order given."""
         part = self.problem.cluster.part(accelerators)
         return replace(self, problem=replace(self.problem, cluster=part))
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the same with a seed of planners that draw at random."""
+        if seed == self.problem.seed:
+            return self
+        return replace(self, problem=self.problem.with_seed(seed))
+
+    @cached_property
+    def planned(self) -> Choice:
+        """What quick planners propose with the space's methods: looked for once, if anybody asks.
+
+        Raises:
+            InvalidInput: nothing of it fits into memory, and can be run.
+        """
+        return planned_in(self.space or Space(self.method, frozenset()), self.problem)
 
     @classmethod
     def from_sizes(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:

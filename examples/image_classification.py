@@ -5,7 +5,7 @@
 1. ``digit_network`` tells DRL-PP about a model: module, example minibatch, loss, score.
 2. ``find_placement`` profiles it on the workers for some seconds and lets a planner cut it.
    ``--placement`` takes another placement instead, such as the one that the agent learns by
-   ``python train_agent.py --model examples.image_classification:digit_network --out runs/agent``.
+   ``python train_agent.py examples.image_classification:digit_network --out runs/agent``.
 3. ``PipelineTrainer`` trains it on that placement, from ``DataLoader`` with augmented images.
 4. The weights go back into the module, which is evaluated without DRL-PP.
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,6 +26,8 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, RIVALS
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.planners.best_searched import planned_in
+from drlpp.planners.best_simulated import Choice, best_simulated
 from tests.support.in_turns import fast_are
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
@@ -320,6 +322,21 @@ def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
     assert len(outcomes) == 12
     assert all(outcome["outcome"] == "measured" for outcome in outcomes)
     assert (out / "placement.json").exists()
+
+
+@pytest.mark.system
+def test_planners_are_asked_once_for_the_agent_and_its_rivals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def counted(*problem: Any, **options: Any) -> Choice:
+        asked.append(problem)
+        return best_simulated(*problem, **options)
+
+    monkeypatch.setattr(sys.modules[planned_in.__module__], "best_simulated", counted)
+    finish(tmp_path / "run", 1, *BRIEF)
+    assert len(asked) == 1
 
 
 def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from drlpp.envs.measuring.search_file import Sureness
 from drlpp.envs.measuring_env import outcome_in
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
+from drlpp.planners.candidates import Space
 from drlpp.planners.model_based.options import Options
 from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.problem.objective import Objective
@@ -155,10 +156,15 @@ class GuidedDRLPP(DRLPP):
     def recalibration(self, env: VecEnv) -> Recalibration:
         """Return the search, which knows everything that the environments remember."""
         if self._recalibration is None:
-            declared: CostPrior = env.get_attr("declared")[0]
-            problem = declared.problem.with_seed(self.seed or 0)
-            space = declared.space or self._codec(env).method
-            found = Recalibration(problem, space, self.search)
+            known: CostPrior = env.get_attr("declared")[0]
+            declared = known.with_seed(self.seed or 0)
+            space = declared.space or Space(self._codec(env).method, frozenset())
+            found = Recalibration(
+                declared.problem,
+                space,
+                self.search,
+                planned=(lambda: declared.planned) if space is declared.space else None,
+            )
             for outcomes in env.get_attr("outcomes"):
                 for candidate, outcome in outcomes.items():
                     found.tell(candidate, outcome)

@@ -19,7 +19,7 @@ from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.answers import RunResult
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -27,7 +27,7 @@ from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.documents import write_atomically
 from drlpp.models.task import Option
 from drlpp.models.zoo import SMALL
-from drlpp.schedule.method import DeviceChoice
+from drlpp.specs.device_choice import DeviceChoice
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -25,6 +25,7 @@ from drlpp.capturing.loss_capture import (
 )
 from drlpp.capturing.loss_check import check_no_sum
 from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
+from drlpp.capturing.target_classes import Classes, classes_in
 from drlpp.capturing.ties import tie_notes
 from drlpp.capturing.tracing.evaluation_mode import evaluation_graph
 from drlpp.capturing.tracing.export import export_graph
@@ -84,6 +85,11 @@ class CapturedModel:
         """The names of the parameters that are trained, a tied one's in the graph."""
         named = self.task.module.named_parameters(remove_duplicate=False)
         return tuple(name for name, w in named if w.requires_grad and name not in self.aliases)
+
+    @cached_property
+    def classes(self) -> tuple[Classes, ...]:
+        """The classes that the loss is over, for each cross entropy in it that tells."""
+        return classes_in(self.loss, self.task.targets)
 
     @cached_property
     def evaluation(self) -> fx.GraphModule:

@@ -26,8 +26,8 @@ from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
 from drlpp.io.trust import named_in, require_trust
 from drlpp.runtime.ipc.time_limits import checked_timeout
 from drlpp.schedule.kinds.registry import training_kinds
-from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import policy_help
+from drlpp.specs.device_choice import DeviceChoice
 
 if TYPE_CHECKING:
     from drlpp.models.model_reference import ModelReference

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from drlpp.cli.option_hints import HintingCommand, meant
 from drlpp.errors import InvalidInput
 from drlpp.io.run_folder import OPTIONS_NAME
 
@@ -31,19 +32,39 @@ def is_quiet() -> bool:
     return _quiet.get()
 
 
-def with_common_options(
-    function: Callable[..., object], *, quiet: bool = False, as_json: bool = False
-) -> Callable[..., None]:
-    """Return a command that also takes ``--config``, and ``--quiet`` and ``--json`` if asked.
+def add_command(
+    app: typer.Typer,
+    name: str | None,
+    function: Callable[..., object],
+    *,
+    quiet: bool = False,
+    as_json: bool = False,
+    by_name: str | None = None,
+) -> None:
+    """Add a command to a program, which also takes ``--config``, and what is asked for.
 
     Args:
+        app: the program.
+        name: of the command.
         function: the command; with ``as_json``, what it returns is printed as JSON.
-        quiet: it writes files, and what it prints can be left out; with ``--json`` that goes to
-            standard error.
-        as_json: it has no ``--json`` of its own.
+        quiet: it writes files, and what it prints can be left out, by ``--quiet``; with ``--json``
+            that goes to standard error.
+        as_json: it gets a ``--json``, and has none of its own.
+        by_name: an argument that may also be given as an option of this name.
     """
+    command = _with_common_options(function, quiet, as_json, by_name)
+    app.command(name, cls=HintingCommand)(command)
+
+
+def _with_common_options(
+    function: Callable[..., object], quiet: bool, as_json: bool, by_name: str | None
+) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     more: dict[str, Any] = {"config": (_CONFIG, None)}
+    if by_name is not None:
+        option = typer.Option(f"--{by_name}", help=f"The same as {by_name.upper()}.")
+        more["named"] = (Annotated[str | None, option], None)
+        more["context"] = (typer.Context, inspect.Parameter.empty)
     if quiet:
         more["quiet"] = (_QUIET, False)
     if as_json:
@@ -51,6 +72,8 @@ def with_common_options(
 
     def command(**values: Any) -> None:
         values.pop("config")
+        if by_name is not None:
+            _take(values, by_name, values.pop("named"), values.pop("context"))
         silent = values.pop("quiet") if quiet else False
         machine = values.pop("as_json") if as_json else False
         defaults = {name: found.default for name, found in signature.parameters.items()}
@@ -83,6 +106,23 @@ def with_common_options(
     described.__annotations__ = {found.name: found.annotation for found in parameters}
     described.__name__, described.__doc__ = function.__name__, function.__doc__
     return command
+
+
+def _take(values: dict[str, Any], argument: str, named: str | None, context: typer.Context) -> None:
+    """Take the value of an option for that of an argument, if it is given.
+
+    Raises:
+        InvalidInput: the command line gives both, and they differ.
+    """
+    if named is None:
+        return
+    source = context.get_parameter_source(argument)
+    if source is not None and source.name == "COMMANDLINE" and values[argument] != named:
+        raise InvalidInput(
+            f"the {argument} is given twice, {values[argument]} and --{argument} {named}; leave "
+            "one of them out"
+        )
+    values[argument] = named
 
 
 def _print_json(record: object) -> None:
@@ -128,14 +168,18 @@ def _read_options(context: typer.Context, path: Path | None) -> Path | None:
     for parameter in context.command.params:
         if parameter.name not in ("config", "help", None):
             names = {option.lstrip("-") for option in parameter.opts}
-            known |= dict.fromkeys({parameter.name.replace("_", "-"), *names}, parameter)
+            for name in (parameter.name.replace("_", "-"), *names):
+                # An argument comes before an option of its name.
+                known.setdefault(name, parameter)
     found: dict[str, Any] = {}
     for key, value in read_mapping(path).items():
         chosen = known.get(str(key).replace("_", "-"))
         if chosen is None:
             usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
             options = ", ".join(sorted(usual))
-            raise InvalidInput(f"{path}: {key!r} is no option of this command; there are {options}")
+            near = meant(str(key).replace("_", "-"), known)
+            there = f"there are {options}" if near is None else f"did you mean {near!r}?"
+            raise InvalidInput(f"{path}: {key!r} is no option of this command; {there}")
         several = getattr(chosen, "multiple", False)
         if value is not None:
             found[chosen.name] = _as_given(value, several=several)

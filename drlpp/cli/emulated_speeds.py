@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.method import DeviceChoice
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.device_choice import DeviceChoice
 
 
 def workers_and_speeds(

@@ -31,7 +31,7 @@ from drlpp.cli.command_line import (
     run_program,
     settle_imports,
 )
-from drlpp.cli.common_options import with_common_options
+from drlpp.cli.common_options import add_command
 from drlpp.cli.doctor.doctor_command import examine
 from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.export_command import export_placement
@@ -45,7 +45,7 @@ from drlpp.cli.slurm_command import slurm
 from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.cli.training.weights_command import write_weights
 from drlpp.errors import InvalidInput
-from drlpp.schedule.method import DeviceChoice
+from drlpp.specs.device_choice import DeviceChoice
 
 if TYPE_CHECKING:
     from drlpp.placement.placement_file import PlacementFile
@@ -292,22 +292,22 @@ def train(
     )
 
 
-app.command("learn")(with_common_options(learn, quiet=True, as_json=True))
-app.command("race")(with_common_options(race_model, quiet=True, as_json=True))
+add_command(app, "learn", learn, by_name="model", quiet=True, as_json=True)
+add_command(app, "race", race_model, quiet=True, as_json=True)
 app.add_typer(cluster_app, name="cluster")
-app.command("profile")(with_common_options(profile_model, quiet=True, as_json=True))
-app.command("plan")(with_common_options(plan_placement, quiet=True))
-app.command("convert")(with_common_options(convert_profile, quiet=True, as_json=True))
-app.command("timeline")(with_common_options(show_timeline, quiet=True, as_json=True))
-app.command("export")(with_common_options(export_placement, quiet=True, as_json=True))
-app.command("schema")(with_common_options(print_schema))
-app.command("report")(with_common_options(report_run, quiet=True, as_json=True))
-app.command("capture")(with_common_options(capture_model, quiet=True, as_json=True))
-app.command("show")(with_common_options(show, as_json=True))
-app.command("train")(with_common_options(train, quiet=True, as_json=True))
-app.command("weights")(with_common_options(write_weights, quiet=True, as_json=True))
-app.command("slurm")(with_common_options(slurm))
-app.command("doctor")(with_common_options(examine, as_json=True))
+add_command(app, "profile", profile_model, quiet=True, as_json=True)
+add_command(app, "plan", plan_placement, quiet=True)
+add_command(app, "convert", convert_profile, quiet=True, as_json=True)
+add_command(app, "timeline", show_timeline, quiet=True, as_json=True)
+add_command(app, "export", export_placement, quiet=True, as_json=True)
+add_command(app, "schema", print_schema)
+add_command(app, "report", report_run, quiet=True, as_json=True)
+add_command(app, "capture", capture_model, quiet=True, as_json=True)
+add_command(app, "show", show, as_json=True)
+add_command(app, "train", train, quiet=True, as_json=True)
+add_command(app, "weights", write_weights, quiet=True, as_json=True)
+add_command(app, "slurm", slurm)
+add_command(app, "doctor", examine, as_json=True)
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ in a heat.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from drlpp.comparison.contenders import PLAIN, PLAN, Contender, Heat
 from drlpp.costs.profile import Profile
@@ -18,6 +19,7 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.planners import PLANNERS, PlanningProblem, Space
 from drlpp.planners.best_searched import planned_in
+from drlpp.planners.best_simulated import Choice
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
@@ -37,7 +39,11 @@ _SIMULATED_MINIBATCHES = 12
 
 
 def rival_heats(
-    session: ClusterSession, profile: Profile, cluster: Cluster, space: Space
+    session: ClusterSession,
+    profile: Profile,
+    cluster: Cluster,
+    space: Space,
+    planned: Callable[[], Choice] | None = None,
 ) -> list[Heat]:
     """Return a heat for each kind of rival that is possible on these workers.
 
@@ -49,6 +55,7 @@ def rival_heats(
         session: with the method and the optimizer.
         profile, cluster: that planners plan with, and the simulator ranks by.
         space: whether the depth may be chosen, and how stale a stage may be.
+        planned: gives what quick planners propose in the space, if somebody has asked them already.
     """
     plain = [
         Contender(found_by=PLAIN, method=session.method, threads=threads)
@@ -56,7 +63,7 @@ def rival_heats(
     ]
     placed = _Rivals(session, profile, cluster)
     kinds = [plain, placed.data_parallel(), placed.flushed(GPIPE), placed.flushed(FLUSHED_1F1B)]
-    kinds += [placed.planned("pipedream"), placed.exact(), placed.best_planned(space)]
+    kinds += [placed.planned("pipedream"), placed.exact(), placed.best_planned(space, planned)]
     return [Heat(candidates=tuple(found)) for found in kinds if found]
 
 
@@ -104,11 +111,12 @@ class _Rivals:
         placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
         return [Contender.of(Candidate(placement, method), "exact")]
 
-    def best_planned(self, space: Space) -> list[Contender]:
+    def best_planned(self, space: Space, planned: Callable[[], Choice] | None) -> list[Contender]:
         """Return what ``drlpp plan`` chooses of all that planners propose, and its depth."""
         method = self._session.method
+        propose = planned or partial(planned_in, space, self._problem(method, self._cluster))
         try:
-            best = planned_in(space, self._problem(method, self._cluster)).best
+            best = propose().best
         except InvalidInput:
             # Nothing fits, or nothing that is fresh enough.
             return []

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic import PrivateAttr
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record
+from drlpp.near_names import did_you_mean
 
 
 class ImportedByName(Record):
@@ -103,8 +103,8 @@ def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[...,
     factory = getattr(module, attribute, None)
     if not callable(factory):
         functions = [name for name, value in vars(module).items() if callable(value)]
-        near = get_close_matches(attribute, functions, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = did_you_mean(attribute, functions)
+        hint = "" if near is None else f"; {near}"
         raise error_type(f"{what} {path!r}: {module_name!r} has no function {attribute!r}{hint}")
     return factory
 

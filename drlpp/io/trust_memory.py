@@ -1,7 +1,7 @@
 """Packages that a user has trusted for a run stay trusted for its folder.
 
 So ``--resume`` needs no ``--trust`` again, and ``drlpp train`` takes the placement that
-``train_agent.py --model mymodels:f`` has left. What is remembered stands in the user's own state
+``train_agent.py mymodels:f`` has left. What is remembered stands in the user's own state
 folder, not in the run's: a folder that comes from somebody else brings no trust with it. It holds
 as long as the folder's ``run.json`` is the file that this user's run has written there (a file that
 is unpacked or copied over it has another number and time of change, which nobody can choose), and

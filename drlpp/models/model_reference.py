@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,6 +17,7 @@ from drlpp.models.huggingface import huggingface
 from drlpp.models.task import Option, Task, checked_task
 from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.sizes import check_size
+from drlpp.near_names import did_you_mean
 
 
 class _Held:
@@ -147,12 +147,10 @@ class ModelReference(ImportedByName):
         if self.name == huggingface.__name__:
             return huggingface
         if self.name not in ZOO:
-            near = get_close_matches(self.name, ZOO, n=1, cutoff=0.85)
-            hint = f"did you mean {near[0]!r}? It" if near else "it"
+            hint = did_you_mean(self.name, ZOO) or f"it has {', '.join(ZOO)}."
             raise InvalidModel(
-                f"model {self.name!r} is not in the zoo; {hint} has {', '.join(ZOO)}. A model of "
-                "transformers is 'huggingface' with the option folder, one of your own "
-                "'package.module:factory'"
+                f"model {self.name!r} is not in the zoo; {hint} A model of transformers is "
+                "'huggingface' with the option folder, one of your own 'package.module:factory'"
             )
         return ZOO[self.name]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import platform
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from drlpp.io.quantities import Count
 from drlpp.io.trust import trusted_packages, trusting
 from drlpp.io.trust_memory import remembered_trust
 from drlpp.models.model_reference import Model, ModelReference
+from drlpp.near_names import did_you_mean
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement
@@ -210,8 +210,7 @@ class PlacementFile(Document):
 def _number(name: str, stage: int, number_of: Mapping[str, int]) -> int:
     if name in number_of:
         return number_of[name]
-    similar = difflib.get_close_matches(name, number_of, n=1)
-    hint = f"did you mean {similar[0]!r}?" if similar else "`drlpp show` lists a graph's operators"
+    hint = did_you_mean(name, number_of) or "`drlpp show` lists a graph's operators"
     raise InvalidPlacement(
         f"stage {stage} names operator {name!r}, which is not in the graph; {hint}"
     )

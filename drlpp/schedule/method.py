@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -55,14 +54,6 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 SUGGESTED_LOSS_SCALE = 1024.0
 """2¹⁰ of the factors from 8 to 2¹⁵ that Mixed Precision Training (2018) trained with."""
-
-
-class DeviceChoice(StrEnum):
-    """What workers compute on; ``auto`` is GPUs where there are any."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 class Method(StrictRecord):

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -67,7 +67,7 @@ class Host(StrictRecord):
             and ``_``.
         count: of such machines.
         accelerators: of each.
-        device: their type, as torch names it.
+        device: their type, as torch names it: ``cpu`` or ``cuda``.
         speed: relative to the device that profiles are measured on; 0.5 takes twice as long.
         memory_bytes: of each accelerator; not limited if left out.
         rack: hosts without one are in the same.
@@ -79,7 +79,7 @@ class Host(StrictRecord):
     name: str
     count: int = Field(default=1, ge=1, le=MOST_ACCELERATORS)
     accelerators: int = Field(ge=1, le=MOST_ACCELERATORS)
-    device: str = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     speed: Speed = 1.0
     memory_bytes: Room | None = None
     rack: str | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
 from drlpp.runtime.loading.loaders import Unpacker
+from drlpp.runtime.training.data.given_data import check_classes
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.specs.data import Data, Loaders, load_data
@@ -39,13 +40,15 @@ class RaceData:
                 "(module, inputs, targets, loss)"
             )
         self.name = name
-        self._task = captured.task
+        self._captured, self._task = captured, captured.task
         self._seed = seed
         self._note = note
         self._inputs, targets = self._task.inputs, self._task.targets
         self._targets = targets
         found = load_data(name, self._inputs, targets)
         self._in_memory = found if isinstance(found, Data) else None
+        if self._in_memory is not None:
+            check_classes(name, self._in_memory, captured)
         self.first = self.ordered(0)
         if not self.first.held_out_samples:
             raise InvalidInput(
@@ -64,7 +67,7 @@ class RaceData:
         return LoadedData(
             self.name,
             loaders,
-            Unpacker(None, self._inputs, self._targets, self._note, self._task.buckets),
+            Unpacker(None, self._captured, self._note),
             minibatches=None,
             seed=self._seed + seed,
             note=self._note,

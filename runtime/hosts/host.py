@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drlpp.runtime.ipc.commands import Answer, Command
+from drlpp.runtime.ipc.answers import Answer
+from drlpp.runtime.ipc.commands import Command
 from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 
 

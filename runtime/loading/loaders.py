@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.target_classes import wrong_target
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from drlpp.runtime.loading.loader_state import begin_epoch
@@ -159,26 +161,24 @@ class Unpacker:
 
     Args:
         unpack: a user's function, or None.
-        inputs: of one minibatch, as captured.
-        targets: of one minibatch, as captured.
+        captured: the model.
         note: called with a sentence about what is left out.
-        buckets: inputs and targets of minibatches in other shapes that the model is captured for.
     """
 
     def __init__(
         self,
         unpack: Unpack | None,
-        inputs: Batch,
-        targets: Batch,
+        captured: CapturedModel,
         note: Callable[[str], None] = lambda note: None,
-        buckets: Iterable[tuple[Batch, Batch]] = (),
     ) -> None:
         self._unpack = unpack
-        self._inputs, self._targets = inputs, targets
+        self._captured = captured
+        self._inputs, self._targets = captured.task.inputs, captured.task.targets
         self._note = note
         self._noted = False
-        self.batch_size = len(tensors_in(inputs)[0])
-        self._kinds = [kinds_of(shape) for shape in ((inputs, targets), *buckets)]
+        self.batch_size = captured.task.batch_size
+        shapes = [of_shape.task for of_shape in captured.in_all_shapes]
+        self._kinds = [kinds_of((task.inputs, task.targets)) for task in shapes]
 
     def __call__(self, batch: object) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
@@ -200,6 +200,8 @@ class Unpacker:
                 f"the loader gives a batch whose tensors have {sorted(lengths)} samples; they "
                 "have to be equally many"
             )
+        if wrong := wrong_target(self._captured, samples):
+            raise InvalidInput(f"in a batch of the loader {wrong}")
         return pytree.tree_map(torch.clone, samples)
 
     @property

@@ -36,7 +36,7 @@ from drlpp.placement.renumbering import Renumbering
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.deploying.profile_commands import measuring_workers, profile_command, profile_of
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.answers import RunResult
 from drlpp.runtime.session.cluster_discovery import session_cluster
 from drlpp.runtime.session.link_measurement import time_hosts, time_ways
 from drlpp.runtime.session.run_timeline import middle_of, timeline_of
@@ -180,9 +180,13 @@ class ClusterSession(WorkerSession):
         self, deployment: Deployment, minibatches: int, options: RunOptions
     ) -> tuple[Schedule, dict[int, RunResult]]:
         """Run; run once more if the program was stopped (Ctrl-Z), since that was measured too."""
-        stops = self._workers.stops
+        stops = self._workers.listener.stops
         found = self.run(deployment, minibatches, options)
-        return found if stops == self._workers.stops else self.run(deployment, minibatches, options)
+        return (
+            found
+            if stops == self._workers.listener.stops
+            else self.run(deployment, minibatches, options)
+        )
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
         """Return a few minibatches from the middle of the last measurement, as they really ran."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.runtime.hosts.host import WorkerHost
+from drlpp.runtime.hosts.present_workers import PresentWorkers, asked
 from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.tensor_file import write_tree
-from drlpp.runtime.session.present_workers import PresentWorkers, asked
 
 
 class SessionFiles:

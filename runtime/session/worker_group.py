@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing import connection as mp_connection
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +19,21 @@ from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event
+from drlpp.runtime.hosts.present_workers import PresentWorkers, asked
 from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
-from drlpp.runtime.ipc.commands import (
-    Collect,
-    Command,
-    Failed,
-    LoadModel,
-    LoadSamples,
-    Progress,
-    Reading,
-    Working,
-)
+from drlpp.runtime.ipc.answers import Failed, Progress, Reading, Working
+from drlpp.runtime.ipc.commands import Collect, Command, LoadModel, LoadSamples
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from drlpp.runtime.session.listener import Listener
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
-from drlpp.runtime.session.present_workers import PresentWorkers, asked
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
-from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import Batch, arranged_like, tensors_in
+from drlpp.specs.device_choice import DeviceChoice
 
-_LOOK_SECONDS = 1.0
 _USUAL_SILENCES = 20
 """A trial has hung when nobody says anything for this many times the longest silence so far."""
 
@@ -62,8 +53,7 @@ class WorkerGroup:
 
     They are started where that is necessary. After any failure all of them are replaced, because a
     communication group cannot be repaired. A host that is lost ends everything, unless its workers
-    are given up (``present``). While this process is stopped (Ctrl-Z), and its workers with it,
-    nobody waits: that counts as no silence, but in ``stops``.
+    are given up (``present``).
 
     Args:
         captured: the model.
@@ -81,8 +71,7 @@ class WorkerGroup:
         devices: of every worker that has been prepared.
         spent: where the time went.
         generation: how many sets of workers there have been.
-        longest_silence_seconds: without a word while a command was carried out.
-        stops: how often this process was stopped while it waited for workers, and continued.
+        listener: hears what happens on the hosts.
     """
 
     def __init__(
@@ -98,21 +87,19 @@ class WorkerGroup:
         self.devices: dict[int, DeviceFacts] = {}
         self.spent = TimeSpent()
         self.generation = 0
-        self.longest_silence_seconds = 0.0
-        self.stops = 0
         self.captured = captured
         self._speeds = speeds
         self._device = device
         self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
         self._names = 0
         self._closed = False
-        self._silence_seconds = 0.0
         self._informed_generation = 0
         self._stages: Mapping[int, int] = {}
         with telling_of_temporary_files():
             folder = SessionFolder()
         self.hosts = place(self.size, Path(folder.name), limits)
         self.present = PresentWorkers(self.hosts)
+        self.listener = Listener(self.present)
         self.files = SessionFiles(folder, self.hosts, self.present)
         try:
             self.files.write(_MODEL_FILE, captured.state | captured.constants)
@@ -265,7 +252,7 @@ class WorkerGroup:
         """Return the seconds of silence of all workers after which the commands count as hung."""
         if self.limits.answer_seconds is not None:
             return self.limits.answer_seconds
-        usual = _USUAL_SILENCES * self.longest_silence_seconds
+        usual = _USUAL_SILENCES * self.listener.longest_silence_seconds
         # Of these nobody hears until all is read or written, however much it is.
         silent = any(isinstance(command, Collect | LoadSamples) for command in commands.values())
         first = silent or not self.spent.running_seconds
@@ -301,11 +288,11 @@ class WorkerGroup:
         feed: MinibatchStreamer | None,
     ) -> dict[int, Any]:
         answers: dict[int, Any] = {}
-        self._silence_seconds = 0.0
+        self.listener.forget_silence()
         while waiting:
             fed = feed is not None and feed.advance()
             if fed:
-                self._silence_seconds = 0.0
+                self.listener.forget_silence()
             events = self._events(0 if fed else patience)
             if not events:
                 if fed:
@@ -314,8 +301,7 @@ class WorkerGroup:
                     f"workers {sorted(waiting)} did not answer within {patience:.0f} s; if "
                     "they need longer, give a longer time limit (--timeout, timeout_seconds)"
                 )
-            silence, self._silence_seconds = self._silence_seconds, 0.0
-            self.longest_silence_seconds = max(self.longest_silence_seconds, silence)
+            self.listener.note_silence()
             for event in events:
                 match event:
                     case Answered(_, Failed() as failed):
@@ -339,27 +325,7 @@ class WorkerGroup:
         return answers
 
     def _events(self, patience: float) -> list[Event]:
-        """Return what has happened on the hosts; nothing if nothing has in time."""
-        left = patience
-        while True:
-            hosts = self.present.hosts
-            waitables = [w for host in hosts for w in asked(host, host.waitables)]
-            ready, seconds = self._wait(waitables, min(left, _LOOK_SECONDS))
-            left -= seconds
-            events = [e for host in hosts for e in asked(host, host.events, ready)]
-            if events or left <= 0:
-                return events
-
-    def _wait(self, waitables: Sequence[Any], seconds: float) -> tuple[list[Any], float]:
-        """Return the waitables that are ready, and how long they were waited for."""
-        begin = time.monotonic()
-        ready = mp_connection.wait(waitables, max(0.0, seconds))
-        waited = time.monotonic() - begin
-        if waited > seconds + self.limits.stopped_seconds:
-            self.stops += 1
-            waited = seconds
-        self._silence_seconds += waited
-        return ready, waited
+        return self.listener.events(patience, self.limits.stopped_seconds)
 
     def _raise_if_one_is_lost(self, events: Sequence[Event]) -> None:
         end = time.monotonic() + self.limits.other_failure_seconds

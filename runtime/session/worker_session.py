@@ -31,7 +31,8 @@ from drlpp.runtime.hosts.session_hosts import (
     hosts_for,
     hosts_on_ray,
 )
-from drlpp.runtime.ipc.commands import Progress, Release, RunResult
+from drlpp.runtime.ipc.answers import Progress, RunResult
+from drlpp.runtime.ipc.commands import Release
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.reading_state import (
@@ -43,10 +44,11 @@ from drlpp.runtime.session.reading_state import (
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
 from drlpp.schedule.actions import Action
 from drlpp.schedule.analysis.window import Window
-from drlpp.schedule.method import DeviceChoice, Method
+from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction

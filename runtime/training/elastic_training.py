@@ -118,14 +118,15 @@ class ElasticTraining:
         if self._trainer.kept != self._kept:
             self._losses.clear()
             self._replacements = 0
-        reasons: list[str] = []
+        reasons: list[tuple[tuple[int, ...], str]] = []
         given_up: list[int] = []
         point = None
         while point is None:
             cause = _original(failure)
             for_good = self._give_up_lost(failure, cause)
             given_up += for_good
-            reasons.append(f"{cause}: {_given_up(for_good) if for_good else 'replaced'}")
+            what = _given_up(for_good) if for_good else "replaced"
+            reasons.append((tuple(sorted(_lost_in(cause))), f"{cause}: {what}"))
             try:
                 point = self._trainer.resume_point()
             except HostLost as another:
@@ -139,7 +140,9 @@ class ElasticTraining:
                     f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
                 ) from error
         self._kept = point.epochs, point.minibatches
-        self._tell("; ".join(reasons), point, given_up=tuple(sorted(given_up)))
+        # Of hosts that are lost at once, chance decides which is noticed first.
+        reason = "; ".join(text for _, text in sorted(reasons))
+        self._tell(reason, point, given_up=tuple(sorted(given_up)))
 
     def _give_up_lost(self, failure: RunFailure, cause: DRLPPError) -> tuple[int, ...]:
         """Give up the workers that are lost for good; return their numbers.
@@ -147,7 +150,7 @@ class ElasticTraining:
         Raises:
             RunFailure: too little is left.
         """
-        lost = cause.workers if isinstance(cause, WorkerLost | HostLost) else frozenset()
+        lost = _lost_in(cause)
         self._losses.update(lost)
         if isinstance(cause, HostLost):
             for_good = tuple(sorted(lost & set(self._session.present)))
@@ -195,6 +198,11 @@ class ElasticTraining:
         )
         write_change(self._trainer.folder / CHANGES_NAME, change)
         self._trainer.observer.on_note(change.text)
+
+
+def _lost_in(cause: DRLPPError) -> frozenset[int]:
+    """Return the workers that a failure names as lost."""
+    return cause.workers if isinstance(cause, WorkerLost | HostLost) else frozenset()
 
 
 def _original(failure: DRLPPError) -> DRLPPError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.answers import RunResult
 from drlpp.schedule.actions import MicrobatchId
 
 

@@ -40,10 +40,11 @@ from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
 from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks, losses_text
 from drlpp.schedule.analysis.staleness import outcome_text, staleness_text
-from drlpp.schedule.method import DeviceChoice, Method
+from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import check_length
 from drlpp.specs.batches import call
 from drlpp.specs.data import Data
+from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
@@ -292,7 +293,7 @@ class PipelineTrainer:
             held_out,
             unpack,
             minibatches,
-            task=self.captured.task,
+            captured=self.captured,
             seed=self.seed,
             note=self.observer.on_note,
         )

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.io.disk_errors import reporting_disk_errors
-from drlpp.runtime.ipc.commands import PeerCopy, Working
+from drlpp.runtime.ipc.answers import Working
+from drlpp.runtime.ipc.commands import PeerCopy
 
 _SIZE_TAG, _CONTENT_TAG = 2**30, 2**30 + 1
 """Messages of a pipeline count their tags from 0; chunks count theirs from the second of these."""

@@ -32,24 +32,26 @@ from drlpp.runtime.device.devices import (
 )
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.device.retargeting import move_graph_to_device
-from drlpp.runtime.ipc.channel import Channel
-from drlpp.runtime.ipc.commands import (
+from drlpp.runtime.ipc.answers import (
     NOTHING_READ,
     Answer,
+    Deployed,
+    Done,
+    Progress,
+    Ready,
+    RunResult,
+)
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.commands import (
     Collect,
     Command,
     Deploy,
-    Deployed,
-    Done,
     LoadModel,
     LoadSamples,
     PeerCopy,
     ProfileOperators,
-    Progress,
-    Ready,
     Release,
     Run,
-    RunResult,
     TimeLink,
 )
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint

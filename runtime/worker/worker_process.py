@@ -28,8 +28,9 @@ from drlpp.errors import (
 )
 from drlpp.runtime.comm.mailbox import broken_connection
 from drlpp.runtime.device.devices import is_out_of_memory
+from drlpp.runtime.ipc.answers import Answer, Failed
 from drlpp.runtime.ipc.channel import Channel
-from drlpp.runtime.ipc.commands import Answer, Command, Failed, Stop
+from drlpp.runtime.ipc.commands import Command, Stop
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.store import join_store
 from drlpp.runtime.ipc.time_limits import TimeLimits

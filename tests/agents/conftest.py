@@ -24,4 +24,5 @@ def _planned_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drlpp.planners.model_based.recalibration.planned_in", planned)
+        patch.setattr("drlpp.envs.cost_prior.planned_in", planned)
         yield

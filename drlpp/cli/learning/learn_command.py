@@ -37,7 +37,7 @@ from drlpp.cli.command_line import (
     resume_hint_on_interrupt,
     run_program,
 )
-from drlpp.cli.common_options import keep_options, with_common_options
+from drlpp.cli.common_options import add_command, keep_options
 from drlpp.cli.emulated_speeds import workers_and_speeds
 from drlpp.cli.learning.learning_job import Job, run_job
 from drlpp.cli.learning.run_cluster import least_to_begin_with
@@ -45,8 +45,8 @@ from drlpp.cli.learning.run_record import run_record
 from drlpp.cli.report_command import end_with_report
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
-from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
+from drlpp.specs.device_choice import DeviceChoice
 
 console = build_console()
 
@@ -59,7 +59,7 @@ class Objective(StrEnum):
 
 
 def learn(
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "alexnet",
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "alexnet",
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
     workers: Annotated[
@@ -309,5 +309,5 @@ def _tell(note: str) -> None:
 def main() -> None:
     """Run ``train_agent.py``."""
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    app.command()(with_common_options(learn, quiet=True, as_json=True))
+    add_command(app, None, learn, by_name="model", quiet=True, as_json=True)
     run_program(app, "train_agent.py")

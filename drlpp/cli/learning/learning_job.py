@@ -129,6 +129,7 @@ def _learn_and_compare(job: Job, there: RunCluster) -> tuple[MeasurementMemory, 
     if not there.is_whole:
         # What ran on those that are lost tells of the operators, too.
         declared = declared.corrected(memory.measured_elsewhere).part(part.numbers)
+    declared = declared.with_seed(job.seed)
     comparison = None
     try:
         if _learn(job, there, memory, declared):
@@ -342,6 +343,9 @@ def _compare(
         planned = [Candidate(one.plan.placement, session.method) for one in proposals]
         fastest = ([one for one in planned if one.canonical not in failed] or planned)[:1]
     finalists = [Contender.of(job.candidate(candidate), job.agent) for candidate in fastest]
+    # What the agent has asked planners for, they need not plan again.
+    alike = declared.space is space and job.contracted is None and there.is_whole
+    proposed = (lambda: declared.planned) if alike else None
     # Their method may have got its microbatches after they were read.
     own = []
     for text, layout in job.layouts.items():
@@ -356,7 +360,7 @@ def _compare(
             comparison = compare(
                 session,
                 finalists,
-                [*rival_heats(session, there.profile, there.cluster, space), *own],
+                [*rival_heats(session, there.profile, there.cluster, space, proposed), *own],
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",

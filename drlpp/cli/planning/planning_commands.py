@@ -34,10 +34,10 @@ from drlpp.cli.command_line import (
     read_options,
     said_if_long,
 )
-from drlpp.cli.common_options import with_common_options
+from drlpp.cli.common_options import add_command
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
-from drlpp.schedule.method import DeviceChoice
+from drlpp.specs.device_choice import DeviceChoice
 
 if TYPE_CHECKING:
     from drlpp.planners import Choice, PlanningProblem, Proposal
@@ -64,7 +64,7 @@ def describe_cluster(
     return content_of(cluster)
 
 
-cluster_app.command("describe")(with_common_options(describe_cluster, as_json=True))
+add_command(cluster_app, "describe", describe_cluster, as_json=True)
 
 
 def profile_model(

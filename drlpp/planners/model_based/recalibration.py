@@ -15,9 +15,10 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy
 
@@ -26,6 +27,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.best_searched import planned_in, starts_of
+from drlpp.planners.best_simulated import Choice
 from drlpp.planners.candidates import Limits, Space, search
 from drlpp.planners.exact.exact import exact, tractability
 from drlpp.planners.model_based.belief import PLENTY, Belief
@@ -80,6 +82,7 @@ class Recalibration:
         space: of the candidates; a method is the space of itself alone.
         options: the parts of the search.
         spread: how far off what was declared may be.
+        planned: gives what quick planners propose in the space, if somebody has asked them already.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Recalibration:
         space: Space | Method = DEFAULT_METHOD,
         options: Options | None = None,
         spread: Spread | None = None,
+        planned: Callable[[], Choice] | None = None,
     ) -> None:
         self.declared = declared
         self.space = space if isinstance(space, Space) else Space(space, frozenset())
@@ -103,7 +107,8 @@ class Recalibration:
         self._generator = numpy.random.default_rng(declared.seed)
         self._measured: dict[Candidate, float] = {}
         self._data_parallel = Candidate(data_parallel(declared).placement, self.space.method)
-        self._planned = list(dict.fromkeys(self._plans())) if self.options.planners else []
+        propose = planned or partial(planned_in, self.space, declared)
+        self._planned = list(dict.fromkeys(self._plans(propose))) if self.options.planners else []
         self._pool: list[Candidate] = list(self._planned)
         downsets = tractability(declared.workload).downsets
         self._few_downsets = downsets is not None and downsets <= _CHEAP_DOWNSETS
@@ -253,7 +258,7 @@ class Recalibration:
         kind = _kind_of(candidate)
         return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
 
-    def _plans(self) -> Iterator[Candidate]:
+    def _plans(self, propose: Callable[[], Choice]) -> Iterator[Candidate]:
         """Yield data parallelism, and what all quick planners find, the fastest first.
 
         Data parallelism has the space's own method, others the depth that suits them, too.
@@ -261,8 +266,7 @@ class Recalibration:
         if self.declared.workload.stages_held == 1:
             yield self._data_parallel
         with suppress(InvalidInput):
-            choice = planned_in(self.space, self.declared)
-            yield from starts_of(self.space, choice.proposals)
+            yield from starts_of(self.space, propose().proposals)
 
     def _search(self) -> None:
         """Search with the most probable costs; the pool is what it finds, the fastest first."""

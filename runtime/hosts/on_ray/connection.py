@@ -14,9 +14,9 @@ from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray.exceptions import AuthenticationError
 
 from drlpp.errors import InvalidInput
+from drlpp.runtime.hosts.on_ray.grpc_greeting import greets
 from drlpp.runtime.hosts.on_ray.line import reason_of
 from drlpp.runtime.hosts.on_ray.nodes import RayNode, in_order, kind_of_accelerators
-from drlpp.runtime.ipc.grpc_greeting import greets
 
 _POLL_SECONDS = 0.5
 _NODE_SECONDS = 2.0

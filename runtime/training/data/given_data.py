@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.target_classes import wrong_target
 from drlpp.errors import InvalidInput
-from drlpp.models.task import Task
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
@@ -18,7 +19,7 @@ def training_data(
     unpack: Unpack | None,
     minibatches: int | None,
     *,
-    task: Task,
+    captured: CapturedModel,
     seed: int,
     note: Callable[[str], None],
 ) -> TrainingData:
@@ -27,7 +28,7 @@ def training_data(
     Raises:
         InvalidInput: anything given does not fit.
     """
-    name = data if isinstance(data, str) else None
+    name, task = data if isinstance(data, str) else None, captured.task
     if not isinstance(data, str | Data | Loader):
         raise InvalidInput(
             f"data to train on is a {type(data).__name__}; expected a name, "
@@ -55,12 +56,24 @@ def training_data(
                     "memory, which are taken as they are"
                 )
         fitting = fitted(name or "in memory", found, task.inputs, task.targets)
+        check_classes(name or "in memory", fitting, captured)
         return SamplesInMemory(name, fitting, task.batch_size, seed)
     return LoadedData(
         name or "DataLoader",
         found,
-        Unpacker(unpack, task.inputs, task.targets, note, task.buckets),
+        Unpacker(unpack, captured, note),
         minibatches=minibatches,
         seed=seed,
         note=note,
     )
+
+
+def check_classes(name: str, data: Data, captured: CapturedModel) -> None:
+    """Raise an error if targets name classes that the model's loss does not have.
+
+    Raises:
+        InvalidInput: one does.
+    """
+    for part, samples in data._asdict().items():
+        if wrong := wrong_target(captured, samples):
+            raise InvalidInput(f"data {name!r}: of what is given to {part}, {wrong}")

@@ -26,6 +26,8 @@ from tests.support.programs.shell import Shell
         (("name: slow,", 'name: "slow\\ner",'), r"'hosts.1.name': has the control character '\n'"),
         (("speed: 0.5", "speed: 0.5, speed: 1"), "field 'speed' is there twice"),
         (("speed: 0.5", "speed: yes"), "field 'hosts.1.speed': expected a number, found true"),
+        (("device: cuda,", "device: tpu,"),
+         "field 'hosts.0.device': Input should be 'cpu' or 'cuda', found 'tpu'"),
         (("16000000000", "many"), "field 'hosts.0.memory_bytes'"),
     ],
 )  # fmt: skip

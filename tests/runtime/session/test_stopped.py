@@ -24,8 +24,9 @@ from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, PipelineTrainer, TimeLimits
 from drlpp.runtime.hosts import local_host
 from drlpp.runtime.hosts.host import Answered
-from drlpp.runtime.ipc.commands import Done, Release, Run
-from drlpp.runtime.session import worker_group as worker_group_module
+from drlpp.runtime.ipc.answers import Done
+from drlpp.runtime.ipc.commands import Release, Run
+from drlpp.runtime.session import listener as listener_module
 from drlpp.runtime.session.worker_group import WorkerGroup
 from tests.support.programs.hosted import hosted
 from tests.support.training.loading import data_for, placement_file
@@ -109,12 +110,12 @@ def test_nobody_waits_while_the_controller_is_stopped(monkeypatch: pytest.Monkey
         clock[0] += seconds + next(late, 0.0)
         return []
 
-    monkeypatch.setattr(worker_group_module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(worker_group_module.mp_connection, "wait", wait)
+    monkeypatch.setattr(listener_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(listener_module.mp_connection, "wait", wait)
     patient, impatient = groups
     patient.command({0: Release()})
-    assert patient.stops == 1
-    assert patient.longest_silence_seconds < 10
+    assert patient.listener.stops == 1
+    assert patient.listener.longest_silence_seconds < 10
     with pytest.raises(TrialTimeout):
         impatient.command({0: Release()})
     monkeypatch.undo()
@@ -132,7 +133,7 @@ def test_what_was_measured_over_a_stop_is_measured_again(
         nonlocal runs
         if isinstance(next(iter(commands.values())), Run):
             runs += 1
-            group.stops += runs == 1
+            group.listener.stops += runs == 1
         return command(group, commands, *arguments)
 
     with ClusterSession(captured, 2) as session, monkeypatch.context() as patch:

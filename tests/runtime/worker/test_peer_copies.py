@@ -15,7 +15,8 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm.mailbox import build_group
-from drlpp.runtime.ipc.commands import PeerCopy, Working
+from drlpp.runtime.ipc.answers import Working
+from drlpp.runtime.ipc.commands import PeerCopy
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_tree
 from drlpp.runtime.session.reading_state import copies_of, keep_copies, neighbours
 from drlpp.runtime.worker.peer_copies import _SIZE_TAG, exchange_copies

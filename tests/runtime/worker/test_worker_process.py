@@ -10,7 +10,8 @@ import pytest
 
 from drlpp.errors import OutOfMemory
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.ipc.commands import Done, Failed, Release
+from drlpp.runtime.ipc.answers import Done, Failed
+from drlpp.runtime.ipc.commands import Release
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """

@@ -7,7 +7,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.session.worker_group import WorkerGroup
-from drlpp.schedule.method import DeviceChoice
+from drlpp.specs.device_choice import DeviceChoice
 
 
 def hosted(

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from drlpp.runtime.ipc.grpc_greeting import greets
+from drlpp.runtime.hosts.on_ray.grpc_greeting import greets
 from tests.support.programs.certificates import certified
 
 HOST = "127.0.0.1"
