@@ -79,7 +79,7 @@ class GuidedHyperparameters(Document):
     max_grad_norm: float = Field(default=0.5, gt=0, le=1e6)
     imitation_coef: float = Field(default=0.5, ge=0, le=1e6)
     elites: int = Field(default=4, ge=1, le=1000)
-    practice: bool = True
+    practice: bool = False
     pretrained: bool = True
     planners: bool = True
     calibrate: bool = True

@@ -5,12 +5,12 @@ Each rollout:
 1. **Correct.** Everything measured so far corrects the declared costs, and so the simulator and
    what the policy sees of the model and the cluster
    (:mod:`drlpp.planners.model_based.recalibration`).
-2. **Imagine.** The policy samples placements, and the corrected simulator rewards them: practice
-   that costs no measurement.
+2. **Imagine**, if the policy practises. It samples placements, and the corrected simulator rewards
+   them, which costs no measurement.
 3. **Measure.** Costs are drawn from what is still uncertain, and the best of what was imagined are
    among what the searches in the draws begin with. Measured is the candidate, placement and method,
    by which the most is expected to be saved.
-4. **Learn.** PPO on what was imagined, and self-imitation of the best that was measured.
+4. **Learn**, if it does: PPO on what was imagined, and self-imitation of the best that was measured.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ONE_BY_ONE = 16
 
 
 class GuidedDRLPP(DRLPP):
-    """An agent that plans, corrects what it plans with, and practises in between.
+    """An agent that plans, corrects what it plans with, and practises in between if asked to.
 
     ``total_timesteps`` counts measured placements, as for :class:`DRLPP`. What is declared of costs
     and accelerators comes from the environment, and may be wrong or guessed. Learning ends early
@@ -67,7 +67,7 @@ class GuidedDRLPP(DRLPP):
         give_up: where a measurement is several runs, a candidate that is this many times as slow as
             the fastest measured is not run again; 0 for never (default 1.5).
         practice: whether the policy imagines placements and learns; without it, the agent plans
-            and searches only (default True).
+            and searches only (default False).
         search: the parts of the search (default all).
         options: all other arguments are those of :class:`DRLPP`.
 
@@ -87,7 +87,7 @@ class GuidedDRLPP(DRLPP):
         partitions_per_rollout: int = 8,
         placements_per_partition: int = 2,
         give_up: float = 1.5,
-        practice: bool = True,
+        practice: bool = False,
         search: Options | None = None,
         _init_setup_model: bool = True,
         **options: Any,

@@ -68,14 +68,14 @@ LARGE = ("resnet50", "inception_v3", "bert48", "transformer")
 """Models of more than 100 operators."""
 
 ABLATIONS = (
-    "guided",
-    "guided without pretrained",
-    "guided without practice",
-    "guided without planners",
-    "guided without calibrate",
-    "guided without discrepancy",
-    "guided without thompson",
-    "guided without neighbours",
+    "guided-policy",
+    "guided-policy without pretrained",
+    "guided-policy without practice",
+    "guided-policy without planners",
+    "guided-policy without calibrate",
+    "guided-policy without discrepancy",
+    "guided-policy without thompson",
+    "guided-policy without neighbours",
 )
 
 

@@ -78,7 +78,7 @@ def main(
     ],
     accelerators: Annotated[int, typer.Option(min=1)],
     bandwidth: Annotated[float, typer.Option(help="Bytes per second.")],
-    agent: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "guided",
+    agent: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "recalibrate",
     measurements: Annotated[
         str, typer.Option(help="Distinct placements after which to look.")
     ] = "50,100,200",

@@ -84,13 +84,13 @@ def _learn(
 
 
 def variant(name: str) -> MeasuringAgent:
-    """Return ``guided without PART``: the guided agent with a switch off."""
+    """Return ``guided-policy without PART``: the guided agent with a switch off."""
     agent, _, part = name.partition(" without ")
     return partial(_learn, agent, without=part)
 
 
 METHODS: dict[str, MeasuringAgent] = {
-    "guided": partial(_learn, "guided"),
+    "guided-policy": partial(_learn, "guided-policy"),
     "drl-pp": partial(_learn, "drl-pp"),
     "maskable-ppo": maskable_ppo,
     "recalibrate": recalibrate,

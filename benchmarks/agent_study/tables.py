@@ -13,7 +13,7 @@ from drlpp.io.documents import Record
 BEGIN = "<!-- study: written by benchmarks.agent_study -->"
 END = "<!-- end of study -->"
 
-OURS = "guided"
+OURS = "guided-policy"
 _LOOK_AT = 200
 """Measurements after which ours is to be within 1%."""
 

@@ -76,9 +76,9 @@ def learn(
     agent: Annotated[
         str,
         typer.Option(
-            help="guided by planners and corrected costs; drl-pp: the paper's; drl-pp-mended: with "
-            "switches against its collapses; tuned: the paper's for small budgets; or a YAML file "
-            "of your own."
+            help="guided by planners and corrected costs; guided-policy: with a policy that "
+            "practises as well; drl-pp: the paper's; drl-pp-mended: with switches against its "
+            "collapses; tuned: the paper's for small budgets; or a YAML file of your own."
         ),
     ] = "guided",
     budget: Annotated[

@@ -44,7 +44,7 @@ from tests.support.strategies.graphs import chain_of
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 SPEEDS = (1.0, 1.0, 0.5, 0.5)
 # Without an end that is expected: tests count measurements.
-QUICK = GuidedHyperparameters(pretrained=False, evaluations=20, draws=2, gain=0)
+QUICK = GuidedHyperparameters(practice=True, pretrained=False, evaluations=20, draws=2, gain=0)
 
 
 def problem(operators: int = 16) -> tuple[Profile, SimulatedCluster]:
@@ -297,7 +297,8 @@ def test_the_shipped_agent_starts_from_the_shipped_weights_and_goes_on_without_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert AGENTS["guided"] == GuidedHyperparameters()
-    agent = AGENTS["guided"].build(environment(), seed=0)
+    assert AGENTS["guided-policy"] == GuidedHyperparameters(practice=True)
+    agent = AGENTS["guided-policy"].build(environment(), seed=0)
     with safe_open(PRETRAINED, framework="pt") as file:
         for name, value in agent.policy.network.state_dict().items():
             assert torch.equal(value, file.get_tensor(name))

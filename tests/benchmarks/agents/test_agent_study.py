@@ -162,14 +162,14 @@ def test_tables_compare_instance_by_instance(tmp_path: Path) -> None:
     results = []
     for model in "abcdef":
         for seed in (0, 1, 2):
-            results.append(result("guided", seed, [0.9, 0.8, 0.8, 0.8], model))
+            results.append(result("guided-policy", seed, [0.9, 0.8, 0.8, 0.8], model))
             results.append(result("random", seed, [1.0, 0.9, 0.8, 0.8], model))
     text = report(results, (50, 100, 200, 400))
     # Six instances, whatever the number of seeds.
     assert (
         "| random | 6 / 0 / 0, p = 0.016 | 6 / 0 / 0, p = 0.016 | 0 / 6 / 0 | 0 / 6 / 0 |" in text
     )
-    assert "| guided | 12.5% / 12% | 0.0% / 0% | 0.0% / 0% | 0.0% / 0% | 100% | 18 |" in text
+    assert "| guided-policy | 12.5% / 12% | 0.0% / 0% | 0.0% / 0% | 0.0% / 0% | 100% | 18 |" in text
 
     path = tmp_path / "results.jsonl"
     path.write_text(results[0].model_dump_json() + "\n" + '{"question": "ri')
