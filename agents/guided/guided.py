@@ -10,7 +10,7 @@ Each rollout:
 3. **Measure.** Costs are drawn from what is still uncertain, and the best of what was imagined are
    among what the searches in the draws begin with. Measured is the candidate, placement and method,
    by which the most is expected to be saved.
-4. **Learn**, if it does: PPO on what was imagined, and self-imitation of the best that was measured.
+4. **Learn**, if it does: PPO on what was imagined, and self-imitation of the best measured.
 """
 
 from __future__ import annotations
