@@ -56,5 +56,6 @@ def test_it_goes_on_after_a_command_that_its_memory_does_not_hold() -> None:
         answer = channel.receive()
         assert isinstance(answer, Failed)
         assert isinstance(answer.error, OutOfMemory)
+        assert not command.exists(), "it takes space until the session ends, mostly in memory"
         channel.send(Release())
         assert isinstance(channel.receive(), Done)
