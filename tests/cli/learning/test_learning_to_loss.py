@@ -102,7 +102,8 @@ def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: L
     agents = {key for key, contender in racing.items() if contender.found_by == AGENT}
     # With its method, no planner's placement is one stage on both.
     assert found[1, True].canonical in agents
-    assert agents <= set(named)
+    # Where there are fewer kinds, what is fresher than its kind's fastest takes part.
+    assert agents <= set(named) or len(named) < FINALISTS
     others = {contender.found_by for contender in learnt.race.candidates} - {AGENT}
     assert {PLAIN, "data-parallel", "even split"} <= others
     # All of them were trained, the agent's too.
