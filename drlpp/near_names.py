@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _LIKENESS = 0.85
-"""Of two names, from 0 to 1: a letter too many, or too few, or two in the other order."""
+"""Of two names, from 0 to 1: a letter too many or too few, in long ones another or two in the other
+order. In short ones such are other names: vgg16 and vgg19, gpt2 and gpt3."""
 
 
 def near_name(name: str, known: Iterable[str]) -> str | None:

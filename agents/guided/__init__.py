@@ -1,1 +1,1 @@
-"""The guided agent: a search corrected by measurements and a pre-trained policy."""
+"""The guided agent: a search corrected by measurements, and a policy if asked for."""

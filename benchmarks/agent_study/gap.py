@@ -1,7 +1,7 @@
 """How far from the optimum an agent is after given numbers of measurements, on any profile.
 
     python -m benchmarks.agent_study gap --profile benchmarks/profiles/vgg16.json \\
-        --accelerators 4 --bandwidth 1.25e9 --agent guided --measurements 50,100,200 --seeds 3
+        --accelerators 4 --bandwidth 1.25e9 --agent recalibrate --measurements 50,100,200 --seeds 3
 
 Placements are measured by the simulator with the profile; agents do not know ``--speeds``, and
 with ``--declared-profile`` agents and planners get another one. The optimum is what the exact

@@ -55,7 +55,9 @@ class Classes:
             return None
         # Numbers of samples go the same way as their targets.
         numbers = [
-            torch.arange(len(one)).view(-1, *[1] * (one.dim() - 1)).expand_as(one)
+            torch.arange(len(one), device=one.device)
+            .view(-1, *[1] * (one.dim() - 1))
+            .expand_as(one)
             for one in targets
         ]
         return int(self.rearranged(*numbers)[wrong][0]), int(found[wrong][0])
@@ -115,7 +117,11 @@ def _are_all(classes: Sequence[Classes], tensor: Tensor) -> bool:
     """Return whether whatever a cross entropy reads of a tensor is one of its classes."""
     if tensor.is_complex() or not tensor.numel():
         return False
-    low, high = tensor.aminmax()
+    try:
+        low, high = tensor.aminmax()
+    except NotImplementedError:
+        # Of uint16 and the like, which are no classes before the loss has turned them into int64.
+        return False
     return bool(low >= 0) and bool(high < min(one.count for one in classes))
 
 

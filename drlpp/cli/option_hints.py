@@ -106,7 +106,10 @@ def hint(name: str, context: typer.Context) -> str:
     own = _options_of(context.command)
     if exact := _called(own).get(word):
         return f"; did you mean --{exact}?"
-    for option in (word, *(option for names in _SAME if word in names for option in names)):
+    # A misspelt option of this command is likelier than another name of other commands' options.
+    near = near_name(word, own)
+    same = (option for names in _SAME if near is None and word in names for option in names)
+    for option in (word, *same):
         if commands := [other for other, has in _others(context) if _is_one_of(option, has)]:
             return f"; {_list(commands)} {'has' if len(commands) == 1 else 'have'} --{option}"
     if near := meant(word, own):

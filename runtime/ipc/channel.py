@@ -56,8 +56,11 @@ class Channel:
         """
         message = pickle.loads(self.connection.recv_bytes())
         if isinstance(message, Path):
-            data = message.read_bytes()
-            message.unlink()
+            try:
+                data = message.read_bytes()
+            finally:
+                # Also of what does not fit into memory, which nobody would read again.
+                message.unlink(missing_ok=True)
             message = pickle.loads(data)
         return message
 

@@ -72,8 +72,10 @@ def _carried_out_next(worker: int, state: Worker, channel: Channel) -> bool:
         if isinstance(command, Stop):
             return False
         channel.send(_answer(worker, state, command))
-    # Commands and answers need memory themselves.
-    except (StorageFailure, MemoryError) as error:
+    except Exception as error:
+        # Commands and answers need memory themselves, and torch for the tensors in them.
+        if not (isinstance(error, StorageFailure) or is_out_of_memory(error)):
+            raise
         channel.send(failed(worker, error))
     return True
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from drlpp.agents import AGENTS, learn_placement
+from drlpp.agents import AGENTS, GuidedDRLPP, learn_placement
 from drlpp.agents.saved_agent import _PARTS, _Unpickler, load_agent
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
@@ -30,9 +30,11 @@ def environment() -> PlacementEnv:
 @pytest.fixture(params=sorted(AGENTS), scope="module")
 def saved(request: pytest.FixtureRequest) -> tuple[str, bytes]:
     """The name of an agent, and what it saved after some learning."""
-    few = {"draws": 2, "evaluations": 16} if request.param == "guided" else {}
+    guided = request.param.startswith("guided")
+    few = {"draws": 2, "evaluations": 16} if guided else {}
     agent = AGENTS[request.param].model_copy(update=few).build(environment(), seed=0)
-    agent.learn(4 if few else 16)
+    agent.learn(4 if guided else 16)
+    assert not guided or bool(agent._elites) == (request.param == "guided-policy")
     content = io.BytesIO()
     agent.save(content)
     return request.param, content.getvalue()
@@ -57,6 +59,18 @@ def test_everything_of_an_agent_is_loaded(saved: tuple[str, bytes], tmp_path: Pa
     assert found.tensorboard_log == events
     again = found.learn(4, reset_num_timesteps=False)
     assert again.num_timesteps > wanted.num_timesteps
+
+
+def test_a_run_keeps_the_policy_that_it_began_with(
+    saved: tuple[str, bytes], tmp_path: Path
+) -> None:
+    """The agent that was called guided had one."""
+    name, content = saved
+    (tmp_path / "agent.zip").write_bytes(content)
+    if issubclass(AGENTS[name].algorithm, GuidedDRLPP):
+        found = load_agent(AGENTS["guided"].algorithm, tmp_path / "agent.zip", environment())
+        assert isinstance(found, GuidedDRLPP)
+        assert found.practice == (name == "guided-policy")
 
 
 def _data(agent: object) -> dict[str, object]:

@@ -99,6 +99,26 @@ def test_a_loss_that_does_not_tell_is_left_alone(loss: Callable[..., Tensor]) ->
     assert wrong_target(captured, Samples(captured.task.inputs, words)) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.float32])
+def test_targets_may_become_classes_in_the_loss(dtype: torch.dtype) -> None:
+    """Tokens are often kept as uint16, of which torch has neither a least nor a comparison."""
+    words = torch.zeros(BATCH, WORDS, dtype=dtype)
+    task = Task(
+        nn.Linear(2, CLASSES),
+        (torch.randn(BATCH, WORDS, 2),),
+        words,
+        lambda scores, words: F.cross_entropy(scores.mT, words.long()),
+    )
+    classes = capture(task, check=False).classes
+    assert [one.count for one in classes] == [CLASSES]
+    many = torch.full((2 * BATCH - 1, WORDS), CLASSES - 1)
+    assert wrong_class(classes, many.to(dtype), BATCH) is None
+    many[BATCH + 1, 1] = CLASSES
+    told = wrong_class(classes, many.to(dtype), BATCH)
+    assert told is not None
+    assert told.startswith(f"the target of sample {BATCH + 1} (counted from 0) is class {CLASSES},")
+
+
 def test_every_shape_of_a_model_has_classes_of_its_own() -> None:
     words = torch.zeros(BATCH, WORDS, dtype=torch.long)
     scores = torch.randn(BATCH, WORDS, 2)

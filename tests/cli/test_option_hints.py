@@ -34,6 +34,8 @@ def said(*arguments: object) -> str:
         ("train p.json --microbatch 4", "did you mean --method-option microbatches=…?"),
         ("train p.json --shedule gpipe", "did you mean --method-option schedule=…?"),
         ("plan alexnet --bandwith 1e9", "did you mean --bandwidth?"),
+        # --device, which is the same to some programs, is what other commands have.
+        ("plan alexnet --accelerator 2", "did you mean --accelerators?"),
         # What lies near is not what is meant, if another command has it.
         (
             "train p.json --batch-size 4",

@@ -168,13 +168,10 @@ def _race_to_loss(
     from drlpp.comparison.contenders import Contender
     from drlpp.costs.workload import Workload
 
-    measured = (candidate for candidate, _ in memory.fastest(memory.distinct))
-    workload = Workload.of(there.profile)
-    fastest = worth_racing(measured, workload)[: job.finalists]
-    named = [
-        Contender.of(there.part.in_cluster(job.candidate(candidate)), job.agent)
-        for candidate in fastest
-    ]
+    # How late gradients are follows from what operators send each other, not modules of them.
+    measured = (job.candidate(candidate) for candidate, _ in memory.fastest(memory.distinct))
+    fastest = worth_racing(measured, Workload.of(there.profile))[: job.finalists]
+    named = [Contender.of(there.part.in_cluster(candidate), job.agent) for candidate in fastest]
     folder = job.out / "race"
     folder.mkdir(exist_ok=True)
     return run_and_report(
@@ -190,7 +187,7 @@ def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Ca
     slower than another of its kind, and whose gradients are as late, can win no race.
 
     Args:
-        candidates: the fastest first.
+        candidates: of the workload's operators, the fastest first.
         workload: of the model.
     """
     from drlpp.costs.analytic_model import pipeline_of

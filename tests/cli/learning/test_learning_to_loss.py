@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from benchmarks.faults.agent import ENDLESS
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning import learn_command
+from drlpp.cli.learning import learn_command, learning_job, race_command
 from drlpp.cli.learning.learning_job import worth_racing
 from drlpp.cli.learning.run_record import run_record
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN
+from drlpp.costs.profiles.contracted_profile import ContractedGraph
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
@@ -22,6 +25,7 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.placement.renumbering import Renumbering
 from drlpp.schedule.method import Method
 from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay, verdict_lines
 from drlpp.training_race.training_race_file import TrainingRace
@@ -98,7 +102,8 @@ def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: L
     agents = {key for key, contender in racing.items() if contender.found_by == AGENT}
     # With its method, no planner's placement is one stage on both.
     assert found[1, True].canonical in agents
-    assert agents <= set(named)
+    # Where there are fewer kinds, what is fresher than its kind's fastest takes part.
+    assert agents <= set(named) or len(named) < FINALISTS
     others = {contender.found_by for contender in learnt.race.candidates} - {AGENT}
     assert {PLAIN, "data-parallel", "even split"} <= others
     # All of them were trained, the agent's too.
@@ -145,6 +150,37 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
     assert ("train it plainly, as the race says" in printed) == plainly
     assert ("train with it: drlpp train" in printed) == (not plainly and winner is not None)
     assert AGENT in {contender.found_by for contender in comparison.contenders}
+
+
+def test_what_was_cut_between_modules_races_as_operators(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    profile = chain(1.0, 1.0, 1.0, 1.0)
+    halves = ContractedGraph.of(profile.graph, [("front", [0, 1]), ("back", [2, 3])])
+    two = Placement.from_assignment([0, 1], (0, 1))
+    asked: list[Candidate] = []
+
+    def looked_at(candidates: Iterable[Candidate], workload: Workload) -> list[Candidate]:
+        asked.extend(candidates)
+        return worth_racing(asked, workload)
+
+    monkeypatch.setattr(learning_job, "worth_racing", looked_at)
+    monkeypatch.setattr(race_command, "run_and_report", lambda *given, **_: given[2])
+    job: Any = SimpleNamespace(
+        candidate=halves.expanded_candidate,
+        agent=AGENT,
+        finalists=FINALISTS,
+        out=tmp_path,
+        race_options=None,
+    )
+    there: Any = SimpleNamespace(profile=profile, part=Renumbering.none(2))
+    measured = [(Candidate(two, Method()), 1.0)]
+    memory: Any = SimpleNamespace(fastest=lambda count: measured, distinct=1)
+    data: Any = None
+    raced: Any = learning_job._race_to_loss(job, there, memory, data)
+    (named,), (candidate,) = raced, asked
+    assert [stage.operators for stage in candidate.placement.stages] == [(0, 1), (2, 3)]
+    assert named.candidate == candidate
 
 
 def test_the_fastest_of_each_kind_takes_part() -> None:

@@ -39,7 +39,7 @@ MODEL = ["--model", "tests.support.models.small:perceptron", "--model-option", "
 
 def learn(out: Path, budget: int, *more: object, model: Sequence[str] = MODEL) -> Finished:
     agent = out.with_name("guided.yaml")
-    agent.write_text(f"{ENDLESS}practice: false\n")
+    agent.write_text(ENDLESS)
     job = [*model, "--out", out, "--budget", budget, "--agent", agent, *BRIEF, *more]
     with short_comparisons():
         return shell.finish(learn_command.main, "drlpp learn", *job)

@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from drlpp.errors import OutOfMemory
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.answers import Done, Failed
 from drlpp.runtime.ipc.commands import Release
+from drlpp.runtime.worker.worker_process import _carried_out_next
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -39,6 +41,33 @@ def test_it_says_what_is_gone_and_that_it_failed() -> None:
     assert "message-gone" in done.stderr
 
 
+class FullChannel:
+    """A channel whose next command holds a tensor that torch finds no memory for."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.sent: list[object] = []
+
+    def receive(self) -> object:
+        raise self.error
+
+    def send(self, answer: object) -> None:
+        self.sent.append(answer)
+
+
+def test_it_tells_of_tensors_of_a_command_that_its_memory_does_not_hold() -> None:
+    state: Any = None
+    channel: Any = FullChannel(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    assert _carried_out_next(3, state, channel)
+    (answer,) = channel.sent
+    assert isinstance(answer.error, OutOfMemory)
+    assert str(answer.error).startswith("worker 3: ")
+    gone: Any = FullChannel(EOFError())
+    with pytest.raises(EOFError):
+        _carried_out_next(3, state, gone)
+    assert not gone.sent
+
+
 @pytest.mark.system
 def test_it_goes_on_after_a_command_that_its_memory_does_not_hold() -> None:
     with ClusterSession("tests.support.models.small:perceptron", 1) as session:
@@ -56,5 +85,6 @@ def test_it_goes_on_after_a_command_that_its_memory_does_not_hold() -> None:
         answer = channel.receive()
         assert isinstance(answer, Failed)
         assert isinstance(answer.error, OutOfMemory)
+        assert not command.exists(), "it takes space until the session ends, mostly in memory"
         channel.send(Release())
         assert isinstance(channel.receive(), Done)
