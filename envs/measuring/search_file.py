@@ -77,7 +77,7 @@ class SearchFile(Document):
             f"{running:.0f} s of them on the cluster: measuring {running / whole:.1%}, "
             f"outside of it {outside / whole:.1%} "
             f"(deploying {deploying / whole:.1%}, "
-            f"searching, policy and logging {(outside - deploying) / whole:.1%})"
+            f"the agent and logging {(outside - deploying) / whole:.1%})"
         )
 
     @property

@@ -32,7 +32,7 @@ def test_what_was_spent_before_is_no_part_of_learning(
     printed = " ".join(capsys.readouterr().out.split())
     assert printed == (
         "learning took 20 s for 8 placements, 12 s of them on the cluster: measuring 60.0%, "
-        "outside of it 40.0% (deploying 15.0%, searching, policy and logging 25.0%)"
+        "outside of it 40.0% (deploying 15.0%, the agent and logging 25.0%)"
     )
     kept = read_document(tmp_path / FILE_NAME, SearchFile)
     assert (kept.seconds, kept.cluster_seconds, kept.deploying_seconds) == (20.0, 12.0, 3.0)

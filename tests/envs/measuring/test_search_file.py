@@ -14,7 +14,7 @@ PART = SearchFile(
 def test_shares_of_the_time_are_of_the_whole() -> None:
     assert PART.split_text == (
         "learning took 20 s for 8 placements, 12 s of them on the cluster: measuring 60.0%, "
-        "outside of it 40.0% (deploying 15.0%, searching, policy and logging 25.0%)"
+        "outside of it 40.0% (deploying 15.0%, the agent and logging 25.0%)"
     )
     assert list(PART.lines) == [
         "3-1 with 1f1b, pipeoptim, 1 in flight per link beyond NOAM is within 1% of the fastest "
