@@ -31,6 +31,7 @@ class Hyperparameters(Document):
 
     kind: ClassVar[str] = "hyperparameters"
     algorithm: ClassVar[type[DRLPP]] = DRLPP
+    trains_policy: ClassVar[bool] = True
 
     learning_rate: float = Field(default=1e-3, gt=0, le=1e6)
     partitions_per_rollout: int = Field(default=8, ge=1, le=1000)
@@ -91,6 +92,11 @@ class GuidedHyperparameters(Document):
     gain: float = Field(default=0.005, ge=0, lt=1)
     confirmations: int = Field(default=2, ge=1, le=1000)
     patience: int = Field(default=40, ge=0, le=1_000_000)
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether a policy is trained."""
+        return self.practice
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
         """Build an agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""

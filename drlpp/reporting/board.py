@@ -20,22 +20,30 @@ from drlpp.training_race.training_race_file import TrainingRace
 _SEARCH_LAYOUT = {
     "search": {
         "seconds per minibatch": ["Multiline", ["placement/best_seconds"]],
-        "reward": ["Multiline", ["placement/mean_reward", "placement/baseline"]],
         "placements": ["Multiline", ["placement/distinct$", "placement/failed"]],
+        "how sure": ["Multiline", ["placement/sureness", "placement/expected_gain"]],
     },
+}
+_POLICY_LAYOUT = {
     "policy": {
+        "reward": ["Multiline", ["placement/mean_reward", "placement/baseline"]],
         "entropy": ["Multiline", ["train/.*entropy.*"]],
         "update": ["Multiline", ["train/approx_kl", "train/clip_fraction"]],
     },
 }
 
 
-def write_search_layout(folder: Path) -> None:
-    """Write which charts of a search stand together, once for a run."""
+def write_search_layout(folder: Path, *, has_policy: bool) -> None:
+    """Write which charts of a search stand together, once for a run.
+
+    Args:
+        folder: of the run.
+        has_policy: whether the agent trains one, which has charts of its own.
+    """
     path = folder / "tensorboard" / "layout"
     if not path.exists():
         with reporting_disk_errors(folder), SummaryWriter(str(path)) as board:
-            board.add_custom_scalars(_SEARCH_LAYOUT)
+            board.add_custom_scalars(_SEARCH_LAYOUT | (_POLICY_LAYOUT if has_policy else {}))
 
 
 def write_race(folder: Path, comparison: Comparison) -> None:

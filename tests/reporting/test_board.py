@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlpp.comparison.comparison_file import Comparison
@@ -77,11 +78,19 @@ def test_losses_of_a_race_are_written_by_minibatch_and_by_time(tmp_path: Path) -
     assert found["race/held_out_loss_by_millisecond"] == [(0, 2.0), (1250, 1.5)]
 
 
-def test_the_layout_of_charts_is_written_once(tmp_path: Path) -> None:
-    write_search_layout(tmp_path)
-    write_search_layout(tmp_path)
+@pytest.mark.parametrize("has_policy", [False, True])
+def test_the_layout_of_charts_is_written_once_with_a_policys_if_there_is_one(
+    tmp_path: Path, has_policy: bool
+) -> None:
+    write_search_layout(tmp_path, has_policy=has_policy)
+    write_search_layout(tmp_path, has_policy=has_policy)
     (events,) = (tmp_path / "tensorboard" / "layout").iterdir()
-    assert EventAccumulator(str(events)).Reload().Tags()["tensors"] == ["custom_scalars__config__"]
+    found = EventAccumulator(str(events)).Reload()
+    assert found.Tags()["tensors"] == ["custom_scalars__config__"]
+    (layout,) = found.Tensors("custom_scalars__config__")
+    (text,) = layout.tensor_proto.string_val
+    assert b"placement/sureness" in text
+    assert (b"placement/mean_reward" in text) == has_policy
 
 
 def test_a_picture_for_a_panel_is_as_wide_as_asked_and_no_name_leaves_it() -> None:

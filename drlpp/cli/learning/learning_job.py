@@ -251,7 +251,7 @@ def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: Cos
         pipeline = session.plan(there.workers.in_cluster(job.candidate(candidate))).pipeline
         return draw(timelines[candidate], title, pipeline, width_inches=_PANEL_INCHES)
 
-    write_search_layout(job.out)
+    write_search_layout(job.out, has_policy=job.hyperparameters.trains_policy)
     # When a placement is drawn, others of its rollout may have been measured after it. Whoever has
     # returned is asked for after every run, which takes no time, so that none is made for fewer
     # accelerators than there are.
