@@ -122,7 +122,9 @@ def test_help_is_the_same_by_both_names(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("COLUMNS", "100")
 
     def printed(program: Callable[[], None], *arguments: str) -> str:
-        return finish(program, *arguments, "--help").out.partition("[OPTIONS]")[2].lstrip()
+        text = finish(program, *arguments, "--help").out.partition("[OPTIONS]")[2]
+        # The line of usage is filled to its end, behind a name that is longer or shorter.
+        return "\n".join(line.rstrip() for line in text.splitlines())
 
     help_text = printed(learn_command.main, "train_agent.py")
     assert "--budget" in help_text
