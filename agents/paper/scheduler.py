@@ -5,6 +5,7 @@ Where the method is chosen as well, that is done in the same way, pair by pair.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -41,11 +42,15 @@ class PairChooser(nn.Module):
             nn.Linear(2 * units, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), last
         )
 
-    def pair_scores(self, summaries: Tensor) -> Tensor:
-        """Score every pair, ``(schemes, embeddings, K)``.
+    def forward(self, summaries: Tensor, stages: Tensor) -> Tensor:
+        """Score all that may be chosen.
 
         Args:
-            summaries: of the partitions, ``(schemes, K, units)``.
+            summaries: of the partitions, ``(schemes, K, units)``, padded to K partitions.
+            stages: how many of them there are, ``(schemes,)``.
+
+        Returns:
+            ``(schemes, rows, choices)``, −∞ for what is no choice.
         """
         count, most = len(self.embeddings.weight), summaries.shape[1]
         pairs = torch.cat(
@@ -55,7 +60,17 @@ class PairChooser(nn.Module):
             ],
             dim=-1,
         )
-        return self.pair_score(pairs).squeeze(-1)
+        missing = torch.arange(most, device=stages.device) >= stages[:, None]
+        return self._choices(self.pair_score(pairs).squeeze(-1), missing)
+
+    @abstractmethod
+    def _choices(self, scores: Tensor, missing: Tensor) -> Tensor:
+        """Return what may be chosen, row by row.
+
+        Args:
+            scores: of the pairs, ``(schemes, embeddings, K)``.
+            missing: which partitions are not there, ``(schemes, K)``.
+        """
 
     @torch.no_grad()
     def sample(self, scores: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor]:
@@ -126,18 +141,9 @@ class PipelineScheduler(PairChooser):
         super().__init__(accelerators, units)
         self.feasible = feasible
 
-    def forward(self, summaries: Tensor, stages: Tensor) -> Tensor:
-        """Score every pair.
-
-        Args:
-            summaries: of the partitions, ``(schemes, K, units)``, padded to K partitions.
-            stages: how many of them there are, ``(schemes,)``.
-
-        Returns:
-            ``(schemes, accelerators, K)``, −∞ where there is no such partition.
-        """
-        missing = torch.arange(summaries.shape[1], device=stages.device) >= stages[:, None]
-        return self.pair_scores(summaries).masked_fill(missing[:, None], -torch.inf)
+    def _choices(self, scores: Tensor, missing: Tensor) -> Tensor:
+        """Let every accelerator choose among the partitions that are there."""
+        return scores.masked_fill(missing[:, None], -torch.inf)
 
     def _masked(self, scores: Tensor, chosen: Tensor, row: int) -> Tensor:
         own = super()._masked(scores, chosen, row)
@@ -167,16 +173,11 @@ class MethodChooser(PairChooser):
         self.numbers = numbers
 
     def forward(self, summaries: Tensor, stages: Tensor) -> Tensor:
-        """Score every pair.
+        """Score methods for as many partitions as there are numbers of methods."""
+        return super().forward(summaries[:, : self.numbers], stages)
 
-        Args:
-            summaries: of the partitions, ``(schemes, K, units)``, padded to K partitions.
-            stages: how many of them there are, ``(schemes,)``.
-
-        Returns:
-            ``(schemes, numbers, M)``, −∞ for all but the first method behind the last partition.
-        """
-        scores = self.pair_scores(summaries[:, : self.numbers]).transpose(1, 2).clone()
-        behind = torch.arange(self.numbers, device=stages.device) >= stages[:, None]
-        scores[..., 1:] = scores[..., 1:].masked_fill(behind[..., None], -torch.inf)
+    def _choices(self, scores: Tensor, missing: Tensor) -> Tensor:
+        """Let every partition choose a method; those that are not there have the first alone."""
+        scores = scores.transpose(1, 2).clone()
+        scores[..., 1:] = scores[..., 1:].masked_fill(missing[..., None], -torch.inf)
         return scores
