@@ -51,7 +51,8 @@ def table(runs: Sequence[Run]) -> DataFrame:
             found = 100 * numpy.array([mine[number] for number in both])
             text = f"{numpy.median(found):.1f} / {found.max():.1f}" if len(found) else "–"
             if arm is not Arm.NOTHING:
-                text += paired_difference([mine[n] for n in both], [alone[n] for n in both])
+                difference = paired_difference([mine[n] for n in both], [alone[n] for n in both])
+                text += f" ({difference})"
             row[f"{seconds:g} s: median / worst"] = text
         rows.append(row)
     return DataFrame(rows)

@@ -87,6 +87,6 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> str:
     """
     differences = 100 * (numpy.array(first) - numpy.array(second))
     if not differences.any():
-        return " (equal)"
+        return "equal"
     p = stats.wilcoxon(differences).pvalue
-    return f" ({numpy.median(differences):+.2f}, p = {p:.2g})"
+    return f"{numpy.median(differences):+.2f}, p = {p:.2g}"

@@ -25,8 +25,8 @@ from rich.progress import Progress
 from benchmarks.options import ClusterOption, DocumentOption, JsonOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.sixteen.design import cells_of
-from benchmarks.sixteen.paired import against, read_runs
-from benchmarks.sixteen.runs import GRAPHS, Run, run
+from benchmarks.sixteen.paired import against
+from benchmarks.sixteen.runs import GRAPHS, Run, read_runs, run
 from benchmarks.sixteen.seeds import seeds
 from drlpp.cells import Where, all_of, run_cells
 from drlpp.cli.command_line import build_console, run_program

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +12,11 @@ from pandas import DataFrame
 
 from benchmarks.learning.comparisons import paired_difference
 from benchmarks.report import terminal
-from benchmarks.sixteen.runs import Run
-from drlpp.cells import read_results_of
+from benchmarks.sixteen.runs import Run, read_runs
 from drlpp.cli.command_line import build_console
 from drlpp.errors import InvalidInput
 
 MEASUREMENTS = (0, 4, 8, 16)
-
-read_runs = partial(read_results_of, "benchmarks.sixteen", Run)
 
 
 def against(
@@ -64,7 +60,7 @@ def paired(mine: Sequence[Run], others: Sequence[Run]) -> DataFrame:
                 "median / worst": _median_and_worst(first),
                 "the others'": _median_and_worst(second),
                 "better / equal / worse": f"{better} / {len(by) - better - worse} / {worse}",
-                "difference": paired_difference(first, second).strip(" ()"),
+                "difference": paired_difference(first, second),
             }
         )
     return DataFrame(rows)

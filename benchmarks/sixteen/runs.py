@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy
@@ -16,6 +16,7 @@ from benchmarks.learning.branching_graphs import NAMES, graph_of
 from benchmarks.learning.policy_proposals import PROPOSED, SAMPLES, network_of, sampled
 from drlpp.agents import GuidedHyperparameters
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.cells import read_results_of
 from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
@@ -117,6 +118,9 @@ class Run(Record):
         """Return how far above the best known it is after so many measurements."""
         steps = self.steps[:measurements]
         return (steps[-1].seconds if steps else self.planned) / self.best_known - 1
+
+
+read_runs = partial(read_results_of, "benchmarks.sixteen", Run)
 
 
 @dataclass(frozen=True)
