@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.capturing.target_classes import wrong_target
+from drlpp.capturing.target_classes import wrong_class
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from drlpp.runtime.loading.loader_state import begin_epoch
@@ -172,13 +172,13 @@ class Unpacker:
         note: Callable[[str], None] = lambda note: None,
     ) -> None:
         self._unpack = unpack
-        self._captured = captured
         self._inputs, self._targets = captured.task.inputs, captured.task.targets
         self._note = note
         self._noted = False
         self.batch_size = captured.task.batch_size
-        shapes = [of_shape.task for of_shape in captured.in_all_shapes]
-        self._kinds = [kinds_of((task.inputs, task.targets)) for task in shapes]
+        tasks = [of_shape.task for of_shape in captured.in_all_shapes]
+        self._kinds = [kinds_of((task.inputs, task.targets)) for task in tasks]
+        self._classes = [of_shape.classes for of_shape in captured.in_all_shapes]
 
     def __call__(self, batch: object) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
@@ -200,7 +200,8 @@ class Unpacker:
                 f"the loader gives a batch whose tensors have {sorted(lengths)} samples; they "
                 "have to be equally many"
             )
-        if wrong := wrong_target(self._captured, samples):
+        classes = self._classes[self._kinds.index(found)]
+        if wrong := wrong_class(classes, samples.targets, self.batch_size):
             raise InvalidInput(f"in a batch of the loader {wrong}")
         return pytree.tree_map(torch.clone, samples)
 
