@@ -27,6 +27,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.spans import PREDICTION, spans_of, time_use
 from tests.support.in_turns import fast_are
+from tests.support.memory_limit import limit_memory
 
 
 @pytest.fixture(scope="module")
@@ -321,12 +322,7 @@ def test_out_of_memory_is_told_apart() -> None:
         placement = straight(captured, 0)
         session.measure(placement, minibatches=2)
         # The worker may hold what it has, and then less than the samples take.
-        import resource
-
-        process = session.process_ids[0]
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[5])
-        limit = pages * resource.getpagesize() + 2**25
-        resource.prlimit(process, resource.RLIMIT_DATA, (limit, limit))
+        limit_memory(session.process_ids[0])
         targets = torch.zeros(2_000_000, dtype=torch.int64)
         with pytest.raises(OutOfMemory, match="worker 0"):
             session.use_samples([torch.zeros(2_000_000, 16)], targets)

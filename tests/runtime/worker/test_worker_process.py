@@ -1,7 +1,6 @@
 """What a worker does whose session has lost a file, or whose memory a command does not fit into."""
 
 import pickle
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.answers import Done, Failed
 from drlpp.runtime.ipc.commands import Release
 from drlpp.runtime.worker.worker_process import _carried_out_next
+from tests.support.memory_limit import limit_memory
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -77,10 +77,7 @@ def test_it_goes_on_after_a_command_that_its_memory_does_not_hold() -> None:
         command = session.folder / "message-large"
         with command.open("wb") as file:
             file.truncate(2**30)
-        process = session.process_ids[0]
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[5])
-        limit = pages * resource.getpagesize() + 2**25
-        resource.prlimit(process, resource.RLIMIT_DATA, (limit, limit))
+        limit_memory(session.process_ids[0])
         channel.connection.send_bytes(pickle.dumps(command))
         answer = channel.receive()
         assert isinstance(answer, Failed)

@@ -17,8 +17,8 @@ import pytest
 import typer
 
 from drlpp.cli.main import app
+from tests.support.programs.documented_commands import ROOT, blocks_of
 
-ROOT = Path(__file__).parents[3]
 PAGES = (
     *sorted(ROOT.glob("*.md")),
     *sorted(ROOT.glob("docs/*.md")),
@@ -26,7 +26,6 @@ PAGES = (
 )
 HISTORY = "CHANGELOG.md"
 
-_FENCES = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PROGRAM = re.compile(
     r"(?:^|(?<=\s))(?:[\w./]+/)?"
     r"(?:(?P<drlpp>drlpp)|python (?:-m (?P<module>(?:benchmarks|drlpp)[.\w]*)|"
@@ -50,11 +49,9 @@ class CommandLine:
 
 def command_lines(page: Path) -> Iterator[CommandLine]:
     """Yield the commands of this project in the fences of a page, those that are not run too."""
-    text = page.read_text()
-    for fence in _FENCES.finditer(text):
-        number = text.count("\n", 0, fence.start()) + 2
-        for line in fence[1].replace("\\\n", "  ").splitlines():
-            yield from _in_line(f"{page.relative_to(ROOT)}:{number}", line)
+    for block in blocks_of(str(page.relative_to(ROOT))):
+        for line in block.text.replace("\\\n", "  ").splitlines():
+            yield from _in_line(block.place, line)
 
 
 def _in_line(place: str, line: str) -> Iterator[CommandLine]:
