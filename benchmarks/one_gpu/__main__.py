@@ -26,7 +26,6 @@ from benchmarks.one_gpu.results import GpuTests, ModelResults, Results
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.documents import write_atomically
 from drlpp.models.task import Option
-from drlpp.models.zoo import SMALL
 from drlpp.specs.device_choice import DeviceChoice
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -34,6 +33,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 PUBLISHED: dict[str, dict[str, Option]] = {
     "gpt2": {"batch_size": 8, "dropout": 0.0},
     "vgg16": {"batch_size": 64},
+    "gnmt8": {"dropout": 0.0},
 }
 """What a GPU measures: options on top of the published sizes."""
 
@@ -82,12 +82,18 @@ def main(
 
     if tests:
         console.print(f"{_GPU_TESTS} …")
-        write(tests=run_tests(60 * minutes))
-    done: list[ModelResults] = []
+        write(tests=run_tests(60 * minutes / 2))
+    done: dict[str, ModelResults] = {}
+
+    def keep(found: ModelResults) -> None:
+        done[found.model] = found
+        write(models=tuple(done.values()))
+
     for model in models.split(","):
         bench = Bench(
             model=model,
-            options={**SMALL[model]} if small else {**PUBLISHED.get(model, {})},
+            size="small" if small else "published",
+            options={} if small else {**PUBLISHED.get(model, {})},
             workers=workers,
             device=kind,
             minibatches=minibatches,
@@ -95,13 +101,13 @@ def main(
             folder=out,
             deadline=begin + 60 * minutes,
             note=console.print,
+            keep=keep,
         )
-        done.append(bench.measure())
-        write(models=tuple(done))
+        bench.measure()
     console.print(page(results))
     console.print(f"written to {out / 'results.json'} and {out / 'page.md'}")
     failed = bool(results.tests and not results.tests.passed) or any(
-        found.failures or any(run.failure for run in found.runs) for found in done
+        found.failures or any(run.failure for run in found.runs) for found in done.values()
     )
     raise typer.Exit(int(failed))
 
@@ -109,15 +115,16 @@ def main(
 def run_tests(seconds: float) -> GpuTests:
     """Run the tests that need a GPU, in a process of their own and no longer than that."""
     begin = time.monotonic()
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", _GPU_TESTS)
+    command = (sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", _GPU_TESTS)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as ended:
+        output = (ended.stdout or b"").decode(errors="replace")
         return GpuTests(
             counts=f"ended after {seconds:.0f} s",
             passed=False,
-            failed=(),
-            output="",
+            failed=tuple(re.findall(r"^(\S+) FAILED", output, re.MULTILINE)),
+            output=output[-20_000:],
             seconds=seconds,
         )
     lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"]

@@ -19,6 +19,7 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.envs import CostPrior, MeasurementMemory
 from drlpp.errors import RunFailure
+from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
@@ -41,7 +42,10 @@ def ways(parts: int) -> dict[str, tuple[str, Method]]:
             "one",
             Method(schedule="gpipe", policy="sync", precision="bfloat16"),
         ),
-        "data parallel": ("replicas", Method(schedule="gpipe", policy="sync")),
+        "data parallel": (
+            "replicas",
+            Method(schedule="gpipe", policy="sync", microbatches=parts),
+        ),
         "flushed 1F1B": ("stages", flushed),
         "stashing": ("stages", Method(policy="stash")),
         "stashing, recomputing": ("stages", Method(policy="stash", recompute=True)),
@@ -58,7 +62,8 @@ class Bench:
 
     Attributes:
         model: its name in the zoo.
-        options: of its factory.
+        size: ``published`` or ``small``.
+        options: of its factory, on top of its size's.
         workers: how many.
         device: what they compute on.
         minibatches: of a measurement.
@@ -66,9 +71,11 @@ class Bench:
         folder: for the agent's files.
         deadline: when to begin nothing more, by ``time.monotonic``.
         note: called with a line for every section.
+        keep: called with what there is after every section.
     """
 
     model: str
+    size: str
     options: dict[str, Option]
     workers: int
     device: str
@@ -77,15 +84,16 @@ class Bench:
     folder: Path
     deadline: float
     note: Callable[[str], None]
+    keep: Callable[[ModelResults], None]
     found: dict[str, object] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    _begin: float = 0.0
 
-    def measure(self) -> ModelResults:
+    def measure(self) -> None:
         """Do everything there is time for."""
-        begin = time.monotonic()
+        self._begin = time.monotonic()
         self.found |= {"model": self.model, "options": self.options, "failures": self.failures}
         self._section("capture", self._capture)
-        return ModelResults.model_validate(self.found | {"seconds": time.monotonic() - begin})
 
     def _section(self, name: str, do: Callable[[], None]) -> None:
         """Do a part, and note what fails, whatever it is: the other parts count all the same."""
@@ -98,13 +106,15 @@ class Bench:
         except Exception as failure:
             self.failures[name] = f"{type(failure).__name__}: {failure}"
             self.note(f"{self.model}: {name} failed: {failure}")
+        seconds = time.monotonic() - self._begin
+        self.keep(ModelResults.model_validate(self.found | {"seconds": seconds}))
 
     def _in_time(self) -> bool:
         return time.monotonic() < self.deadline
 
     def _capture(self) -> None:
         started = time.monotonic()
-        captured = capture(ModelReference.named(self.model, **self.options))
+        captured = capture(ModelReference.named(self.model, self.size, **self.options))
         self.found |= {
             "capture_seconds": time.monotonic() - started,
             "operators": len(captured.graph),
@@ -122,6 +132,9 @@ class Bench:
             "operators_seconds": sum(profile.seconds),
             "kept_bytes": sum(operator.kept_bytes for operator in profile.operators),
         }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_document(self.folder / f"{self.model}-profile.json", profile)
+        write_document(self.folder / f"{self.model}-cluster.json", cluster)
         problem = PlanningProblem(Workload.of(profile), cluster, replicate=False)
         # Stages are balanced by the profile, and none has replicas.
         chosen = {

@@ -51,9 +51,9 @@ def _model(found: ModelResults) -> Iterator[str]:
         )
         yield ""
         yield (
-            "Workers that share a device compute in turns: seconds over what all of them compute "
-            "say how well it is used. The simulator gives each a device of its own. Over plain is "
-            "over plain PyTorch in the same precision."
+            "Seconds over what all workers compute say how much they compute at the same time. The "
+            "simulator lets workers that share a device compute in turns. Over plain is over plain "
+            "PyTorch in the same precision."
         )
         yield from ("", *_costs(found.runs))
     if found.links:

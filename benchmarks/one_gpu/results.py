@@ -17,8 +17,8 @@ class Run(Record):
         seconds: of a minibatch; None if it failed.
         busiest_seconds: what the worker that computes most computes for a minibatch.
         computing_seconds: what all workers together compute for one.
-        simulated_seconds: by the simulator, with the profile of this device. It gives every worker
-            a device of its own.
+        simulated_seconds: by the simulator, with the profile of this device, on which its workers
+            compute in turns.
         memory_bytes: the most that a worker took.
         simulated_memory_bytes: the most that a stage needs, by the simulator.
         failure: why there are no figures.

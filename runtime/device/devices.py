@@ -38,6 +38,9 @@ _OUT_OF_MEMORY_SIGNS = (
 )
 
 
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
 @dataclass(frozen=True)
 class DeviceFacts:
     """What the controller has to know of a worker's device.
@@ -131,6 +134,7 @@ class Gpu(Accelerator):
         self.device = torch.device("cuda", index)
         # Streams, events and groups are those of the current device.
         torch.cuda.set_device(self.device)
+        _start_autograd_on(self.device)
         properties = torch.cuda.get_device_properties(self.device)
         self.facts = DeviceFacts(
             "cuda", properties.name, str(properties.uuid), properties.total_memory
@@ -157,12 +161,21 @@ class Gpu(Accelerator):
         torch.cuda.empty_cache()
 
 
-def accelerator_of(choice: str, place: int) -> Accelerator:
+def _start_autograd_on(device: torch.device) -> None:
+    """Let autograd's thread of a GPU have a context, which cuBLAS misses there and warns of.
+
+    A kernel of torch's own makes it.
+    """
+    torch.ones(1, device=device, requires_grad=True).mul(2).backward()
+
+
+def accelerator_of(choice: str, place: int, beside: int = 0) -> Accelerator:
     """Return the device of a worker.
 
     Args:
         choice: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
         place: number of the worker among those of its host, which take the host's GPUs in turns.
+        beside: how many others there are.
 
     Raises:
         InvalidInput: for another choice.
@@ -171,8 +184,9 @@ def accelerator_of(choice: str, place: int) -> Accelerator:
     if known_choice(choice) is DeviceChoice.CPU:
         return Processor()
     # NCCL's receives wait on the GPU, and loading a kernel at its first use may wait for them.
-    # It has to be said before CUDA is asked anything.
-    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    # It has to be said before CUDA is asked anything. Workers that share a GPU do not use NCCL.
+    if not 0 < _gpus_of_host() <= beside:
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     if torch.cuda.is_available():
         return Gpu(place % torch.cuda.device_count())
     if choice == "cuda":
@@ -181,6 +195,13 @@ def accelerator_of(choice: str, place: int) -> Accelerator:
             "PyTorch that was built for the GPU's driver"
         )
     return Processor()
+
+
+def _gpus_of_host() -> int:
+    """Return how many GPUs the driver knows, without asking CUDA; 0 if that is unknown."""
+    with suppress(OSError):
+        return len(list(_GPUS.iterdir()))
+    return 0
 
 
 def known_choice(choice: str) -> DeviceChoice:

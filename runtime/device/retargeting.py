@@ -2,7 +2,7 @@
 
 A model is captured on the processor. Operators that make tensors from nothing, such as masks,
 ranges and zeros, name it in their arguments, and so do conversions; on a GPU these would be
-tensors of the wrong device.
+tensors of the wrong device. And recurrent layers are those of ``drlpp.runtime.device.recurrent``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,18 @@ def move_graph_to_device(module: Callable[..., Any] | None, device: torch.device
 
 
 def _retarget_graph(module: fx.GraphModule, device: torch.device) -> None:
+    # Workers on processors begin sooner without it.
+    from drlpp.runtime.device.recurrent import ON_GPU
+
     def there(value: Any) -> Any:
-        return device if isinstance(value, torch.device) else value
+        if isinstance(value, torch.device):
+            return device
+        return ON_GPU.get(value, value) if isinstance(value, OpOverload) else value
 
     for node in module.graph.nodes:
         if node.op != "call_function":
             continue
+        node.target = there(node.target)
         node.args = map_aggregate(node.args, there)
         node.kwargs = map_aggregate(node.kwargs, there)
         if _makes_tensors(node) and node.kwargs.get("device") is None:

@@ -37,6 +37,7 @@ class WorkerSpec:
         core: that it computes on; None leaves it to the system.
         own_group: whether it leaves the process group that it starts in, since whoever started that
             kills the whole of it, and the worker has files to remove.
+        beside: how many other workers its host has.
     """
 
     worker: int
@@ -47,3 +48,4 @@ class WorkerSpec:
     speed: float = 1.0
     core: int | None = None
     own_group: bool = False
+    beside: int = 0

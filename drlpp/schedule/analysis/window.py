@@ -53,7 +53,11 @@ class Window:
         """Lay a window of at least ``minibatches`` into a run, in whole rounds of updates."""
         together = method.accumulate
         if method.flushes:
-            return cls(2 * together, _round_up(minibatches, together), tail=0, step=together)
+            # What a replica does first takes longer, as libraries look for their fastest kernels.
+            replicas = max(map(len, pipeline.stages))
+            turns = -(-replicas // (method.microbatches * together))
+            warm_up = max(2, turns) * together
+            return cls(warm_up, _round_up(minibatches, together), tail=0, step=together)
         rounds = method.minibatches_together(pipeline)
         # Minibatches of one update are complete at once: a window of fewer would take no time, or
         # as much as all of them.

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +50,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(devices, "_start_autograd_on", lambda _: None)
     monkeypatch.setattr(
         torch.cuda,
         "get_device_properties",
@@ -89,6 +91,18 @@ def test_kernels_are_loaded_before_anything_waits_on_the_gpu(
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
     accelerator_of("auto", 0)
     assert asked == ["EAGER", "LAZY"]
+
+
+@pytest.mark.parametrize(("beside", "loading"), [(0, "EAGER"), (1, "EAGER"), (2, None), (3, None)])
+def test_workers_that_share_a_gpu_start_sooner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_gpu: None, beside: int, loading: str | None
+) -> None:
+    """Without NCCL nothing waits on the GPU, and kernels are loaded when they are needed."""
+    for gpu in ("0000:00:06.0", "0000:00:07.0"):
+        (tmp_path / gpu).mkdir()
+    monkeypatch.setattr(devices, "_GPUS", tmp_path)
+    accelerator_of("auto", 0, beside)
+    assert os.environ.get("CUDA_MODULE_LOADING") == loading
 
 
 def test_a_processor_where_it_is_asked_for_or_there_is_no_gpu(

@@ -80,6 +80,19 @@ def test_gpipe_pays_for_its_bubble() -> None:
     assert found.seconds_per_minibatch == pytest.approx(3 * (4 + 3 - 1))
 
 
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 8])
+@pytest.mark.parametrize("replicas", [1, 2, 4, 7])
+def test_before_a_window_every_replica_has_computed(replicas: int, microbatches: int) -> None:
+    """A GPU's first passes take many times as long as later ones."""
+    method = Method(schedule="gpipe", policy="sync", microbatches=microbatches)
+    pipeline = Pipeline.straight(replicas)
+    window = Window.plan(pipeline, 10, method)
+    schedule = build_schedule(pipeline, window.minibatches, method.schedule, microbatches)
+    for actions in schedule.actions.values():
+        first = next(action for action in actions if isinstance(action, Forward))
+        assert first.part[0] < window.warm_up
+
+
 @given(replicas=st.lists(st.integers(1, 4), min_size=1, max_size=4), minibatches=st.integers(1, 40))
 def test_a_window_is_whole_rounds_of_updates(replicas: list[int], minibatches: int) -> None:
     pipeline = Pipeline.straight(*replicas)
