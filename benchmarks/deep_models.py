@@ -179,10 +179,13 @@ def digits_cnn(batch_size: int = 32) -> Task:
 def even_stages(graph: OpGraph, depth: int) -> Placement:
     """Return a straight pipeline of ``depth`` stages with equally many weighted operators (±1).
 
-    Operators without weights join the last one with weights before them.
+    Operators without weights join the last one with weights before them. Where there are more
+    stages than operators with weights, stages have equally many operators of any kind.
     """
     weighted = sum(operator.parameter_bytes > 0 for operator in graph.operators)
-    assert weighted >= depth, "every stage needs an operator with weights"
+    if weighted < depth:
+        even = [number * depth // len(graph) for number in range(len(graph))]
+        return Placement.from_assignment(even, range(depth))
     stage_of, passed = [], 0
     for operator in graph.operators:
         passed += operator.parameter_bytes > 0

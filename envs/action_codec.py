@@ -18,6 +18,20 @@ Stages = tuple[tuple[int, ...], tuple[int, ...]]
 """The stage of every operator, and the stage of every accelerator."""
 
 
+def check_one_stage_each(method: Method) -> None:
+    """Raise if ``method`` is not for what policies draw.
+
+    Raises:
+        InvalidInput: accelerators are to hold two stages each.
+    """
+    if method.schedule_kind.stages_held > 1:
+        raise InvalidInput(
+            f"an agent's policy gives every accelerator one stage, and schedule "
+            f"{method.schedule} needs two; plan such a placement with `drlpp plan`, or "
+            "let the guided agent choose it: another schedule that flushes, --vary schedule"
+        )
+
+
 @dataclass(frozen=True)
 class ActionCodec:
     """Encodes candidates as actions, and decodes actions; all run with one method.
@@ -42,12 +56,7 @@ class ActionCodec:
     method: Method
 
     def __post_init__(self) -> None:
-        if self.method.schedule_kind.stages_held > 1:
-            raise InvalidInput(
-                f"an agent's policy gives every accelerator one stage, and schedule "
-                f"{self.method.schedule} needs two; plan such a placement with `drlpp plan`, or "
-                "let the guided agent choose it: another schedule that flushes, --vary schedule"
-            )
+        check_one_stage_each(self.method)
 
     @property
     def space(self) -> spaces.MultiDiscrete:

@@ -128,8 +128,8 @@ def capture(
     """Capture a model with its loss.
 
     Warns (:class:`~drlpp.errors.ModelNote`) of what a user should know: operators that are one
-    since a module uses a weight again and again, and ``torch.utils.checkpoint``, which recomputes
-    nothing in a pipeline.
+    since a module uses a weight again and again, ``torch.utils.checkpoint``, which recomputes
+    nothing in a pipeline, and a module without a parameter to train.
 
     Args:
         model: a :class:`Task`, a factory, or a reference to one (:meth:`ModelReference.of`).
@@ -147,6 +147,12 @@ def capture(
     begin = time.perf_counter()
     captured, notes = _capture(ModelReference.of(model), task, seed)
     seconds = time.perf_counter() - begin
+    if not captured.trained:
+        notes.append(
+            f"model {captured.reference} has no parameter that requires a gradient: it can be "
+            "measured, but training it changes nothing; call module.requires_grad_() on what is "
+            "to be trained"
+        )
     for note in notes:
         warnings.warn(note, ModelNote, stacklevel=2)
     if check:

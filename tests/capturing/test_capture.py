@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.capture import capture
-from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.models.task import Task
 from drlpp.torch_versions import older_than
 from tests.support.models.captured_modules import (
@@ -375,3 +375,10 @@ def test_a_model_without_floating_outputs_needs_a_loss() -> None:
 
     with pytest.raises(InvalidModel, match="floating-point"):
         captured_from(Integers(), torch.randn(2, 3))
+
+
+def test_a_model_with_nothing_to_train_is_told() -> None:
+    module = nn.Linear(4, 2).requires_grad_(False)
+    task = Task(module, (torch.rand(3, 4),), torch.rand(3, 2), F.mse_loss)
+    with pytest.warns(ModelNote, match="has no parameter that requires a gradient"):
+        capture(task)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from drlpp.agents import AGENTS
-from drlpp.cli.learning.learning_job import methods_of_the_agent
+from drlpp.cli.learning.learning_job import methods_of_the_agent, run_job
+from drlpp.errors import InvalidInput
 from drlpp.planners import Space, Vary, read_vary
 from drlpp.schedule.method import Method
 
@@ -61,3 +62,10 @@ def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
     assert guided is not None
     assert papers is not None
     assert {m.schedule for m in guided.methods} - {m.schedule for m in papers.methods} == {"zb-v"}
+
+
+@pytest.mark.parametrize("agent", PAPERS)
+def test_a_method_that_no_policy_can_draw_is_refused_before_a_profile(agent: str) -> None:
+    session: Any = SimpleNamespace(method=Method(schedule="zb-v", policy="sync"))
+    with pytest.raises(InvalidInput, match="gives every accelerator one stage, and schedule zb-v"):
+        run_job(job(agent), session)
