@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmarks.faults.agent import ENDLESS
 from drlpp.cli import main as drlpp_command
@@ -218,6 +219,18 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
     done = run(out, 3, "--agent", str(agent), "--resume")
     assert done.code == 2
     assert "it cannot be resumed with" in done.err
+
+
+@pytest.mark.system
+def test_the_guided_agent_with_its_policy(tmp_path: Path) -> None:
+    """The policy that the package ships proposes, practises, and is kept with the run."""
+    out = tmp_path / "run"
+    finish(out, 3, "--agent", "guided-policy")
+    comparison = read_document(out / "comparison.json", Comparison)
+    assert comparison.contenders[0].found_by == "guided-policy"
+    boards = [EventAccumulator(str(path)).Reload() for path in out.glob("tensorboard/*")]
+    tags = {tag for board in boards for tag in board.Tags()["scalars"]}
+    assert any(tag.startswith("train/") for tag in tags), tags
 
 
 @pytest.mark.system
