@@ -120,10 +120,11 @@ def run_tests(seconds: float) -> GpuTests:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     except subprocess.TimeoutExpired as ended:
         output = (ended.stdout or b"").decode(errors="replace")
+        passed = len(re.findall(r"^\S+ PASSED", output, re.MULTILINE))
         return GpuTests(
-            counts=f"ended after {seconds:.0f} s",
+            counts=f"{passed} passed, then ended after {seconds:.0f} s",
             passed=False,
-            failed=tuple(re.findall(r"^(\S+) FAILED", output, re.MULTILINE)),
+            failed=tuple(re.findall(r"^(\S+) (?:FAILED|ERROR)", output, re.MULTILINE)),
             output=output[-20_000:],
             seconds=seconds,
         )

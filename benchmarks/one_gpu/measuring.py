@@ -68,7 +68,7 @@ class Bench:
         device: what they compute on.
         minibatches: of a measurement.
         budget: placements that the agent measures.
-        folder: for the agent's files.
+        folder: for the agent's files, the profile and the cluster.
         deadline: when to begin nothing more, by ``time.monotonic``.
         note: called with a line for every section.
         keep: called with what there is after every section.
@@ -87,25 +87,26 @@ class Bench:
     keep: Callable[[ModelResults], None]
     found: dict[str, object] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    _begin: float = 0.0
+    _begin: float = field(init=False)
 
     def measure(self) -> None:
         """Do everything there is time for."""
         self._begin = time.monotonic()
-        self.found |= {"model": self.model, "options": self.options, "failures": self.failures}
+        self.found |= {"model": self.model, "size": self.size, "options": self.options}
+        self.found["failures"] = self.failures
         self._section("capture", self._capture)
 
     def _section(self, name: str, do: Callable[[], None]) -> None:
         """Do a part, and note what fails, whatever it is: the other parts count all the same."""
         if not self._in_time():
             self.failures[name] = "no time was left"
-            return
-        self.note(f"{self.model}: {name}")
-        try:
-            do()
-        except Exception as failure:
-            self.failures[name] = f"{type(failure).__name__}: {failure}"
-            self.note(f"{self.model}: {name} failed: {failure}")
+        else:
+            self.note(f"{self.model}: {name}")
+            try:
+                do()
+            except Exception as failure:
+                self.failures[name] = f"{type(failure).__name__}: {failure}"
+                self.note(f"{self.model}: {name} failed: {failure}")
         seconds = time.monotonic() - self._begin
         self.keep(ModelResults.model_validate(self.found | {"seconds": seconds}))
 

@@ -35,7 +35,8 @@ def _model(found: ModelResults) -> Iterator[str]:
     options = ", ".join(f"{name}={value}" for name, value in found.options.items())
     yield from ("", f"## {found.model}", "")
     yield (
-        f"{found.operators} operators, {found.parameter_bytes / 4e6:.1f} million weights"
+        f"In its {found.size} size: {found.operators} operators, "
+        f"{found.parameter_bytes / 4e6:.1f} million weights"
         f"{f' ({options})' if options else ''}. Captured in {found.capture_seconds:.1f} s, "
         f"profiled in {found.profile_seconds:.1f} s: {1e3 * found.operators_seconds:.1f} ms for "
         f"all operators one after the other. Everything took {found.seconds:.0f} s."
@@ -51,7 +52,7 @@ def _model(found: ModelResults) -> Iterator[str]:
         )
         yield ""
         yield (
-            "Seconds over what all workers compute say how much they compute at the same time. The "
+            "What a worker computes includes the time that others had the device in between. The "
             "simulator lets workers that share a device compute in turns. Over plain is over plain "
             "PyTorch in the same precision."
         )

@@ -69,7 +69,8 @@ class ModelResults(Record):
 
     Attributes:
         model: its name in the zoo.
-        options: of its factory.
+        size: there, ``published`` or ``small``.
+        options: of its factory, on top of the size's.
         operators: of its graph.
         parameter_bytes: of its weights.
         capture_seconds, profile_seconds: what these took.
@@ -85,6 +86,7 @@ class ModelResults(Record):
     """
 
     model: str
+    size: str
     options: dict[str, bool | int | float | str]
     operators: int = 0
     parameter_bytes: int = 0

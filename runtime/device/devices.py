@@ -39,6 +39,7 @@ _OUT_OF_MEMORY_SIGNS = (
 
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
+"""Where NVIDIA's driver has a folder for each GPU of the host, visible to the program or not."""
 
 
 @dataclass(frozen=True)
@@ -162,20 +163,21 @@ class Gpu(Accelerator):
 
 
 def _start_autograd_on(device: torch.device) -> None:
-    """Let autograd's thread of a GPU have a context, which cuBLAS misses there and warns of.
+    """Let autograd's thread of a GPU have a context.
 
-    A kernel of torch's own makes it.
+    A kernel makes the thread's context if it has none. cuBLAS does not: it warns, where the first
+    thing that a backward calls is cuBLAS.
     """
     torch.ones(1, device=device, requires_grad=True).mul(2).backward()
 
 
-def accelerator_of(choice: str, place: int, beside: int = 0) -> Accelerator:
+def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Accelerator:
     """Return the device of a worker.
 
     Args:
         choice: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
         place: number of the worker among those of its host, which take the host's GPUs in turns.
-        beside: how many others there are.
+        on_one_host: whether all workers of the session are on this host.
 
     Raises:
         InvalidInput: for another choice.
@@ -184,8 +186,8 @@ def accelerator_of(choice: str, place: int, beside: int = 0) -> Accelerator:
     if known_choice(choice) is DeviceChoice.CPU:
         return Processor()
     # NCCL's receives wait on the GPU, and loading a kernel at its first use may wait for them.
-    # It has to be said before CUDA is asked anything. Workers that share a GPU do not use NCCL.
-    if not 0 < _gpus_of_host() <= beside:
+    # It has to be said before CUDA is asked anything. With one GPU there is no NCCL.
+    if not (on_one_host and _gpus_of_host() == 1):
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     if torch.cuda.is_available():
         return Gpu(place % torch.cuda.device_count())

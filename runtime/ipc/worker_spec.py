@@ -37,7 +37,7 @@ class WorkerSpec:
         core: that it computes on; None leaves it to the system.
         own_group: whether it leaves the process group that it starts in, since whoever started that
             kills the whole of it, and the worker has files to remove.
-        beside: how many other workers its host has.
+        on_one_host: whether all workers of the session are on its host.
     """
 
     worker: int
@@ -48,4 +48,4 @@ class WorkerSpec:
     speed: float = 1.0
     core: int | None = None
     own_group: bool = False
-    beside: int = 0
+    on_one_host: bool = False

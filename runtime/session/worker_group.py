@@ -139,9 +139,7 @@ class WorkerGroup:
             # A host that has returned may be another machine, with other cores.
             cores = cores_for(self._speeds, self.hosts.places.machines)
             before: Counter[str] = Counter()
-            on_machine: Counter[str] = Counter()
-            for host in self.hosts.hosts:
-                on_machine[host.name] += len(host.workers)
+            on_one_host = len({host.name for host in self.hosts.hosts}) == 1
             posts: dict[int, WorkerSpec] = {}
             for host in self.hosts.hosts:
                 for number, worker in enumerate(host.workers):
@@ -153,7 +151,7 @@ class WorkerGroup:
                         limits=self.limits,
                         speed=self._speeds[worker],
                         core=cores[worker],
-                        beside=on_machine[host.name] - 1,
+                        on_one_host=on_one_host,
                     )
                 before[host.name] += len(host.workers)
             for host in self.present.hosts:

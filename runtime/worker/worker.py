@@ -76,7 +76,7 @@ class Worker:
 
     def __init__(self, post: WorkerSpec, channel: Channel, store: dist.Store) -> None:
         self._worker = post.worker
-        self._place, self._beside = post.place, post.beside
+        self._place, self._on_one_host = post.place, post.on_one_host
         self._address = post.address
         self._speed = post.speed
         self._core = post.core
@@ -99,7 +99,9 @@ class Worker:
         """Carry out a command; raise what goes wrong."""
         match command:
             case LoadModel(state_file, samples_file, device):
-                self._accelerator = accelerator_of(device, self._place, self._beside)
+                self._accelerator = accelerator_of(
+                    device, self._place, on_one_host=self._on_one_host
+                )
                 self._state = self._load(state_file)
                 self._load_samples(samples_file)
                 return Ready(self._accelerator.facts)

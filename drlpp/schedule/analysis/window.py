@@ -53,7 +53,7 @@ class Window:
         """Lay a window of at least ``minibatches`` into a run, in whole rounds of updates."""
         together = method.accumulate
         if method.flushes:
-            # What a replica does first takes longer, as libraries look for their fastest kernels.
+            # A first pass takes longer, on a GPU many times as long.
             replicas = max(map(len, pipeline.stages))
             turns = -(-replicas // (method.microbatches * together))
             warm_up = max(2, turns) * together

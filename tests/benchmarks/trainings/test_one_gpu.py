@@ -17,9 +17,11 @@ from benchmarks.one_gpu.results import GpuTests, Link, ModelResults, Results, Ru
 from tests.support.models.zoo.tiny_models import TINY
 
 
-def bench(folder: Path, notes: list[str], seconds: float = 600) -> Bench:
-    return Bench(
+def measured(folder: Path, notes: list[str], seconds: float = 600) -> ModelResults:
+    kept: list[ModelResults] = []
+    bench = Bench(
         model="gnmt4",
+        size="small",
         options=TINY["gnmt4"],
         workers=2,
         device="cpu",
@@ -28,7 +30,10 @@ def bench(folder: Path, notes: list[str], seconds: float = 600) -> Bench:
         folder=folder,
         deadline=time.monotonic() + seconds,
         note=notes.append,
+        keep=kept.append,
     )
+    bench.measure()
+    return kept[-1]
 
 
 @pytest.mark.slow
@@ -41,7 +46,7 @@ def test_a_part_that_fails_is_noted_and_the_others_are_measured(
     monkeypatch.setattr(measuring, "learn_placement", learn_placement)
     monkeypatch.setattr(measuring, "ways", lambda parts: dict(list(ways(parts).items())[:1]))
     notes: list[str] = []
-    found = bench(tmp_path, notes).measure()
+    found = measured(tmp_path, notes)
     assert found.failures == {"agent": "RuntimeError: no room for an agent"}
     assert [run.name for run in found.runs if run.seconds] == [
         "plain PyTorch, float32",
@@ -55,7 +60,7 @@ def test_a_part_that_fails_is_noted_and_the_others_are_measured(
 
 
 def test_nothing_is_begun_too_late(tmp_path: Path) -> None:
-    found = bench(tmp_path, [], seconds=0).measure()
+    found = measured(tmp_path, [], seconds=0)
     assert found.failures == {"capture": "no time was left"}
     assert found.runs == ()
 
@@ -88,6 +93,7 @@ def test_the_page_has_ratios_and_failures() -> None:
     failed = Run(name="PipeOptim, M = D", placement="1-1", method="", failure="out of memory")
     found = ModelResults(
         model="vgg16",
+        size="published",
         options={},
         runs=(plain, piped, predicted, failed),
         links=(Link(bytes_=10**6, seconds=1e-3),),

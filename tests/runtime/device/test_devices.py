@@ -93,15 +93,24 @@ def test_kernels_are_loaded_before_anything_waits_on_the_gpu(
     assert asked == ["EAGER", "LAZY"]
 
 
-@pytest.mark.parametrize(("beside", "loading"), [(0, "EAGER"), (1, "EAGER"), (2, None), (3, None)])
-def test_workers_that_share_a_gpu_start_sooner(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_gpu: None, beside: int, loading: str | None
+@pytest.mark.parametrize(
+    ("gpus", "on_one_host", "loading"),
+    [(1, True, None), (1, False, "EAGER"), (2, True, "EAGER"), (0, True, "EAGER")],
+)
+def test_with_one_gpu_workers_start_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    no_gpu: None,
+    gpus: int,
+    loading: str | None,
+    *,
+    on_one_host: bool,
 ) -> None:
     """Without NCCL nothing waits on the GPU, and kernels are loaded when they are needed."""
-    for gpu in ("0000:00:06.0", "0000:00:07.0"):
-        (tmp_path / gpu).mkdir()
+    for gpu in range(gpus):
+        (tmp_path / f"0000:00:0{gpu}.0").mkdir()
     monkeypatch.setattr(devices, "_GPUS", tmp_path)
-    accelerator_of("auto", 0, beside)
+    accelerator_of("auto", 0, on_one_host=on_one_host)
     assert os.environ.get("CUDA_MODULE_LOADING") == loading
 
 

@@ -85,7 +85,7 @@ def test_gpipe_pays_for_its_bubble() -> None:
 def test_before_a_window_every_replica_has_computed(replicas: int, microbatches: int) -> None:
     """A GPU's first passes take many times as long as later ones."""
     method = Method(schedule="gpipe", policy="sync", microbatches=microbatches)
-    pipeline = Pipeline.straight(replicas)
+    pipeline = Pipeline.straight(1, replicas)
     window = Window.plan(pipeline, 10, method)
     schedule = build_schedule(pipeline, window.minibatches, method.schedule, microbatches)
     for actions in schedule.actions.values():
