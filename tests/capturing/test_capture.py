@@ -360,6 +360,10 @@ def test_what_cannot_be_captured_is_said_in_one_line(
         ({"loss": lambda o, t: o.square()}, "one floating-point number"),
         ({"loss": lambda o, t: o if o.sum() > 0 else -o}, "the loss of .* cannot be captured"),
         ({"loss": lambda o, t: o.sum(), "targets": None}, "no targets"),
+        (
+            {"loss": F.cross_entropy, "targets": torch.rand(2)},
+            r"the loss of .* does not run on its example inputs: RuntimeError: [^;]*$",
+        ),
         ({"score": lambda o, t: (o, o)}, "the score of .* one tensor, not 2"),
     ],
 )

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST, is_call, operator_type, viewed, written
@@ -135,16 +136,22 @@ def _quietly() -> Iterator[None]:
 
 
 def _own_failure(module: nn.Module, inputs: Batch) -> Exception | None:
-    """Return what a module raises by itself, if it is asked for more than shapes."""
-    if any(isinstance(value, FakeTensor) for value in tensors_in(inputs)):
+    """Return what a module raises by itself, if anything."""
+    if any(free_unbacked_symbols(value) for value in tensors_in(inputs)):
         return None
-    positional, keywords = as_arguments(inputs)
+    positional, keywords = as_arguments(pytree.tree_map_only(FakeTensor, _with_values, inputs))
     try:
         with torch.no_grad():
             module(*positional, **keywords)
     except Exception as error:
         return error
     return None
+
+
+def _with_values(fake: FakeTensor) -> Tensor:
+    """Return a tensor such as a loss is called with, of which only the shape and type are known."""
+    make = torch.rand if fake.is_floating_point() else torch.zeros
+    return make([int(size) for size in fake.shape], dtype=fake.dtype)
 
 
 def _unknown_type(error: Exception) -> str | None:
