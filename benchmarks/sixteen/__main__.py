@@ -30,6 +30,7 @@ from benchmarks.sixteen.runs import GRAPHS, Run, read_runs, run
 from benchmarks.sixteen.seeds import seeds
 from drlpp.cells import Where, all_of, run_cells
 from drlpp.cli.command_line import build_console, run_program
+from drlpp.errors import InvalidInput
 
 BEGIN = "<!-- sixteen: written by benchmarks.sixteen -->"
 END = "<!-- end of sixteen -->"
@@ -74,8 +75,18 @@ def main(
     document: DocumentOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure one after the other in the simulator, and compare with the best known."""
+    """Measure one after the other in the simulator, and compare with the best known.
+
+    Raises:
+        InvalidInput: the file has runs with another policy.
+    """
     console = build_console()
+    name = "" if policy is None else policy.name
+    if others := {one.policy for one in read_runs(results)} - {name}:
+        raise InvalidInput(
+            f"{results} has runs with {min(others) or 'no policy'}, and these are with "
+            f"{name or 'none'}; give them a file of their own"
+        )
     cells = cells_of(
         graphs.split(","),
         [int(count) for count in accelerators.split(",")],

@@ -90,6 +90,7 @@ class Run(Record):
     """A cell and what came out.
 
     Attributes:
+        policy: the file of the policy that proposed, empty without one.
         best_known: true seconds per minibatch of the best that is known.
         planned: of what the search with the declared costs would have measured first.
         best_plan: of the fastest of the planners' placements, at NOAM and at the depth that suits
@@ -104,6 +105,7 @@ class Run(Record):
     """
 
     cell: Cell
+    policy: str = ""
     best_known: float
     planned: float
     best_plan: float
@@ -243,6 +245,7 @@ def run(cell: Cell, budget: int, starts: int, evaluations: int, policy: Path | N
     best_known = min([*seconds_of.values(), best_plan, _best_known(instance, starts, evaluations)])
     return Run(
         cell=cell,
+        policy="" if policy is None else policy.name,
         best_known=best_known,
         planned=planned,
         best_plan=best_plan,

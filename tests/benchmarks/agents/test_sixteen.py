@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks.learning.branching_graphs import NAMES, graph_of
 from benchmarks.learning.policy_proposals import PROPOSED
-from benchmarks.sixteen.__main__ import calibration, gaps, summary
+from benchmarks.sixteen.__main__ import app, calibration, gaps, summary
 from benchmarks.sixteen.design import cells_of
 from benchmarks.sixteen.paired import paired
 from benchmarks.sixteen.runs import GRAPHS, Cell, Instance, Run, Step, run
 from drlpp.agents.transfer.weights import PRETRAINED
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.planners.model_based.recalibration import Recalibration
 
@@ -123,6 +126,14 @@ def test_two_runs_of_a_cell_are_compared_by_the_best_that_either_knows() -> None
     (_, *_, last) = paired([FOUND, FOUND], [FOUND, FOUND]).to_dict("records")
     assert last["better / equal / worse"] == "0 / 2 / 0"
     assert last["difference"] == "equal"
+
+
+def test_runs_with_and_without_a_policy_have_files_of_their_own(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    results.write_text(FOUND.model_dump_json() + "\n")
+    asked = ["run", "--results", str(results), "--policy", str(PRETRAINED)]
+    with pytest.raises(InvalidInput, match="runs with no policy, and these are with transfer"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
 @pytest.mark.slow
