@@ -75,15 +75,13 @@ def run_job(job: Job, session: ClusterSession) -> None:
     Where a host is lost, everything goes on with the accelerators that are left.
 
     Raises:
-        InvalidInput: the agent cannot propose placements for the session's method.
+        InvalidInput: no agent proposes placements for the session's method.
     """
-    from drlpp.agents import GuidedDRLPP
     from drlpp.cli.learning.job_export import export_best, export_winner, say_how_to_train
     from drlpp.envs.action_codec import check_one_stage_each
 
-    if not issubclass(job.hyperparameters.algorithm, GuidedDRLPP):
-        # An environment says so as well, but after profiling.
-        check_one_stage_each(session.method)
+    # An environment says so as well, but after profiling.
+    check_one_stage_each(session.method)
     with shown(console, "profiling operators and links"):
         there = RunCluster(session, job.out, _tell)
     if job.chooses_microbatches:

@@ -64,7 +64,7 @@ def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
     assert {m.schedule for m in guided.methods} - {m.schedule for m in papers.methods} == {"zb-v"}
 
 
-@pytest.mark.parametrize("agent", PAPERS)
+@pytest.mark.parametrize("agent", [*PAPERS, "guided"])
 def test_a_method_that_no_policy_can_draw_is_refused_before_a_profile(agent: str) -> None:
     session: Any = SimpleNamespace(method=Method(schedule="zb-v", policy="sync"))
     with pytest.raises(InvalidInput, match="gives every accelerator one stage, and schedule zb-v"):
