@@ -18,8 +18,8 @@ from drlpp.capturing.description import described, outputs_of
 from drlpp.capturing.folding import fold
 from drlpp.capturing.graph import Operator, OpGraph
 from drlpp.capturing.loss_capture import (
-    capture_function,
     capture_loss,
+    capture_score,
     loss_of_outputs,
     returns_loss,
 )
@@ -194,9 +194,7 @@ def _capture(
         aliases=_aliases(task.module, module),
         task=task,
         loss=capture_loss(module, task, reference),
-        score=capture_function(task.score, module, task, f"score of {reference}")
-        if task.score
-        else None,
+        score=capture_score(module, task, reference) if task.score else None,
     )
     if buckets:
         shapes = [_capture_bucket(captured, n, *bucket) for n, bucket in enumerate(buckets, 1)]

@@ -107,6 +107,10 @@ def capture_function(
     results = returned_nodes(captured)
     if len(results) != 1:
         raise InvalidModel(f"the {what} has to return one tensor, not {len(results)}")
+    if not isinstance(results[0].meta["val"], Tensor):
+        raise InvalidModel(
+            f"the {what} returns a number of Python's; return the tensor, without .item()"
+        )
     # Plain arguments and one plain result: a worker needs nothing of the user's types.
     captured.graph.output_node().args = (results[0],)
     captured.graph.set_codegen(fx.graph.CodeGen())
@@ -131,5 +135,21 @@ def capture_loss(module: fx.GraphModule, task: Task, reference: ModelReference) 
         raise InvalidModel(
             f"the loss of {reference} has shape {tuple(value.shape)} and type {value.dtype}; "
             "it has to be one floating-point number, the mean over the minibatch"
+        )
+    return captured
+
+
+def capture_score(module: fx.GraphModule, task: Task, reference: ModelReference) -> fx.GraphModule:
+    """Capture the score of a task, which has one.
+
+    Raises:
+        InvalidModel: it is one number, where each sample has to have its own.
+    """
+    assert task.score is not None
+    captured = capture_function(task.score, module, task, f"score of {reference}")
+    if not returned_nodes(captured)[0].meta["val"].dim():
+        raise InvalidModel(
+            f"the score of {reference} has shape (), expected one number for each of the "
+            f"{task.batch_size} samples; their mean over all minibatches is taken for you"
         )
     return captured

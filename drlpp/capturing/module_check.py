@@ -81,6 +81,12 @@ def check_gradients(captured: CapturedModel, loss: Callable[[Any, Batch], Tensor
             f"model {captured.reference} cannot be trained: forward and backward on its example "
             f"inputs raise {type(error).__name__}: {error}"
         ) from error
+    if all(expected[name] is None for name in trained):
+        raise InvalidModel(
+            f"model {captured.reference} cannot be trained: its loss has a gradient for none of "
+            f"its {len(trained)} parameters; look for detach() and no_grad() in the loss and the "
+            "model"
+        )
     differing = _differences(expected, _gradients(of_graph, trained))
     if not differing:
         return

@@ -318,7 +318,8 @@ def _check_version(where: str, version: object, expected: type[Document]) -> Non
 
 def first_problem(error: ValidationError) -> str:
     """Return what pydantic found wrong first, in one line that names the field if it is one."""
-    problem = error.errors()[0]
+    # A field that is missing is often one that was misspelt.
+    problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     field = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     found = problem["input"]

@@ -138,9 +138,10 @@ class ModelReference(ImportedByName):
             return given
         if self.name.startswith("<"):
             raise InvalidModel(
-                f"model {self.name} was an object of the program that named it so, and nothing "
-                "else can build it: give that program's model again (model=…, in Python), or name "
-                "a factory that can be imported, 'package.module:factory'"
+                f"model {self.name} has a name that builds nothing: it was an object of a program, "
+                "or comes from a profile or a table. Give that program's model again (model=…, in "
+                "Python), name a factory that can be imported, 'package.module:factory', or plan "
+                "again with the model: drlpp plan MODEL --profile …"
             )
         if ":" in self.name:
             return self.imported(InvalidModel)

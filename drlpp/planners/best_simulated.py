@@ -120,8 +120,16 @@ def best_simulated(
         # It says what is missing where nothing fits.
         plan("exact" if problem.workload.stages_held == 1 else FOLDING[0], problem)
         raise error or NothingFits("no planner found a placement that can be run")
-    # Of equals the first: formulas come before searches, fewer accelerators before more.
-    found.sort(key=lambda proposal: proposal.seconds_per_minibatch)
+    fastest = min(proposal.seconds_per_minibatch for proposal in found)
+
+    def order(proposal: Proposal) -> tuple[float, int, int]:
+        """Of equals, which may differ by rounding, the fewest stages, whose weights are fresher."""
+        placement = proposal.plan.placement
+        slower = round(proposal.seconds_per_minibatch / fastest, 9) if fastest else 1.0
+        return slower, len(placement.stages), len(placement.accelerators)
+
+    # Of equals that are left the first: formulas come before searches.
+    found.sort(key=order)
     return Choice(found[0], tuple(found[1:]), lower_bound)
 
 

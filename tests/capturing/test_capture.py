@@ -364,7 +364,13 @@ def test_what_cannot_be_captured_is_said_in_one_line(
             {"loss": F.cross_entropy, "targets": torch.rand(2)},
             r"the loss of .* does not run on its example inputs: RuntimeError: [^;]*$",
         ),
+        ({"loss": lambda o, t: o.sum().item()}, "number of Python's; return the tensor, without"),
+        ({"loss": lambda o, t: o.detach().mean()}, "gradient for none of its 2 parameters; look"),
         ({"score": lambda o, t: (o, o)}, "the score of .* one tensor, not 2"),
+        (
+            {"score": lambda o, t: o.mean()},
+            r"has shape \(\), expected one number for each of",
+        ),
     ],
 )
 def test_a_loss_that_does_not_fit_is_refused(task: dict[str, Any], reason: str) -> None:

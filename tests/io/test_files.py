@@ -72,7 +72,7 @@ def damaged(**change: object) -> str:
         ),
         (damaged(hosts=[]), "field 'hosts': expected a list that is not empty"),
         (damaged(hosts={"a": 1}), "field 'hosts': expected a list, found {'a': 1}"),
-        (damaged(hosts=[{"name": "a", "gpus": 1}]), "field 'hosts.0.accelerators': is missing"),
+        (damaged(hosts=[{"name": "a", "gpus": 1}]), "field 'hosts.0.gpus': is unknown here"),
         (
             damaged(hosts=[{"name": "a", "accelerators": 1, "gpus": 1}]),
             "field 'hosts.0.gpus': is unknown here",

@@ -123,7 +123,7 @@ def test_copies_share_the_object_and_pickles_and_files_have_the_name_alone(tmp_p
     path = write_document(tmp_path / "placement.json", document)
     for elsewhere in (pickle.loads(pickle.dumps(reference)), read_placement(path).model):
         assert str(elsewhere) == "<make>"
-        with pytest.raises(InvalidModel, match="<make> was an object of the program"):
+        with pytest.raises(InvalidModel, match="<make> has a name that builds nothing"):
             elsewhere.build()
 
 
@@ -155,7 +155,7 @@ def test_it_is_measured_placed_and_trained_and_the_users_module_stays_as_it_is(
             assert not torch.equal(value, result.state_dict[name])
     for state in states[1:]:
         assert all(torch.equal(value, states[0][name]) for name, value in state.items())
-    with pytest.raises(InvalidInput, match=r"<Sequential> was an object .*model=…"):
+    with pytest.raises(InvalidInput, match=r"<Sequential> has a name that builds nothing.*model=…"):
         PipelineTrainer(path, out=tmp_path / "none")
     with pytest.raises(InvalidInput, match="this is the placement of another model"):
         PipelineTrainer(path, model=Task(nn.Linear(2, 2), torch.ones(2, 2)), out=tmp_path / "none")
@@ -175,4 +175,4 @@ def test_plain_pytorch_gets_a_copy_or_says_why_not() -> None:
     assert isinstance(outcome, FailedMeasurement)
     assert "cannot be given to another process" in outcome.reason
     assert "Hidden" in outcome.reason
-    assert "<Sequential> was an object of the program" in outcome.reason
+    assert "<Sequential> has a name that builds nothing" in outcome.reason

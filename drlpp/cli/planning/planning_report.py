@@ -180,7 +180,7 @@ def _comparison(plan: Plan, depths: Sequence[Depth]) -> Iterator[str]:
         chosen = plan.problem.memory.in_flight_per_link
         times = ", ".join(
             f"{depth.per_link}: {predicted_text(depth.seconds_per_minibatch, plan.error_bar)}"
-            + ("" if depth.possible else " (impossible)")
+            + ("" if depth.possible else " (too much memory, or too stale)")
             for depth in depths
         )
         yield f"in flight for each link beyond NOAM: {chosen} is enough (simulated, {times})"
@@ -205,8 +205,10 @@ def _explanations(plan: Plan) -> list[str]:
         if stage.spare_bytes >= 0
         else f"{decimal(round(-stage.spare_bytes))} too much"
     )
+    most = max(one.memory_bytes for one in prediction.stages)
+    why = "needs the most" if stage.memory_bytes == most else "has the least to spare"
     lines.append(
-        f"memory: stage {worst} needs the most, {decimal(round(stage.memory_bytes))} on each of "
+        f"memory: stage {worst} {why}, {decimal(round(stage.memory_bytes))} on each of "
         f"its accelerators; {room}"
     )
     if solution.proven_optimal:
