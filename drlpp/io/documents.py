@@ -256,7 +256,12 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
         raise InvalidFile(f"{path}: no such file") from None
     except IsADirectoryError:
         raise InvalidFile(f"{path}: is a folder; name a file in it") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise InvalidFile(
+            f"{path}: is no text; JSON or YAML is expected, and weights are read by safetensors or "
+            "torch.load"
+        ) from None
+    except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
 
 
