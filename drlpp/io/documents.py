@@ -258,8 +258,8 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
         raise InvalidFile(f"{path}: is a folder; name a file in it") from None
     except UnicodeDecodeError:
         raise InvalidFile(
-            f"{path}: is no text; JSON or YAML is expected, and weights are read by safetensors or "
-            "torch.load"
+            f"{path}: cannot be read as text; if it holds weights, safetensors or torch.load reads "
+            "them"
         ) from None
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None

@@ -115,7 +115,7 @@ def test_a_plan_of_a_published_profile_is_written(shell: Shell, tmp_path: Path) 
     timeline = ("timeline", written, "--from", "simulator", "--profile", costs)
     assert shell(*timeline)[0] == 0
     code, _, error = shell("train", written)
-    assert (code, "nothing else can build it" in error) == (2, True)
+    assert (code, "has a name that builds nothing" in error) == (2, True)
 
 
 def test_a_plan_of_an_instance_is_written(shell: Shell, tmp_path: Path) -> None:
