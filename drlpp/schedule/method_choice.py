@@ -65,7 +65,11 @@ def choose_method(
     try:
         return Method.model_validate({**values, **given})
     except ValidationError as error:
-        raise InvalidInput(f"policy {chosen}: {first_problem(error)}") from None
+        problem = first_problem(error)
+        where = f"policy {chosen}"
+        raise InvalidInput(
+            problem if problem.startswith(where) else f"{where}: {problem}"
+        ) from None
 
 
 def _policy_of(schedule: object, values: Mapping[str, Any]) -> str:

@@ -92,7 +92,7 @@ def _(cluster: Cluster) -> RenderableType:
         )
         first = last + 1
     lines = [
-        f"{cluster.accelerators} accelerators on {len(cluster.host_names)} hosts",
+        f"{cluster.accelerators} accelerators on {_counted(len(cluster.host_names), 'host')}",
         f"within a host: {_link_text(cluster.within_host)}",
     ]
     if cluster.between_hosts is not None:
@@ -230,3 +230,7 @@ def _measurement_text(measurement: Measurement | None) -> str:
 
 
 describe.register(Comparison, describe_comparison)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -83,14 +83,15 @@ def layers_of(module: nn.Module, graph: OpGraph) -> tuple[Unit, ...]:
     if not lists:
         raise InvalidInput(
             f"{graph.model} has no list of equal layers, which is all that this format divides; "
-            "export it for torch (--to torch)"
+            "drlpp export --to torch takes any model, and --compare modules:NAME,… any modules"
         )
     name = max(lists, key=lambda known: len(lists[known]))
     others = [other for other in lists if not f"{other}.".startswith(f"{name}.")]
     if rival := next((other for other in others if len(lists[other]) > 1), None):
         raise InvalidInput(
             f"{graph.model} has layers in {name} and in {rival}, and this format divides those of "
-            "one decoder; export it for torch (--to torch)"
+            "one decoder; drlpp export --to torch takes any model, and --compare modules:NAME,… "
+            "any modules"
         )
     owned: dict[str, list[int]] = {part: [] for part in lists[name]}
     for operator in graph.operators:
