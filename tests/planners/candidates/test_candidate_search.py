@@ -24,7 +24,7 @@ from drlpp.simulator import simulate
 from drlpp.simulator.playing import endless, plan
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
-from tests.support.simulated_chains import chain
+from tests.support.simulated_chains import chain, fast_cluster
 from tests.support.strategies.graphs import chain_of
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
@@ -175,6 +175,20 @@ def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:
     assert searched.choice.best.seconds_per_minibatch == searched.found.seconds
     assert searched.choice.best.depth.per_link == searched.found.candidate.method.in_flight_per_link
     assert "candidates" in searched.choice.best.plan.solution.note
+
+
+def test_of_placements_that_are_equally_fast_that_with_the_fewest_stages_is_planned() -> None:
+    """One operator rules; what lies before and behind it may be divided further, for nothing."""
+    profile = chain(0.1, 0.2, 0.3, 1.0, 0.1, 0.2, 0.3)
+    given = PlanningProblem(Workload.of(profile), fast_cluster(7), replicate=False)
+    best, *others = best_simulated(given, Method()).proposals
+    equal = [
+        len(other.plan.placement.stages)
+        for other in others
+        if other.seconds_per_minibatch < best.seconds_per_minibatch * (1 + 1e-9)
+    ]
+    assert equal
+    assert len(best.plan.placement.stages) <= min(equal)
 
 
 def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
