@@ -82,7 +82,8 @@ def main(
     """
     console = build_console()
     name = "" if policy is None else policy.name
-    if others := {one.policy for one in read_runs(results)} - {name}:
+    known = read_runs(results)
+    if others := {one.policy for one in known} - {name}:
         raise InvalidInput(
             f"{results} has runs with {min(others) or 'no policy'}, and these are with "
             f"{name or 'none'}; give them a file of their own"
@@ -98,7 +99,7 @@ def main(
     )
     wanted = all_of(cells, attrgetter("cell"))
     with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("measuring", total=len(wanted(read_runs(results))))
+        bar = progress.add_task("measuring", total=len(wanted(known)))
         done = run_cells(
             partial(run, budget=budget, starts=starts, evaluations=evaluations, policy=policy),
             wanted,

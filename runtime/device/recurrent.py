@@ -99,6 +99,13 @@ class Layers:
         )
         return found
 
+    def tensors(
+        self, given: Tensor, hidden: Tensor, cell: Tensor | None, weights: Sequence[Tensor]
+    ) -> tuple[Any, ...]:
+        """Return what cuDNN's forward and backward begin with, the weights as they are now."""
+        buffer = self.buffer(given, hidden, cell, weights)
+        return given, weights, self.weights_each(weights), buffer, hidden, cell
+
     def options(self, hidden: Tensor, cell: Tensor | None) -> tuple[Any, ...]:
         """Return what cuDNN's forward and backward take behind their tensors."""
         size, projected = _sizes(hidden, cell)
@@ -139,13 +146,7 @@ class _Recurrent(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
         output, last_hidden, last_cell, reserve, _ = aten._cudnn_rnn(
-            given,
-            weights,
-            layers.weights_each(weights),
-            layers.buffer(given, hidden, cell, weights),
-            hidden,
-            cell,
-            *layers.options(hidden, cell),
+            *layers.tensors(given, hidden, cell, weights), *layers.options(hidden, cell)
         )
         ctx.layers = layers
         ctx.save_for_backward(given, hidden, cell, output, reserve, *weights)
@@ -163,12 +164,7 @@ class _Recurrent(torch.autograd.Function):
             reserve = reserve.clone()
         _, wants_given, wants_hidden, wants_cell, *wants_weights = ctx.needs_input_grad
         of_given, of_hidden, of_cell, of_weights = aten._cudnn_rnn_backward(
-            given,
-            weights,
-            layers.weights_each(weights),
-            layers.buffer(given, hidden, cell, weights),
-            hidden,
-            cell,
+            *layers.tensors(given, hidden, cell, weights),
             output,
             of_output,
             of_last_hidden,

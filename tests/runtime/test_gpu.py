@@ -1,6 +1,8 @@
 """What only a GPU can show: workers that share one, NCCL with one rank, a profile."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -117,22 +119,26 @@ def without_dropout(task: Task) -> Task:
     return task
 
 
-LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": nn.RNN}
+LAYERS = {
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+    "rnn_tanh": nn.RNN,
+    "rnn_relu": partial(nn.RNN, nonlinearity="relu"),
+}
+OPTIONS: list[dict[str, int]] = [
+    {},
+    {"bidirectional": True, "num_layers": 2},
+    {"bias": False, "batch_first": True},
+]
 
 
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.float32, 1e-2)], ids=["double", "float"]
 )
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"bidirectional": True, "num_layers": 2},
-        {"bias": False, "batch_first": True},
-        {"proj_size": 3, "num_layers": 2},
-    ],
+    ("kind", "options"),
+    [*product(LAYERS, OPTIONS), ("lstm", {"proj_size": 3, "num_layers": 2})],
 )
-@pytest.mark.parametrize("kind", LAYERS)
 def test_recurrent_layers_see_weights_that_were_changed_in_place(
     kind: str, options: dict[str, int], dtype: torch.dtype, tolerance: float
 ) -> None:
@@ -140,10 +146,6 @@ def test_recurrent_layers_see_weights_that_were_changed_in_place(
 
     In float32 small layers have kernels of their own, which may round to ten bits.
     """
-    if kind != "lstm" and "proj_size" in options:
-        pytest.skip("LSTMs alone are projected")
-    if kind == "rnn_relu":
-        options = {**options, "nonlinearity": "relu"}  # type: ignore[dict-item]
     module = LAYERS[kind](5, 4, **options).to(dtype)
     operator = getattr(torch.ops.aten, kind).input
     samples = torch.rand(6, 6, 5, dtype=dtype)

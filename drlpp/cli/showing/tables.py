@@ -91,8 +91,9 @@ def _(cluster: Cluster) -> RenderableType:
             _link_text(cluster.network(first)) if joined else "–",
         )
         first = last + 1
+    hosts = len(cluster.host_names)
     lines = [
-        f"{cluster.accelerators} accelerators on {_counted(len(cluster.host_names), 'host')}",
+        f"{cluster.accelerators} accelerators on {hosts} host{'s' if hosts > 1 else ''}",
         f"within a host: {_link_text(cluster.within_host)}",
     ]
     if cluster.between_hosts is not None:
@@ -230,7 +231,3 @@ def _measurement_text(measurement: Measurement | None) -> str:
 
 
 describe.register(Comparison, describe_comparison)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

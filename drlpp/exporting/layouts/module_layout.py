@@ -12,6 +12,9 @@ from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.exporting.nearest import Nearest
 from drlpp.placement.placement import Placement, Stage
 
+_ANY_MODEL = "drlpp export --to torch takes any model, and --compare modules:NAME,… any modules"
+"""What is left where layers cannot be counted, for messages."""
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -83,15 +86,14 @@ def layers_of(module: nn.Module, graph: OpGraph) -> tuple[Unit, ...]:
     if not lists:
         raise InvalidInput(
             f"{graph.model} has no list of equal layers, which is all that this format divides; "
-            "drlpp export --to torch takes any model, and --compare modules:NAME,… any modules"
+            f"{_ANY_MODEL}"
         )
     name = max(lists, key=lambda known: len(lists[known]))
     others = [other for other in lists if not f"{other}.".startswith(f"{name}.")]
     if rival := next((other for other in others if len(lists[other]) > 1), None):
         raise InvalidInput(
             f"{graph.model} has layers in {name} and in {rival}, and this format divides those of "
-            "one decoder; drlpp export --to torch takes any model, and --compare modules:NAME,… "
-            "any modules"
+            f"one decoder; {_ANY_MODEL}"
         )
     owned: dict[str, list[int]] = {part: [] for part in lists[name]}
     for operator in graph.operators:
