@@ -35,24 +35,26 @@ _HALF = {"precision": "bfloat16", "recompute": True}
 
 def ways(parts: int) -> dict[str, tuple[str, Method]]:
     """Return what is measured, by name: kind of placement and method."""
-    flushed = Method(schedule="1f1b-flush", policy="sync", microbatches=parts)
     return {
         "one stage": ("one", Method(schedule="gpipe", policy="sync")),
         "one stage, bfloat16": (
             "one",
             Method(schedule="gpipe", policy="sync", precision="bfloat16"),
         ),
+        "stashing": ("stages", Method(policy="stash")),
+        "PipeOptim": ("stages", Method()),
+        "PipeOptim, M = D": ("stages", Method(microbatches=parts)),
+        "PipeOptim, recomputing": ("stages", Method(recompute=True)),
+        "PipeOptim, recomputing, bfloat16": ("stages", Method.model_validate(_HALF)),
+        "stashing, recomputing": ("stages", Method(policy="stash", recompute=True)),
+        "flushed 1F1B": (
+            "stages",
+            Method(schedule="1f1b-flush", policy="sync", microbatches=parts),
+        ),
         "data parallel": (
             "replicas",
             Method(schedule="gpipe", policy="sync", microbatches=parts),
         ),
-        "flushed 1F1B": ("stages", flushed),
-        "stashing": ("stages", Method(policy="stash")),
-        "stashing, recomputing": ("stages", Method(policy="stash", recompute=True)),
-        "PipeOptim": ("stages", Method()),
-        "PipeOptim, recomputing": ("stages", Method(recompute=True)),
-        "PipeOptim, recomputing, bfloat16": ("stages", Method.model_validate(_HALF)),
-        "PipeOptim, M = D": ("stages", Method(microbatches=parts)),
     }
 
 
@@ -173,6 +175,12 @@ class Bench:
                 continue
             outcome = session.measure(chosen[kind], self.minibatches, method)
             run = self._run(name, chosen[kind].configuration, str(method), outcome)
+            if isinstance(outcome, Measurement):
+                links |= {link.bytes_: link.seconds for link in outcome.links}
+            if method.precision != session.method.precision:
+                # The profile's times are those of the session's precision.
+                self._add(run)
+                continue
             simulation = simulate(
                 Workload.of(profile, method),
                 cluster,
@@ -181,8 +189,6 @@ class Bench:
                 self.minibatches,
                 MemoryModel.of(method, session.optimizer),
             )
-            if isinstance(outcome, Measurement):
-                links |= {link.bytes_: link.seconds for link in outcome.links}
             self._add(
                 run.model_copy(
                     update={

@@ -24,7 +24,7 @@ from drlpp.comparison.plain_loop import PlainLoop
 from drlpp.errors import DRLPPError, InvalidModel, ModelError, OutOfMemory
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
-from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, WorkerUsage
 from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.ipc.channel import Channel
@@ -154,6 +154,7 @@ def train(
     window = Window.plan(Pipeline.straight(1), run.minibatches, alone)
     loop = PlainLoop(task, method, run.optimizer, accelerator, run.speed)
     inputs, targets = to_device((task.inputs, task.targets), device)
+    accelerator.reset_peak_memory()
     clock = accelerator.new_clock()
     for _ in range(window.minibatches):
         loop.step(inputs, targets)
@@ -161,10 +162,19 @@ def train(
         on_minibatch()
     marks = window.marks(clock.moments())
     steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
+    usage = WorkerUsage(
+        worker=0,
+        stage=0,
+        busy_seconds=marks[-1] - marks[0],
+        waiting_seconds=0.0,
+        peak_memory_bytes=accelerator.peak_memory_bytes(),
+        bytes_sent=0,
+    )
     return Measurement(
         seconds_per_minibatch=(marks[-1] - marks[0]) / window.length,
         median_seconds=statistics.median(steps),
         standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
         minibatches=window.length,
         steadiness=1.0,
+        workers=(usage,),
     )

@@ -166,7 +166,7 @@ class StageRunner:
                     minibatch,
                 )
         if not recomputed:
-            passed.outputs, passed.loss = outputs, loss
+            passed.outputs, passed.loss = self._read_later(outputs), loss
         self._in_flight[part] = passed
         return outputs
 
@@ -180,7 +180,15 @@ class StageRunner:
         # Running statistics have seen this part already.
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         with self.weights.for_backward(part) as weights:
-            passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
+            outputs, passed.loss = self._call(part, passed.received, weights, buffers)
+        passed.outputs = self._read_later(outputs)
+
+    def _read_later(self, outputs: Sequence[Tensor]) -> dict[int, Tensor]:
+        return {
+            index: outputs[index]
+            for contents in self.program.sends.values()
+            for index, _ in contents
+        }
 
     def _call(
         self,
@@ -256,7 +264,7 @@ class StageRunner:
         with self.weights.for_backward(part) as weights:
             passed.half_done = SplitBackward(ends, seeds, list(passed.leaves.values()), weights)
         # From here on autograd's graph alone keeps what the other half needs.
-        passed.outputs, passed.loss = (), None
+        passed.outputs, passed.loss = {}, None
         return passed.sent_back(passed.half_done.of_received)
 
     def backward_weight(self, part: MicrobatchId) -> None:
@@ -353,5 +361,6 @@ class StageRunner:
                 # Running statistics have seen this part already.
                 buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
                 with self.weights.replaying(part, kept) as weights:
-                    passed.outputs, passed.loss = self._call(part, received, weights, buffers)
+                    outputs, passed.loss = self._call(part, received, weights, buffers)
+                passed.outputs = self._read_later(outputs)
             self._in_flight[part] = passed

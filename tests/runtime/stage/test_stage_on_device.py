@@ -2,6 +2,7 @@
 nothing stands for a GPU."""
 
 import pickle
+import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -155,3 +156,18 @@ def test_a_loss_is_read_when_somebody_wants_it(captured: CapturedModel) -> None:
     assert list(losses) == [(b, 0) for b in range(4)]
     assert all(isinstance(loss, float) for loss in losses.values())
     assert runner.losses.take() == {}
+
+
+@pytest.mark.parametrize("method", ["stash", "vanilla"])
+def test_what_the_model_returns_is_not_kept_for_the_backward(
+    captured: CapturedModel, method: str
+) -> None:
+    """Of a language model it is by far the largest tensor; its loss keeps what it needs."""
+    runner = runner_on(HERE, captured, METHODS[method], optimizer_named("sgd"))
+    returned = weakref.ref(runner.forward((0, 0), {})[0])
+    assert returned() is None
+    runner.forward((1, 0), {})
+    if runner.method.recompute:
+        runner.recompute((0, 0))
+    assert not runner._in_flight[0, 0].outputs
+    assert runner._in_flight[0, 0].loss is not None
