@@ -4,7 +4,7 @@
 program as ``drlpp learn``.
 """
 
-from drlpp.cli.learning.learn_command import main
+from drlpp.cli.entry import begin
 
 if __name__ == "__main__":
-    main()
+    begin("drlpp.cli.learning.learn_command", "train_agent.py")

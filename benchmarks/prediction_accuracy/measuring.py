@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
@@ -14,7 +15,12 @@ from benchmarks.emulated_cluster import control_groups
 from benchmarks.prediction_accuracy.report import Prediction
 from drlpp.cells import read_results_of
 from drlpp.costs.profile import NO_FACTORS, Profile
-from drlpp.costs.profiles.short_runs import short_placements
+from drlpp.costs.profiles.short_runs import (
+    SHORT_MINIBATCHES,
+    ShortRun,
+    short_placements,
+    with_short_runs,
+)
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.measurement import Measurement
@@ -82,14 +88,27 @@ def profiled(cell: Cell) -> Iterator[tuple[ClusterSession, Profile, Cluster]]:
             yield session, *session.profile()
             return
         # The median of an operator that is over before its quota is would be that of a whole core;
-        # so they are timed without quotas. What short runs tell then is of cores that they share.
+        # so they are timed without quotas. What throttling takes the short runs tell, with them.
         profile, cluster = session.profile()
-        profile = profile.model_copy(update={"in_pipeline": None, "replicated": None})
         slow = {"cores": None, "speed": cell.speed}
         hosts = [host.model_copy(update=slow) for host in cluster.hosts]
+        cluster = cluster.with_hosts(hosts)
         session.measure(Placement.from_assignment([0] * len(session.graph), [0]), 1)
         stack.enter_context(control_groups(quotas)).hold(session.process_ids)
-        yield session, profile, cluster.with_hosts(hosts)
+        yield session, with_short_runs_of(session, profile, cluster), cluster
+
+
+def with_short_runs_of(session: ClusterSession, profile: Profile, cluster: Cluster) -> Profile:
+    """Return a profile with what short runs tell of all accelerators of a cluster."""
+    profile = profile.model_copy(update={"in_pipeline": None, "replicated": None})
+    fastest: dict[Placement, Measurement] = {}
+    for placement in 2 * list(short_placements(profile, range(cluster.accelerators))):
+        found = session.measure(placement, SHORT_MINIBATCHES)
+        if isinstance(found, Measurement):
+            other = fastest.get(placement, found)
+            fastest[placement] = min(found, other, key=attrgetter("seconds_per_minibatch"))
+    runs = [ShortRun(placement, run) for placement, run in fastest.items()]
+    return with_short_runs(profile, Workload.of(profile), cluster, runs, print)
 
 
 def compare(cell: Cell) -> Compared:

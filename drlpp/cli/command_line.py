@@ -19,6 +19,7 @@ import yaml
 from rich.console import Console
 
 from drlpp.cli.common_options import is_quiet
+from drlpp.cli.entry import INTERRUPTED
 from drlpp.cli.program_console import ProgramConsole, wrapped
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
 from drlpp.exporting.layouts.cut_at import CutAt
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from drlpp.placement.placement_file import PlacementFile
     from drlpp.specs.cluster import Cluster
     from drlpp.specs.optimizer_spec import ParameterGroup
-
-_INTERRUPTED = 130
 
 
 class Size(StrEnum):
@@ -343,8 +342,8 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     except RunFailure as error:
         code = _tell(name, error, 1)
     except KeyboardInterrupt:
-        code = _INTERRUPTED
-    if code == _INTERRUPTED:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
         print(f"{name}: interrupted", file=sys.stderr)
     sys.exit(code)
 

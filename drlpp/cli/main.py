@@ -104,17 +104,26 @@ def capture_model(
     }
 
 
-def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> Any:
+def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp, or of costs.")]) -> Any:
     """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
     from drlpp.cli.showing.measurements_table import describe_measurements
-    from drlpp.cli.showing.tables import describe
-    from drlpp.io.documents import content_of, read_any_document
+    from drlpp.cli.showing.tables import describe, describe_options, readable_in
+    from drlpp.costs.files.profile_files import read_profile
+    from drlpp.io.documents import content_of, read_any_document, read_mapping
+    from drlpp.io.run_folder import OPTIONS_NAME
 
+    console = build_console()
+    if file.is_dir():
+        raise InvalidInput(f"{file} is a folder; name a file in it{readable_in(file)}")
     if file.suffix == ".jsonl":
-        build_console().print(describe_measurements(file))
+        console.print(describe_measurements(file))
         return [json.loads(line) for line in file.read_text().splitlines()]
-    document = read_any_document(file)
-    build_console().print(describe(document))
+    if file.name == OPTIONS_NAME:
+        options = read_mapping(file)
+        console.print(describe_options(options, file))
+        return options
+    document = read_profile(file) if file.suffix in {".csv", ".txt"} else read_any_document(file)
+    console.print(describe(document))
     return content_of(document)
 
 

@@ -59,6 +59,36 @@ def test_capture_writes_a_graph_that_show_describes(
     assert "6.linear" in shown
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [
+        ("run.yaml", "budget: 8\nspeeds: 1,0.5\n", ["budget", "1,0.5", "--config"]),
+        ("costs.csv", "name,forward_ms,backward_ms\nhead,3,6\n", ["head", "3.00 ms"]),
+        (
+            "evaluation.json",
+            '{"kind": "evaluation", "version": 1, "epoch": 3, "loss": 0.5, '
+            '"held_out_loss": 0.25, "minibatches_per_second": 8}',
+            ["epoch 3: loss 0.5, held-out loss 0.25, 8 minibatches a second"],
+        ),
+    ],
+)
+def test_show_reads_what_else_lies_in_a_run_folder(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: str,
+    shown: list[str],
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert run(monkeypatch, "show", str(tmp_path / name)) == 0
+    text = capsys.readouterr().out
+    assert all(part in text for part in shown)
+    assert run(monkeypatch, "show", str(tmp_path)) == 2
+    named = "" if name.endswith(".csv") else f": {name}"
+    assert f"is a folder; name a file in it{named}\n" in capsys.readouterr().err
+
+
 def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
     arguments = ["capture", "tests.support.models.small:perceptron", "-o", str(path)]

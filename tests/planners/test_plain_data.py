@@ -1,6 +1,7 @@
 """``drlpp.plan``: somebody's own costs, a cluster in numbers, and no torch."""
 
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -11,7 +12,7 @@ import pytest
 import drlpp
 from drlpp import InvalidInput, Placement, Workload, simulate
 from drlpp.costs.files.cost_table import profile_of_table, read_cost_table, write_cost_table
-from drlpp.errors import ModelNote, NothingFits
+from drlpp.errors import InvalidFile, ModelNote, NothingFits
 from drlpp.placement.placement import Stage
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.programs.without import without_packages
@@ -154,3 +155,28 @@ def test_neither_torch_nor_more_than_is_documented_is_imported() -> None:
         text=True,
     )
     assert "is refused" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "name,foward_ms,backward_ms\na,1,2\n",
+            "'foward_ms' is unknown; did you mean 'forward_ms'?",
+        ),
+        ("name,fast\na,1\n", "'fast' is unknown; there are name, output_bytes, "),
+        ("name;forward_ms;backward_ms\na;1;2\n", "expected columns that are separated by commas"),
+        (
+            "name,forward_ms,backward_ms\na,-1,2\n",
+            "forward_ms is -1; expected a number of at least 0",
+        ),
+        ("name,forward_us,backward_us\na,nan,2\n", "forward_us is nan; expected a number of at"),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_said_in_its_own_words(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    table = tmp_path / "costs.csv"
+    table.write_text(text)
+    with pytest.raises(InvalidFile, match=re.escape(said)):
+        read_cost_table(table)

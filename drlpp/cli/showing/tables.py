@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import singledispatch
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
@@ -23,6 +24,7 @@ from drlpp.io.formatting import seconds_text
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
 from drlpp.specs.cluster import Cluster, Link
 from drlpp.training_race.training_race_file import TrainingRace
 
@@ -217,6 +219,33 @@ def _(record: RunRecord) -> RenderableType:
     for name, value in record.settings.items():
         table.add_row(name, Pretty(value))
     return table
+
+
+@describe.register
+def _(found: EvaluationFile) -> RenderableType:
+    parts = [f"loss {found.loss:.6g}"]
+    if found.held_out_loss is not None:
+        parts.append(f"held-out loss {found.held_out_loss:.6g}")
+    if found.score is not None:
+        parts.append(f"score {found.score:.6g}")
+    parts.append(f"{found.minibatches_per_second:.6g} minibatches a second")
+    return f"epoch {found.epoch}: {', '.join(parts)}"
+
+
+def describe_options(options: Mapping[str, object], file: Path) -> RenderableType:
+    """Make a table of the options of a run; the command itself is in the run's record."""
+    table = Table()
+    table.add_column("option")
+    table.add_column("value", overflow="fold")
+    for name, value in options.items():
+        table.add_row(name, str(value))
+    return Group(table, f"the same command with --config {file} runs it again")
+
+
+def readable_in(folder: Path) -> str:
+    """Return which files of a folder may be shown, to go on with in a sentence; empty if none."""
+    names = sorted(p.name for p in folder.iterdir() if p.suffix in {".json", ".jsonl", ".yaml"})
+    return f": {', '.join(names)}" if names else ""
 
 
 def _measurement_text(measurement: Measurement | None) -> str:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.file_content import problem_of_text
 from drlpp.io.documents import StrictRecord, first_problem, read_text, write_atomically
 from drlpp.io.quantities import Count, Seconds
+from drlpp.near_names import did_you_mean
 
 _UNITS = {"_seconds": 1.0, "_ms": 1e-3, "_us": 1e-6}
+_IN_UNITS = ("forward_seconds", "backward_seconds")
 _NO_OPERATOR = "-"
 
 
@@ -67,9 +70,12 @@ class CostRow(StrictRecord):
             for unit in given:
                 value = row.pop(f"{what}{unit}")
                 try:
-                    row[f"{what}_seconds"] = float(value) * _UNITS[unit]
+                    seconds = float(value) * _UNITS[unit]
                 except (TypeError, ValueError):
                     raise ValueError(f"{what}{unit} is {value!r}; expected a number") from None
+                if not 0 <= seconds < math.inf:
+                    raise ValueError(f"{what}{unit} is {value}; expected a number of at least 0")
+                row[f"{what}_seconds"] = seconds
         return row
 
     @field_validator("reads", mode="before")
@@ -177,6 +183,8 @@ def read_cost_table(path: str | Path) -> Profile:
         if problem := problem_of_text(line):
             raise InvalidFile(f"{path}: line {number}: {problem}")
     table = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    if problem := _problem_of_columns(table.fieldnames or ()):
+        raise InvalidFile(f"{path}: {problem}")
     rows = []
     for number, values in enumerate(table, 1):
         if None in values:
@@ -187,6 +195,18 @@ def read_cost_table(path: str | Path) -> Profile:
         return profile_of_table(rows, model=path.stem)
     except InvalidInput as error:
         raise InvalidFile(f"{path}: {error}") from None
+
+
+def _problem_of_columns(columns: Sequence[str]) -> str | None:
+    known = [name for name in CostRow.model_fields if name not in _IN_UNITS]
+    known += [f"{name.removesuffix('_seconds')}{unit}" for name in _IN_UNITS for unit in _UNITS]
+    if len(columns) == 1 and any(separator in columns[0] for separator in ";\t"):
+        return "expected columns that are separated by commas"
+    for column in columns:
+        if column not in known:
+            near = did_you_mean(column, known) or f"there are {', '.join(known)}"
+            return f"column {column!r} is unknown; {near}"
+    return None
 
 
 def write_cost_table(path: str | Path, profile: Profile) -> None:

@@ -298,7 +298,10 @@ class LoadedData(TrainingData):
         with preserve_rng_state(loader):
             batch = next(iterate(loader, epoch_seed(self._seed, 0)), None)
         if batch is None:
-            raise InvalidInput("a loader gives no minibatch at all; at least one is needed")
+            which = "training" if loader is self._train else "held-out"
+            raise InvalidInput(
+                f"the {which} loader gives no minibatch at all; at least one is needed"
+            )
         samples = self._unpack(batch)
         if one_by_one and len(samples) > self.batch_size:
             raise self._too_large(samples)

@@ -283,7 +283,7 @@ LABELS = torch.zeros(96, dtype=torch.int64)
         (_loader(torch.zeros(96, 15), LABELS), r"\(\(15,\), 'float32'\).*have \[\(\(16,\)"),
         (_loader(torch.zeros(96, 16).double(), LABELS), "'float64'"),
         (_loader(torch.zeros(96, 16), LABELS, LABELS), "but the model's inputs and targets have"),
-        (_loader(torch.zeros(0, 16), LABELS[:0]), "gives no minibatch at all"),
+        (_loader(torch.zeros(0, 16), LABELS[:0]), "the training loader gives no minibatch"),
         (
             DataLoader([{"x": 1.0}] * 96, 8),
             "dictionaries with 'x', but the model's example inputs have no names",
