@@ -101,7 +101,8 @@ class MemoryModel:
     ) -> Array:
         """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
 
-        Messages of a part that come in or go out are held once. Of weights that other stages hold
+        Messages of a part that come in or go out are held once, and what the one that is computed
+        needs for that. Of weights that other stages hold
         copies of, so is what these contribute to an update, and what is on its way between copies:
         as many updates of it as there are in flight. All of that counts for the stage with the most
         in flight, which a stage can know by itself; about half of it waits with the others.
@@ -119,7 +120,10 @@ class MemoryModel:
         activations = numpy.where(recomputes, kept + incoming * (in_flight - 1), kept * in_flight)
         waiting = 0 if self.flushes else self.older_versions(in_flight, replicas)
         contributed = work.tied_bytes * (1 + waiting)
-        total: Array = work.parameter_bytes * copies + activations + messages + contributed
+        working = work.working_bytes / self.microbatches
+        total: Array = (
+            work.parameter_bytes * copies + activations + working + messages + contributed
+        )
         return total
 
 

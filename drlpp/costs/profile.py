@@ -21,6 +21,8 @@ class OperatorProfile(Record):
         forward_spread_seconds, backward_spread_seconds: half of the range that the middle half of
             the repetitions lie in; 0 where it is not known.
         kept_bytes: what the forward pass keeps for the backward pass, weights apart.
+        working_bytes: what it needs while it computes; left out, it follows from the graph
+            (:mod:`drlpp.costs.working_memory`).
     """
 
     forward_seconds: Seconds
@@ -28,6 +30,7 @@ class OperatorProfile(Record):
     forward_spread_seconds: Seconds = 0.0
     backward_spread_seconds: Seconds = 0.0
     kept_bytes: Count = 0
+    working_bytes: Count | None = None
 
 
 class RunFactors(Record):
@@ -45,6 +48,7 @@ class RunFactors(Record):
 
 
 NO_FACTORS = RunFactors()
+_BYTES = ("kept_bytes", "working_bytes")
 
 
 class Profile(Document):
@@ -133,6 +137,9 @@ def _in_the_middle(operators: Sequence[OperatorProfile]) -> OperatorProfile:
     """Return the median of every cost."""
     if len(operators) == 1:
         return operators[0]
-    fields = OperatorProfile.model_fields
-    middle = {name: median(getattr(op, name) for op in operators) for name in fields}
-    return OperatorProfile(**{**middle, "kept_bytes": round(middle["kept_bytes"])})
+    middle = {}
+    for name in OperatorProfile.model_fields:
+        values = [value for op in operators if (value := getattr(op, name)) is not None]
+        if values:
+            middle[name] = round(median(values)) if name in _BYTES else median(values)
+    return OperatorProfile(**middle)

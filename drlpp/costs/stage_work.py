@@ -38,6 +38,8 @@ class StageWork:
         sharing_seconds: of collecting the gradients of a minibatch, if the stage is replicated.
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.
+        working_bytes: beyond them, while a minibatch is computed
+            (:mod:`drlpp.costs.working_memory`); 0 where a planner's formula leaves it out.
         incoming_bytes: activations of earlier stages, gradients of later ones.
         outgoing_bytes: activations for later stages, gradients for earlier ones.
         tied_bytes: of the weights that other stages hold copies of: for every update of these the
@@ -59,6 +61,7 @@ class StageWork:
     kept_bytes: Array
     incoming_bytes: Array
     outgoing_bytes: Array
+    working_bytes: Array = field(default_factory=_nothing)
     tied_bytes: Array = field(default_factory=_nothing)
     tied_update_seconds: Array = field(default_factory=_nothing)
     tied_updates: Array = field(default_factory=_nothing)
@@ -70,7 +73,7 @@ class StageWork:
         """Return the work of one or some of many stages."""
 
         def taken(values: Array) -> Array:
-            return numpy.take(values, stages)
+            return numpy.take(values, stages) if values.ndim else values
 
         return StageWork(
             seconds=taken(self.seconds),
@@ -79,6 +82,7 @@ class StageWork:
             sharing_seconds=taken(self.sharing_seconds),
             parameter_bytes=taken(self.parameter_bytes),
             kept_bytes=taken(self.kept_bytes),
+            working_bytes=taken(self.working_bytes),
             incoming_bytes=taken(self.incoming_bytes),
             outgoing_bytes=taken(self.outgoing_bytes),
             tied_bytes=taken(self.tied_bytes),

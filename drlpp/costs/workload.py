@@ -16,8 +16,9 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_work import Array, Indices, StageWork
 from drlpp.costs.tensors import TiedWeights, Transfer, TransferArrays, ties_of, transfers_of
+from drlpp.costs.working_memory import beyond_kept, beyond_kept_of_sets, working_bytes_of
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
@@ -33,6 +34,8 @@ class Workload:
         update_seconds: of the optimizer.
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.
+        working_bytes: while they compute, and then those of the loss
+            (:mod:`drlpp.costs.working_memory`); None where nothing is said of it.
         edges: pairs of operators, the first of which may not stand in a later stage.
         transfers: the tensors between operators.
         ties: the weights that several operators read.
@@ -66,6 +69,7 @@ class Workload:
     kept_bytes: Array
     edges: tuple[tuple[int, int], ...]
     transfers: tuple[Transfer, ...]
+    working_bytes: Array | None = None
     ties: tuple[TiedWeights, ...] = ()
     kinds: tuple[str, ...] = ()
     forward_overhead_seconds: float = 0.0
@@ -106,6 +110,7 @@ class Workload:
             kept_bytes=numpy.array([op.kept_bytes for op in costs], dtype=float),
             edges=tuple((edge.source, edge.target) for edge in graph.edges),
             transfers=tuple(transfers_of(graph)),
+            working_bytes=working_bytes_of(profile),
             ties=tuple(ties_of(graph)),
             kinds=tuple(operator.type for operator in graph.operators),
             forward_overhead_seconds=profile.forward_overhead_seconds,
@@ -244,7 +249,30 @@ class Workload:
             incoming_bytes=numpy.asarray(incoming),
             outgoing_bytes=numpy.asarray(outgoing),
             last=numpy.asarray(last),
+            working_bytes=self._working_bytes_of(chosen, last=last),
         )
+
+    def _working_bytes_of(self, operators: Sequence[int], *, last: bool) -> Array:
+        inside = numpy.zeros((1, len(self)), dtype=bool)
+        inside[0, list(operators)] = True
+        return self.working_bytes_of_sets(inside, numpy.array([last]))[0]
+
+    def working_bytes_of_sets(
+        self, inside: NDArray[numpy.bool_], last: NDArray[numpy.bool_]
+    ) -> Array:
+        """Return what stages need beyond what they keep, by their operators and who is last.
+
+        Shapes are ``(stages, operators)`` and ``(stages,)``.
+        """
+        if self.working_bytes is None:
+            return numpy.zeros(len(inside))
+        return beyond_kept_of_sets(self.working_bytes, self.kept_bytes, inside, last)
+
+    def working_bytes_of_stages(self, stage_of: Indices, stages: int) -> Array:
+        """Return the same of the stages of a placement, from the stage of every operator."""
+        if self.working_bytes is None:
+            return numpy.zeros(stages)
+        return beyond_kept(self.working_bytes, self.kept_bytes, stage_of, stages)
 
     def work_of(
         self,
@@ -253,6 +281,7 @@ class Workload:
         incoming_bytes: Array,
         outgoing_bytes: Array,
         last: NDArray[numpy.bool_],
+        working_bytes: Array | float = 0.0,
     ) -> StageWork:
         """Return the work of stages from sums over their operators and what crosses their borders.
 
@@ -265,6 +294,7 @@ class Workload:
             total: sums a value of every operator over each stage.
             incoming_bytes, outgoing_bytes: as in :class:`StageWork`.
             last: which stage has the loss.
+            working_bytes: as in :class:`StageWork`.
         """
         seconds, backward_seconds = total(self.seconds), total(self.backward_seconds)
         update_seconds = total(self.update_seconds)
@@ -300,6 +330,7 @@ class Workload:
             kept_bytes=total(self.kept_bytes),
             incoming_bytes=incoming_bytes,
             outgoing_bytes=outgoing_bytes,
+            working_bytes=numpy.asarray(working_bytes, dtype=float),
             tied_bytes=tied_bytes,
             tied_update_seconds=tied_update_seconds,
             tied_updates=numpy.ones_like(tied_bytes),

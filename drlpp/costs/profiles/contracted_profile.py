@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import networkx
+import numpy
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter
 from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.costs.working_memory import joined, working_bytes_of
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 
@@ -83,13 +85,16 @@ class ContractedGraph:
     def profile(self, profile: Profile) -> Profile:
         """Return the costs of the groups: the sums of their operators'."""
         costs = []
-        for group in self.members:
+        kept = numpy.array([cost.kept_bytes for cost in profile.operators], dtype=float)
+        working = joined(working_bytes_of(profile), kept, self.members)
+        for group, bytes_ in zip(self.members, working, strict=False):
             inside = [profile.operators[op] for op in group]
             costs.append(
                 OperatorProfile(
                     forward_seconds=sum(cost.forward_seconds for cost in inside),
                     backward_seconds=sum(cost.backward_seconds for cost in inside),
                     kept_bytes=sum(cost.kept_bytes for cost in inside),
+                    working_bytes=max(0, round(bytes_)),
                 )
             )
         return profile.model_copy(update={"graph": self.graph, "operators": tuple(costs)})

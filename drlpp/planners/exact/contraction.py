@@ -25,6 +25,7 @@ from networkx.utils import UnionFind
 
 from drlpp.costs.stage_work import Array
 from drlpp.costs.tensors import Transfer
+from drlpp.costs.working_memory import joined
 from drlpp.costs.workload import Workload
 
 
@@ -95,6 +96,9 @@ def join(workload: Workload, groups: list[list[int]]) -> Workload:
         update_seconds=numpy.maximum(update_seconds, 0.0),
         parameter_bytes=parameter_bytes,
         kept_bytes=added(workload.kept_bytes),
+        working_bytes=None
+        if workload.working_bytes is None
+        else joined(workload.working_bytes, workload.kept_bytes, groups),
     )
 
 

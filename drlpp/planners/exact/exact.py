@@ -124,6 +124,8 @@ def exact(problem: PlanningProblem) -> Solution:
         # Of n downsets no more than n²/2 pairs are nested.
         sample = min(int((2 * most) ** 0.5), MOST_DOWNSETS // 3)
         pairs = StagePairs.of(workload, some_downsets(workload, sample, problem.seed))
+    if fleet.limits_memory:
+        pairs = pairs.with_working_bytes(workload)
     if len(pairs) > most:
         fleet = replace(fleet, most_choices=int(MOST_COSTS / len(pairs)))
     bound = _simple_bound(problem, workload, whole)

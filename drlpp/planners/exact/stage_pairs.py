@@ -14,7 +14,7 @@ column with 1[M ∩ I = s], times the same columns for J.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from drlpp.planners.exact.downsets import Downsets
 Indices = NDArray[numpy.intp]
 
 _BLOCK = 512
+_ROWS = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +86,16 @@ class StagePairs:
 
     def __len__(self) -> int:
         return len(self.begin)
+
+    def with_working_bytes(self, workload: Workload) -> StagePairs:
+        """Return the same, with what stages need while they compute, for limits of memory."""
+        found = []
+        last = self.end == len(self.downsets) - 1
+        for start in range(0, len(self), _ROWS):
+            rows = slice(start, start + _ROWS)
+            inside = self.downsets[self.end[rows]] & ~self.downsets[self.begin[rows]]
+            found.append(workload.working_bytes_of_sets(inside, last[rows]))
+        return replace(self, work=replace(self.work, working_bytes=numpy.concatenate(found)))
 
 
 @dataclass(frozen=True)

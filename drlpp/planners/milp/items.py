@@ -25,7 +25,8 @@ class Items:
     Attributes:
         operators: of every item; the largest item comes first.
         seconds: of every item, with its share of updates, at speed 1.
-        memory_bytes: of every item with one minibatch in flight, messages apart.
+        memory_bytes: of every item with one minibatch in flight; messages, and what operators need
+            while they compute, are left out.
         tensors: whose members are items; those that are always cut together are one.
     """
 

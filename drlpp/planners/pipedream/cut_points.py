@@ -83,6 +83,16 @@ class States:
             last=numpy.arange(len(self))[None, :] == len(self) - 1,
         )
 
+    @cached_property
+    def work_with_limits(self) -> StageWork:
+        """The same, with what stages need while they compute, for limits of memory."""
+        working = numpy.zeros((len(self), len(self)))
+        for begin, ends in enumerate(self.is_stage):
+            inside = self.holds[ends] & ~self.holds[begin]
+            last = numpy.flatnonzero(ends) == len(self) - 1
+            working[begin, ends] = self.workload.working_bytes_of_sets(inside, last)
+        return replace(self.work, working_bytes=working)
+
     def operators(self, begin: int, end: int) -> tuple[int, ...]:
         """Return the operators of the stage from state ``begin`` to state ``end``."""
         return tuple(numpy.flatnonzero(self.holds[end] & ~self.holds[begin]).tolist())

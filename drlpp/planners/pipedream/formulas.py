@@ -196,7 +196,7 @@ def bytes_of(states: States, memory: MemoryModel) -> Callable[[Fraction], Array]
     A stage has one more minibatch in flight than replicas of it follow, their links included.
     """
     each = 1 + most(memory.in_flight_per_link)
-    return lambda behind: memory.stage_bytes(states.work, 1 + ceil(each * behind))
+    return lambda behind: memory.stage_bytes(states.work_with_limits, 1 + ceil(each * behind))
 
 
 def _ring(replicas: int) -> float:

@@ -14,7 +14,7 @@ from tests.support.strategies.problems import workloads
 @settings(max_examples=30)
 def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) -> None:
     downsets = all_downsets(workload)
-    pairs = StagePairs.of(workload, downsets)
+    pairs = StagePairs.of(workload, downsets).with_working_bytes(workload)
     expected = sum(
         (downsets[i] <= downsets[j]).all() and i != j
         for i in range(len(downsets))

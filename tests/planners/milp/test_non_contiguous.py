@@ -52,6 +52,7 @@ def exact_problems(draw: st.DrawFn) -> PlanningProblem:
             problem.workload,
             kept_bytes=numpy.zeros_like(problem.workload.kept_bytes),
             update_seconds=update_seconds,
+            working_bytes=None,
         ),
         cluster=cluster.model_copy(update=equal),
         replicate=False,

@@ -173,7 +173,7 @@ def test_the_stage_that_does_not_fit_is_named() -> None:
     problem = PlanningProblem(Workload.of(profile), cluster, memory=MemoryModel(weight_copies=4))
     with pytest.raises(
         NothingFits,
-        match=r"operators 1 \(op1\) to 2 \(op2\) needs 366 bytes .* 166 more than the 200 that",
+        match=r"operators 1 \(op1\) to 2 \(op2\) needs 368 bytes .* 168 more than the 200 that",
     ):
         pipedream(problem)
 

@@ -131,7 +131,9 @@ def test_work_of_all_stages_is_that_of_each(data: st.DataObject) -> None:
             work = workload.stage(states.operators(i, j), last=j == len(states) - 1)
             for field in vars(work):
                 # The number of microbatches is the same for all stages.
-                of_all = numpy.broadcast_to(getattr(states.work, field), (len(states),) * 2)
+                of_all = numpy.broadcast_to(
+                    getattr(states.work_with_limits, field), (len(states),) * 2
+                )
                 assert of_all[i, j] == pytest.approx(getattr(work, field)), field
         for number in range(len(states)):
             beginning = workload.stage(states.operators(0, number), last=number == len(states) - 1)

@@ -40,14 +40,20 @@ def workloads(
     if ties:
         # A weight takes the same time whoever reads it.
         update_seconds = parameter_bytes * draw(st.sampled_from([0.0, 0.25]))
+    forward_seconds, backward_seconds, kept_bytes = column(), column(), column()
+    working_bytes = None
+    if draw(st.booleans()):
+        busy = forward_seconds + backward_seconds + kept_bytes + parameter_bytes > 0
+        working_bytes = numpy.append(column() * busy, draw(amounts))
     return Workload(
         model="made-up",
         names=tuple(f"op{i}" for i in range(count)),
-        forward_seconds=column(),
-        backward_seconds=column(),
+        forward_seconds=forward_seconds,
+        backward_seconds=backward_seconds,
         update_seconds=update_seconds,
         parameter_bytes=parameter_bytes,
-        kept_bytes=column(),
+        kept_bytes=kept_bytes,
+        working_bytes=working_bytes,
         ties=tuple(ties),
         edges=tuple(sorted(edges)),
         transfers=tuple(transfers),
