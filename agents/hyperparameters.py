@@ -91,7 +91,7 @@ class GuidedHyperparameters(Document):
     draws: int = Field(default=16, ge=1, le=10_000)
     gain: float = Field(default=0.005, ge=0, lt=1)
     confirmations: int = Field(default=2, ge=1, le=1000)
-    patience: int = Field(default=40, ge=0, le=1_000_000)
+    patience: int = Field(default=12, ge=0, le=1_000_000)
 
     @property
     def trains_policy(self) -> bool:

@@ -38,4 +38,4 @@ class Options:
     draws: int = 16
     gain: float = 0.005
     confirmations: int = 2
-    patience: int = 40
+    patience: int = 12
