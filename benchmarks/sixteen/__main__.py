@@ -10,6 +10,7 @@ Every line of the results is a run, written as soon as it is done; the same comm
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -37,6 +38,12 @@ END = "<!-- end of sixteen -->"
 
 MEASUREMENTS = (0, 4, 8, 16, 48)
 BANDWIDTHS = (1.25e8, 1.25e9, 1.2e10)
+
+_SMALL = 0.005
+"""What is expected to be saved where a run may end."""
+
+_WITHOUT_GAIN = (0, 2, 3, 8)
+"""Measurements in a row that made nothing faster: the least of every row of a table."""
 
 _SURE = (0.0, 0.5, 0.8, 0.95, 1.0)
 """Borders of what is said, for the table of how often it holds."""
@@ -114,6 +121,7 @@ def main(
     tables = {
         "Gap to the best known, %": gaps(done),
         "What is said, and how often it holds": calibration(done),
+        "What is expected to be saved, and what is left to save": expectations(done),
     }
     for title, table in tables.items():
         console.print(terminal(table, title, names=2))
@@ -173,6 +181,35 @@ def calibration(runs: list[Run]) -> DataFrame:
             held = [holds for sure, holds in found if low <= sure < high or sure == high == 1]
             row[title] = f"{numpy.mean(held):.0%} of {len(held)}" if held else "–"
         rows.append(row)
+    return DataFrame(rows)
+
+
+def expectations(runs: list[Run]) -> DataFrame:
+    """Return what is expected to be saved beside what the best known saves.
+
+    By the measurements since the fastest became faster; without expectations that end a run.
+    """
+    found: dict[int, list[tuple[float, float]]] = {low: [] for low in _WITHOUT_GAIN}
+    for one in runs:
+        fastest, without = math.inf, -1
+        for step in one.steps:
+            without = 0 if step.seconds < 0.999 * fastest else without + 1
+            fastest = min(fastest, step.seconds)
+            if step.gain >= _SMALL:
+                low = max(low for low in found if low <= without)
+                found[low].append((step.gain, max(0.0, 1 - one.best_known / fastest)))
+    rows = []
+    for low, following in pairwise((*_WITHOUT_GAIN, math.inf)):
+        means = numpy.mean(found[low], axis=0) if found[low] else (math.nan, math.nan)
+        name = f"{low} to {following - 1:g}" if following < math.inf else f"{low} or more"
+        rows.append(
+            {
+                "measurements without a gain": f"{low}" if following == low + 1 else name,
+                "times": str(len(found[low])),
+                "expected, %": f"{100 * means[0]:.1f}",
+                "left, %": f"{100 * means[1]:.1f}",
+            }
+        )
     return DataFrame(rows)
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks.learning.branching_graphs import NAMES, graph_of
 from benchmarks.learning.policy_proposals import PROPOSED
-from benchmarks.sixteen.__main__ import app, calibration, gaps, summary
+from benchmarks.sixteen.__main__ import app, calibration, expectations, gaps, summary
 from benchmarks.sixteen.design import cells_of
 from benchmarks.sixteen.paired import paired
 from benchmarks.sixteen.runs import GRAPHS, Cell, Instance, Run, Step, run
@@ -55,6 +55,18 @@ def test_graphs_branch_and_have_the_size_that_is_asked_for(name: str) -> None:
     assert len(graph.edges) > len(graph) - 1
     assert all(edge.source < edge.target for edge in graph.edges)
     assert graph_of(name) == graph_of(name)
+
+
+def test_what_is_expected_stands_beside_what_is_left() -> None:
+    steps = [(1.2, 0.1), (1.2, 0.2), (1.1, 0.3), *[(1.1, 0.01)] * 9, (1.1, 0.001)]
+    made = [Step(seconds=seconds, gain=gain, sureness=0.5) for seconds, gain in steps]
+    table = expectations([FOUND.model_copy(update={"steps": tuple(made)})])
+    assert table.iloc[:, 0].tolist() == ["0 to 1", "2", "3 to 7", "8 or more"]
+    assert table["times"].tolist() == ["4", "1", "5", "2"]
+    # 0.1, 0.2, 0.3 and 0.01 of beliefs after a gain, or a measurement later; 1 − 1/1.2 twice is
+    # left, and 1 − 1/1.1.
+    assert table["expected, %"].tolist() == ["15.3", "1.0", "1.0", "1.0"]
+    assert table["left, %"].tolist() == ["12.9", "9.1", "9.1", "9.1"]
 
 
 def test_a_round_has_every_combination_and_twelve_have_every_pair() -> None:
