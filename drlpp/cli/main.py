@@ -113,8 +113,11 @@ def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp, or of cos
     from drlpp.io.run_folder import OPTIONS_NAME
 
     console = build_console()
-    if file.is_dir():
-        raise InvalidInput(f"{file} is a folder; name a file in it{readable_in(file)}")
+    try:
+        if file.is_dir():
+            raise InvalidInput(f"{file} is a folder; name a file in it{readable_in(file)}")
+    except OSError as error:
+        raise InvalidInput(f"{file}: cannot be read: {error.strerror}") from None
     if file.suffix == ".jsonl":
         console.print(describe_measurements(file))
         return [json.loads(line) for line in file.read_text().splitlines()]

@@ -114,6 +114,11 @@ def predict(
         workload.stage(stage.operators, last=index == last)
         for index, stage in enumerate(placement.stages)
     ]
+    if pipeline.is_folded:
+        working = workload.working_bytes_in(placement)
+        works = [
+            replace(work, working_bytes=bytes_) for work, bytes_ in zip(works, working, strict=True)
+        ]
     tied = TiedSums.of(
         workload, works[0], stage_of, [len(stage.accelerators) for stage in placement.stages]
     )

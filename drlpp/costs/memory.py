@@ -26,7 +26,8 @@ class MemoryModel:
             each.
         in_flight_per_link: how many there are beyond NOAM, for all links or for each
             (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
-        microbatches: parts of a minibatch.
+        microbatches: parts of a minibatch that are in flight one by one.
+        passes: parts of a minibatch that are computed one by one.
         accumulate: minibatches whose gradients make one update.
         flushes: gradients of copies of weights on other stages do not wait, as all stages are at
             the same update.
@@ -37,6 +38,7 @@ class MemoryModel:
     recomputes: bool | tuple[bool, ...] = False
     in_flight_per_link: int | tuple[int, ...] = 0
     microbatches: int = 1
+    passes: int = 1
     accumulate: int = 1
     flushes: bool = False
 
@@ -62,6 +64,7 @@ class MemoryModel:
             recomputes=method.recompute,
             in_flight_per_link=method.in_flight_per_link,
             microbatches=1 if method.flushes else method.microbatches,
+            passes=method.microbatches,
             accumulate=1 if method.flushes else method.accumulate,
             flushes=method.flushes,
         )
@@ -101,11 +104,11 @@ class MemoryModel:
     ) -> Array:
         """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
 
-        Messages of a part that come in or go out are held once, and what the one that is computed
-        needs for that. Of weights that other stages hold
-        copies of, so is what these contribute to an update, and what is on its way between copies:
-        as many updates of it as there are in flight. All of that counts for the stage with the most
-        in flight, which a stage can know by itself; about half of it waits with the others.
+        Messages of a part that come in or go out are held once, and so is what computing one needs.
+        Of weights that other stages hold copies of, what these contribute to an update is held
+        once, and what is on its way between copies: as many updates of it as there are in flight.
+        All of that counts for the stage with the most in flight, which a stage can know by itself;
+        about half of it waits with the others.
 
         ``stages`` are their numbers, by default all of a placement in order: where each says of
         itself whether it recomputes.
@@ -120,7 +123,7 @@ class MemoryModel:
         activations = numpy.where(recomputes, kept + incoming * (in_flight - 1), kept * in_flight)
         waiting = 0 if self.flushes else self.older_versions(in_flight, replicas)
         contributed = work.tied_bytes * (1 + waiting)
-        working = work.working_bytes / self.microbatches
+        working = work.working_bytes / self.passes
         total: Array = (
             work.parameter_bytes * copies + activations + working + messages + contributed
         )

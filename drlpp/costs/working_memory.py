@@ -9,8 +9,9 @@ working bytes w and kept bytes k a stage needs
 
 more than all that it keeps, if that is above 0. Gradients that cross the border of a stage count
 among its messages as well, so a stage may take less. What libraries allocate by themselves is left
-out, and what an optimizer's step does. Torch's allocations are just this on a CPU (its test); on a
-GPU, predictions are 0.8 to 1.3 times the peaks, most within a tenth (docs/devices.md).
+out, such as copies that convolutions make, and what an optimizer's step does. Torch allocates this
+on a CPU to a percent (its test, whose convolutions are small); on a GPU, predictions are 0.8 to 1.3
+times the peaks, most within a tenth (docs/devices.md).
 """
 
 from __future__ import annotations

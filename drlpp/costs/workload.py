@@ -16,7 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
-from drlpp.costs.stage_work import Array, Indices, StageWork
+from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.tensors import TiedWeights, Transfer, TransferArrays, ties_of, transfers_of
 from drlpp.costs.working_memory import beyond_kept, beyond_kept_of_sets, working_bytes_of
 from drlpp.placement.placement import Placement
@@ -268,11 +268,20 @@ class Workload:
             return numpy.zeros(len(inside))
         return beyond_kept_of_sets(self.working_bytes, self.kept_bytes, inside, last)
 
-    def working_bytes_of_stages(self, stage_of: Indices, stages: int) -> Array:
-        """Return the same of the stages of a placement, from the stage of every operator."""
+    def working_bytes_in(self, placement: Placement) -> Array:
+        """Return the same of the stages of a placement.
+
+        Where an accelerator holds two, it computes one of them at a time: the smaller has nothing.
+        """
+        stages = len(placement.stages)
         if self.working_bytes is None:
             return numpy.zeros(stages)
-        return beyond_kept(self.working_bytes, self.kept_bytes, stage_of, stages)
+        stage_of = numpy.array(placement.stage_of_operator(len(self)))
+        found = beyond_kept(self.working_bytes, self.kept_bytes, stage_of, stages)
+        if placement.is_folded:
+            other, first = found[::-1], numpy.arange(stages) < stages / 2
+            found = numpy.where((found > other) | ((found == other) & first), found, 0.0)
+        return found
 
     def work_of(
         self,

@@ -146,7 +146,7 @@ class Simulation:
         held = [stage for stages in program.stages_of for stage in stages]
         holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
         # Counted in the schedule, parts are in flight that planners have whole minibatches for.
-        of_stages = replace(self._memory, microbatches=parts).stage_bytes(
+        of_stages = replace(self._memory, microbatches=parts, passes=parts).stage_bytes(
             work.memory.chosen(held),
             numpy.array(program.in_flight),
             numpy.array([len(self.pipeline.stages[stage]) for stage in held]),

@@ -185,7 +185,7 @@ class PlacedWork:
             incoming_bytes=numpy.array(incoming),
             outgoing_bytes=numpy.array(outgoing),
             last=numpy.arange(stages) == stages - 1,
-            working_bytes=workload.working_bytes_of_stages(of_operators, stages),
+            working_bytes=workload.working_bytes_in(placement),
         )
         ties = {
             tied: TiedWork(

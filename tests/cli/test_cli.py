@@ -85,8 +85,9 @@ def test_show_reads_what_else_lies_in_a_run_folder(
     text = capsys.readouterr().out
     assert all(part in text for part in shown)
     assert run(monkeypatch, "show", str(tmp_path)) == 2
-    named = "" if name.endswith(".csv") else f": {name}"
-    assert f"is a folder; name a file in it{named}\n" in capsys.readouterr().err
+    assert f"is a folder; name a file in it: {name}\n" in capsys.readouterr().err
+    assert run(monkeypatch, "show", "x" * 300) == 2
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

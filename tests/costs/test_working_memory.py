@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -16,6 +17,8 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.memory import MemoryModel
 from drlpp.costs.working_memory import beyond_kept, beyond_kept_of_sets, joined
 from drlpp.costs.workload import Workload
 from drlpp.models.model_reference import ModelReference
@@ -28,7 +31,9 @@ from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
+from drlpp.simulator import simulate
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.simulated_chains import chain, fast_cluster
 
 amounts = st.integers(0, 9).map(float)
 
@@ -71,6 +76,27 @@ def test_operators_that_are_joined_need_what_they_needed(
     assert beyond_kept(fewer, sums, numpy.zeros(len(groups), int), 1) == whole
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b-flush", "1f1b"])
+def test_a_pass_needs_its_part_of_what_a_minibatch_would(schedule: str) -> None:
+    """Of schedules that flush, planners count activations of whole minibatches, but not this."""
+    policy = "pipeoptim" if schedule == "1f1b" else "sync"
+    method = Method.model_validate({"schedule": schedule, "policy": policy, "microbatches": 4})
+    workload = Workload.of(chain(3, 3, output_bytes=8), method)
+    bare = replace(workload, working_bytes=None)
+    placement, cluster = Placement.from_assignment([0, 1], [0, 1]), fast_cluster(2)
+    memory = MemoryModel.of(method, OptimizerSpec(name="sgd"))
+    ruled, without = (
+        predict(one, cluster, placement, memory=memory).stages[-1].memory_bytes
+        for one in (workload, bare)
+    )
+    played, silent = (
+        simulate(one, cluster, placement, method, memory=memory).memory_bytes[-1]
+        for one in (workload, bare)
+    )
+    # The operator reads 8 bytes and makes 8, and the loss has twice as many as it reads.
+    assert ruled - without == played - silent == 16 / 4
+
+
 def language_model() -> Task:
     """Logits are much larger than all that comes before."""
     module = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 20_000))
@@ -100,13 +126,12 @@ def test_torch_allocates_as_much(model: str, tmp_path: Path) -> None:
     beyond = float(work.working_bytes)
     expected = float(work.kept_bytes) + beyond
     runner = runner_of(captured)
+    # A minibatch before has left its gradients.
     train(runner, 0)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         train(runner, 1)
     recorded.export_chrome_trace(str(tmp_path / "trace.json"))
-    # A minibatch before it has left its gradients.
     found = peak_of(tmp_path / "trace.json")
-    # Small tensors, such as biases' gradients; and a convolution copies for itself.
     # Small tensors are left out, such as biases' gradients.
     assert found == pytest.approx(expected, rel=0.02)
     assert beyond > 0.25 * found, "the test would pass without what computing needs"

@@ -165,6 +165,7 @@ def test_neither_torch_nor_more_than_is_documented_is_imported() -> None:
             "'foward_ms' is unknown; did you mean 'forward_ms'?",
         ),
         ("name,fast\na,1\n", "'fast' is unknown; there are name, output_bytes, "),
+        ("name,forward_ms,\na,1,2\n", "column 3 has no name"),
         ("name;forward_ms;backward_ms\na;1;2\n", "expected columns that are separated by commas"),
         (
             "name,forward_ms,backward_ms\na,-1,2\n",

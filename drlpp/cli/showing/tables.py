@@ -28,6 +28,8 @@ from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
 from drlpp.specs.cluster import Cluster, Link
 from drlpp.training_race.training_race_file import TrainingRace
 
+_READABLE = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
+
 _MOST_NAMES = 200
 """Of operators of a stage that are all listed."""
 
@@ -244,7 +246,7 @@ def describe_options(options: Mapping[str, object], file: Path) -> RenderableTyp
 
 def readable_in(folder: Path) -> str:
     """Return which files of a folder may be shown, to go on with in a sentence; empty if none."""
-    names = sorted(p.name for p in folder.iterdir() if p.suffix in {".json", ".jsonl", ".yaml"})
+    names = sorted(p.name for p in folder.iterdir() if p.suffix in _READABLE and p.is_file())
     return f": {', '.join(names)}" if names else ""
 
 

@@ -202,7 +202,9 @@ def _problem_of_columns(columns: Sequence[str]) -> str | None:
     known += [f"{name.removesuffix('_seconds')}{unit}" for name in _IN_UNITS for unit in _UNITS]
     if len(columns) == 1 and any(separator in columns[0] for separator in ";\t"):
         return "expected columns that are separated by commas"
-    for column in columns:
+    for number, column in enumerate(columns, 1):
+        if not column:
+            return f"column {number} has no name"
         if column not in known:
             near = did_you_mean(column, known) or f"there are {', '.join(known)}"
             return f"column {column!r} is unknown; {near}"

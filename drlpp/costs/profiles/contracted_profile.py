@@ -83,7 +83,7 @@ class ContractedGraph:
         return cls(contracted, members)
 
     def profile(self, profile: Profile) -> Profile:
-        """Return the costs of the groups: the sums of their operators'."""
+        """Return the costs of the groups: sums over their operators, and the memory they need."""
         costs = []
         kept = numpy.array([cost.kept_bytes for cost in profile.operators], dtype=float)
         working = joined(working_bytes_of(profile), kept, self.members)

@@ -1,7 +1,7 @@
 """Joining operators that an optimal plan can always keep together, so that fewer are left to plan.
 
-An operator z that takes no time, has no weights and keeps nothing can move between stages at will,
-and only messages change.
+An operator z that takes no time, has no weights and needs no memory can move between stages at
+will, and only messages change.
 
 * **To its producer.** z reads one tensor, which nobody else reads and which is no smaller than all
   that z makes. Wherever z stands, moving it to the stage of its producer replaces messages of that
@@ -110,6 +110,8 @@ def _joinable(workload: Workload) -> list[tuple[int, int]]:
     costs = (
         workload.seconds + workload.update_seconds + workload.parameter_bytes + workload.kept_bytes
     )
+    if workload.working_bytes is not None:
+        costs = costs + workload.working_bytes[:-1]
     made: dict[int, list[Transfer]] = {}
     read: dict[int, list[Transfer]] = {}
     for transfer in workload.transfers:

@@ -125,7 +125,7 @@ def exact(problem: PlanningProblem) -> Solution:
         sample = min(int((2 * most) ** 0.5), MOST_DOWNSETS // 3)
         pairs = StagePairs.of(workload, some_downsets(workload, sample, problem.seed))
     if fleet.limits_memory:
-        pairs = pairs.with_working_bytes(workload)
+        pairs = pairs.with_working_bytes(problem.workload, contraction.members)
     if len(pairs) > most:
         fleet = replace(fleet, most_choices=int(MOST_COSTS / len(pairs)))
     bound = _simple_bound(problem, workload, whole)

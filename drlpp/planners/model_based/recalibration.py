@@ -183,9 +183,11 @@ class Recalibration:
     @property
     def settled(self) -> bool:
         """Whether measuring more has not helped for long, or is not expected to help."""
+        if not self.best(1):
+            return False
         if 0 < self.options.patience <= self._since_record:
             return True
-        if not self.best(1) or not self.options.gain or self._first():
+        if not self.options.gain or self._first():
             return False
         return self._little_to_gain and self._agreeing + 1 >= self.options.confirmations
 

@@ -104,9 +104,7 @@ class AnalyticObjective:
             incoming_bytes=incoming,
             outgoing_bytes=outgoing,
             last=numpy.arange(len(stages)) == len(stages) - 1,
-            working_bytes=problem.workload.working_bytes_of_stages(stage_of[:-1], len(stages))
-            if self._limited
-            else 0.0,
+            working_bytes=problem.workload.working_bytes_in(placement) if self._limited else 0.0,
         )
         together, linked = work, talks
         copies: Sequence[tuple[tuple[int, ...], float]] = ()

@@ -14,7 +14,8 @@ from tests.support.strategies.problems import workloads
 @settings(max_examples=30)
 def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) -> None:
     downsets = all_downsets(workload)
-    pairs = StagePairs.of(workload, downsets).with_working_bytes(workload)
+    alone_each = [[operator] for operator in range(len(workload))]
+    pairs = StagePairs.of(workload, downsets).with_working_bytes(workload, alone_each)
     expected = sum(
         (downsets[i] <= downsets[j]).all() and i != j
         for i in range(len(downsets))
@@ -32,7 +33,7 @@ def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) ->
             assert numpy.isclose(found[number], value), field
 
 
-@given(workloads(max_operators=8))
+@given(workloads(max_operators=8, free=True))
 @settings(max_examples=30)
 def test_contraction_keeps_all_that_costs_something(workload: Workload) -> None:
     """That it loses nothing, the exact planner's tests show: they hold it against the original."""

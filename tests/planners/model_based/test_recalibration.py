@@ -283,3 +283,14 @@ def test_small_changes_of_the_best_keep_the_limits() -> None:
             assert max(plan.delays) <= 1
             found.tell(candidate, truth.measure(plan))
     assert len(found.measured) > 8
+
+
+def test_what_failed_does_not_count_as_patience() -> None:
+    """Nothing can have become faster where nothing has run yet."""
+    profile = generate("chain", 8, 0)
+    declared = PlanningProblem(Workload.of(profile), local_cluster(2, DECLARED))
+    found = Recalibration(declared, options=Options(patience=2, evaluations=20, draws=2))
+    for _ in range(3):
+        (candidate,) = found.propose(1)
+        found.tell(candidate, FailedMeasurement(failure="out of memory", reason="no room"))
+        assert not found.settled

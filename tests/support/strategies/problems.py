@@ -17,9 +17,16 @@ amounts = st.integers(0, 9).map(float)
 
 @st.composite
 def workloads(
-    draw: st.DrawFn, max_operators: int = 6, overheads: bool = True, divided: bool = False
+    draw: st.DrawFn,
+    max_operators: int = 6,
+    overheads: bool = True,
+    divided: bool = False,
+    free: bool = False,
 ) -> Workload:
-    """Tensors may have any members, the loss among them; edges are a part of what they imply."""
+    """Tensors may have any members, the loss among them; edges are a part of what they imply.
+
+    With ``free``, a third of the operators cost nothing, and are planned with their neighbours.
+    """
     count = draw(st.integers(1, max_operators))
     members = st.lists(st.integers(0, count), min_size=2, max_size=4, unique=True)
     transfers = []
@@ -30,8 +37,14 @@ def workloads(
         transfers.append(Transfer((source, *readers), draw(amounts), draw(amounts)))
         edges |= {(source, reader) for reader in readers if reader < count and draw(st.booleans())}
 
+    costs = numpy.ones(count)
+    if free:
+        costs = numpy.array(
+            draw(st.lists(st.sampled_from([1, 1, 0]), min_size=count, max_size=count))
+        )
+
     def column() -> numpy.ndarray:
-        return numpy.array(draw(st.lists(amounts, min_size=count, max_size=count)))
+        return costs * numpy.array(draw(st.lists(amounts, min_size=count, max_size=count)))
 
     parameter_bytes, update_seconds = column(), column()
     ties = draw(_ties(count)) if count > 1 else []
@@ -120,10 +133,11 @@ def problems(
     overheads: bool = True,
     cores: bool = False,
     divided: bool = False,
+    free: bool = False,
 ) -> PlanningProblem:
     """Any problem, where minibatches are ``divided`` with up to three microbatches."""
     return PlanningProblem(
-        workload=draw(workloads(max_operators, overheads, divided)),
+        workload=draw(workloads(max_operators, overheads, divided, free)),
         cluster=draw(clusters(max_accelerators, hosts, cores)),
         costs=draw(st.sampled_from(["overlapped", "serial"])),
         replicate=draw(st.booleans()),
