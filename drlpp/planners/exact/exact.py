@@ -45,9 +45,10 @@ from drlpp.planners.exact.device_groups import Fleet
 from drlpp.planners.exact.downsets import all_downsets, count_downsets, some_downsets
 from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES, Planner
 from drlpp.planners.exact.shared_cores import SharedCores
-from drlpp.planners.exact.stage_pairs import StagePairs
+from drlpp.planners.exact.stage_pairs import Indices, StagePairs
 from drlpp.planners.exact.unequal_accelerators import UnequalAccelerators
 from drlpp.planners.problem.problem import PlanningProblem, Solution, memory_shortage
+from drlpp.schedule.per_stage import most as largest_of
 from drlpp.specs.cluster import Cluster, Host, Link
 
 MOST_DOWNSETS = 6_000
@@ -125,7 +126,8 @@ def exact(problem: PlanningProblem) -> Solution:
         sample = min(int((2 * most) ** 0.5), MOST_DOWNSETS // 3)
         pairs = StagePairs.of(workload, some_downsets(workload, sample, problem.seed))
     if fleet.limits_memory:
-        pairs = pairs.with_working_bytes(problem.workload, contraction.members)
+        tight = _may_miss_memory(problem, pairs)
+        pairs = pairs.with_working_bytes(problem.workload, contraction.members, tight)
     if len(pairs) > most:
         fleet = replace(fleet, most_choices=int(MOST_COSTS / len(pairs)))
     bound = _simple_bound(problem, workload, whole)
@@ -172,6 +174,18 @@ def exact(problem: PlanningProblem) -> Solution:
         note=f"{len(workload)} of {len(problem.workload)} operators cost something; downsets: "
         f"{counted}, looked at {len(pairs.downsets)}" + "".join(f"; {doubt}" for doubt in doubts),
     )
+
+
+def _may_miss_memory(problem: PlanningProblem, pairs: StagePairs) -> Indices:
+    """Return the stages that do not fit everywhere, whatever is in flight and computes."""
+    cluster, memory, working = problem.cluster, problem.memory, problem.workload.working_bytes
+    if working is None:
+        return numpy.zeros(0, dtype=numpy.intp)
+    most_in_flight = 1 + (cluster.accelerators - 1) * (1 + largest_of(memory.in_flight_per_link))
+    largest = numpy.full(len(pairs), working.max())
+    needed = memory.stage_bytes(replace(pairs.work, working_bytes=largest), most_in_flight)
+    least = min(limit for limit in cluster.memory_bytes if limit is not None)
+    return numpy.flatnonzero(needed > least)
 
 
 def _doubts(
