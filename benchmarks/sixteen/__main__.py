@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
@@ -199,12 +199,15 @@ def expectations(runs: list[Run]) -> DataFrame:
                 low = max(low for low in found if low <= without)
                 found[low].append((step.gain, max(0.0, 1 - one.best_known / fastest)))
     rows = []
-    for low, following in pairwise((*_WITHOUT_GAIN, math.inf)):
+    for low, following in zip_longest(_WITHOUT_GAIN, _WITHOUT_GAIN[1:]):
         means = numpy.mean(found[low], axis=0) if found[low] else (math.nan, math.nan)
-        name = f"{low} to {following - 1:g}" if following < math.inf else f"{low} or more"
+        if following is None:
+            name = f"{low} or more"
+        else:
+            name = f"{low}" if following == low + 1 else f"{low} to {following - 1}"
         rows.append(
             {
-                "measurements without a gain": f"{low}" if following == low + 1 else name,
+                "measurements without a gain": name,
                 "times": str(len(found[low])),
                 "expected, %": f"{100 * means[0]:.1f}",
                 "left, %": f"{100 * means[1]:.1f}",
