@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import StrEnum
-from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +16,7 @@ from drlpp.cells import read_results_of
 from drlpp.costs.profile import NO_FACTORS, Profile
 from drlpp.costs.profiles.short_runs import (
     SHORT_MINIBATCHES,
-    ShortRun,
+    run_short,
     short_placements,
     with_short_runs,
 )
@@ -95,20 +94,13 @@ def profiled(cell: Cell) -> Iterator[tuple[ClusterSession, Profile, Cluster]]:
         cluster = cluster.with_hosts(hosts)
         session.measure(Placement.from_assignment([0] * len(session.graph), [0]), 1)
         stack.enter_context(control_groups(quotas)).hold(session.process_ids)
-        yield session, with_short_runs_of(session, profile, cluster), cluster
-
-
-def with_short_runs_of(session: ClusterSession, profile: Profile, cluster: Cluster) -> Profile:
-    """Return a profile with what short runs tell of all accelerators of a cluster."""
-    profile = profile.model_copy(update={"in_pipeline": None, "replicated": None})
-    fastest: dict[Placement, Measurement] = {}
-    for placement in 2 * list(short_placements(profile, range(cluster.accelerators))):
-        found = session.measure(placement, SHORT_MINIBATCHES)
-        if isinstance(found, Measurement):
-            other = fastest.get(placement, found)
-            fastest[placement] = min(found, other, key=attrgetter("seconds_per_minibatch"))
-    runs = [ShortRun(placement, run) for placement, run in fastest.items()]
-    return with_short_runs(profile, Workload.of(profile), cluster, runs, print)
+        profile = profile.model_copy(update={"in_pipeline": None, "replicated": None})
+        runs = run_short(
+            profile,
+            range(cluster.accelerators),
+            lambda placement: session.measure(placement, SHORT_MINIBATCHES),
+        )
+        yield session, with_short_runs(profile, Workload.of(profile), cluster, runs, print), cluster
 
 
 def compare(cell: Cell) -> Compared:

@@ -107,17 +107,12 @@ def capture_model(
 def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp, or of costs.")]) -> Any:
     """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
     from drlpp.cli.showing.measurements_table import describe_measurements
-    from drlpp.cli.showing.tables import describe, describe_options, readable_in
+    from drlpp.cli.showing.tables import describe, describe_options
     from drlpp.costs.files.profile_files import read_profile
     from drlpp.io.documents import content_of, read_any_document, read_mapping
     from drlpp.io.run_folder import OPTIONS_NAME
 
     console = build_console()
-    try:
-        if file.is_dir():
-            raise InvalidInput(f"{file} is a folder; name a file in it{readable_in(file)}")
-    except OSError as error:
-        raise InvalidInput(f"{file}: cannot be read: {error.strerror}") from None
     if file.suffix == ".jsonl":
         console.print(describe_measurements(file))
         return [json.loads(line) for line in file.read_text().splitlines()]

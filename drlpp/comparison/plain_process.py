@@ -162,16 +162,17 @@ def train(
         on_minibatch()
     marks = window.marks(clock.moments())
     steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
+    seconds = marks[-1] - marks[0]
     usage = WorkerUsage(
         worker=0,
         stage=0,
-        busy_seconds=marks[-1] - marks[0],
+        busy_seconds=seconds,
         waiting_seconds=0.0,
         peak_memory_bytes=accelerator.peak_memory_bytes(),
         bytes_sent=0,
     )
     return Measurement(
-        seconds_per_minibatch=(marks[-1] - marks[0]) / window.length,
+        seconds_per_minibatch=seconds / window.length,
         median_seconds=statistics.median(steps),
         standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
         minibatches=window.length,

@@ -244,18 +244,15 @@ class Workload:
             else:
                 incoming += transfer.forward_bytes
                 outgoing += transfer.backward_bytes
+        row = numpy.zeros((1, len(self)), dtype=bool)
+        row[0, chosen] = True
         return self.work_of(
             lambda values: values[chosen].sum(),
             incoming_bytes=numpy.asarray(incoming),
             outgoing_bytes=numpy.asarray(outgoing),
             last=numpy.asarray(last),
-            working_bytes=self._working_bytes_of(chosen, last=last),
+            working_bytes=self.working_bytes_of_sets(row, numpy.array([last]))[0],
         )
-
-    def _working_bytes_of(self, operators: Sequence[int], *, last: bool) -> Array:
-        inside = numpy.zeros((1, len(self)), dtype=bool)
-        inside[0, list(operators)] = True
-        return self.working_bytes_of_sets(inside, numpy.array([last]))[0]
 
     def working_bytes_of_sets(
         self, inside: NDArray[numpy.bool_], last: NDArray[numpy.bool_]

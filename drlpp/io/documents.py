@@ -32,6 +32,7 @@ from drlpp.file_content import problem_of
 _LONGEST_JSON_BYTES = 64 * 2**20
 _LONGEST_YAML_BYTES = 2**20
 
+_READABLE = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
 _TEMPORARY = ".drlpp-temporary"
 _TEMPORARY_OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
 
@@ -255,7 +256,7 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
     except FileNotFoundError:
         raise InvalidFile(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise InvalidFile(f"{path}: is a folder; name a file in it") from None
+        raise InvalidFile(f"{path}: is a folder; name a file in it{_readable_in(path)}") from None
     except UnicodeDecodeError:
         raise InvalidFile(
             f"{path}: cannot be read as text; if it holds weights, safetensors or torch.load reads "
@@ -263,6 +264,14 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
         ) from None
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
+
+
+def _readable_in(folder: Path) -> str:
+    """Return the files that somebody may have meant, as the end of a sentence; empty if none."""
+    names: list[str] = []
+    with suppress(OSError):
+        names = sorted(p.name for p in folder.iterdir() if p.suffix in _READABLE and p.is_file())
+    return f": {', '.join(names)}" if names else ""
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

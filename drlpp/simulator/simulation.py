@@ -143,11 +143,14 @@ class Simulation:
         """The most that a worker needs, by index in the program."""
         program = self.program
         work, parts = self._pricing.work, self.method.microbatches
+        memory = replace(
+            work.memory, working_bytes=self._pricing.workload.working_bytes_in(self.placement)
+        )
         held = [stage for stages in program.stages_of for stage in stages]
         holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
         # Counted in the schedule, parts are in flight that planners have whole minibatches for.
         of_stages = replace(self._memory, microbatches=parts, passes=parts).stage_bytes(
-            work.memory.chosen(held),
+            memory.chosen(held),
             numpy.array(program.in_flight),
             numpy.array([len(self.pipeline.stages[stage]) for stage in held]),
             held,

@@ -185,7 +185,6 @@ class PlacedWork:
             incoming_bytes=numpy.array(incoming),
             outgoing_bytes=numpy.array(outgoing),
             last=numpy.arange(stages) == stages - 1,
-            working_bytes=workload.working_bytes_in(placement),
         )
         ties = {
             tied: TiedWork(

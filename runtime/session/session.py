@@ -9,8 +9,7 @@ from drlpp.capturing.blocks import shorten
 from drlpp.costs.profile import Profile
 from drlpp.costs.profiles.short_runs import (
     SHORT_MINIBATCHES,
-    ShortRun,
-    short_placements,
+    run_short,
     with_short_runs,
 )
 from drlpp.costs.workload import Workload
@@ -256,14 +255,11 @@ class ClusterSession(WorkerSession):
         if precision != method.precision:
             # Autocast's copies of weights make all policies recompute that move them.
             method = Method(policy=STASH.name, precision=precision)
-        fastest: dict[Placement, Measurement] = {}
-        # What disturbs a run makes it slower, and seldom both.
-        for placement in 2 * list(short_placements(profile, accelerators)):
+
+        def measure(placement: Placement) -> Outcome:
             found = self.measure(part.in_cluster(Candidate(placement, method)), SHORT_MINIBATCHES)
-            if isinstance(found, Measurement):
-                found = part.measured_in_part(found)
-                other = fastest.get(placement, found)
-                fastest[placement] = min(found, other, key=lambda run: run.seconds_per_minibatch)
-        runs = [ShortRun(placement, run) for placement, run in fastest.items()]
+            return part.measured_in_part(found) if isinstance(found, Measurement) else found
+
+        runs = run_short(profile, accelerators, measure)
         self.timeline = ()
         return with_short_runs(profile, Workload.of(profile, method), cluster, runs, self._note)

@@ -28,8 +28,6 @@ from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
 from drlpp.specs.cluster import Cluster, Link
 from drlpp.training_race.training_race_file import TrainingRace
 
-_READABLE = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
-
 _MOST_NAMES = 200
 """Of operators of a stage that are all listed."""
 
@@ -242,12 +240,6 @@ def describe_options(options: Mapping[str, object], file: Path) -> RenderableTyp
     for name, value in options.items():
         table.add_row(name, str(value))
     return Group(table, f"the same command with --config {file} runs it again")
-
-
-def readable_in(folder: Path) -> str:
-    """Return which files of a folder may be shown, to go on with in a sentence; empty if none."""
-    names = sorted(p.name for p in folder.iterdir() if p.suffix in _READABLE and p.is_file())
-    return f": {', '.join(names)}" if names else ""
 
 
 def _measurement_text(measurement: Measurement | None) -> str:

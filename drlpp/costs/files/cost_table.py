@@ -31,7 +31,7 @@ from drlpp.io.quantities import Count, Seconds
 from drlpp.near_names import did_you_mean
 
 _UNITS = {"_seconds": 1.0, "_ms": 1e-3, "_us": 1e-6}
-_IN_UNITS = ("forward_seconds", "backward_seconds")
+_TIMED = ("forward", "backward")
 _NO_OPERATOR = "-"
 
 
@@ -63,7 +63,7 @@ class CostRow(StrictRecord):
         if not isinstance(values, Mapping):
             raise ValueError("expected a row: names of columns and their values")
         row = dict(values)
-        for what in ("forward", "backward"):
+        for what in _TIMED:
             given = [unit for unit in _UNITS if f"{what}{unit}" in row]
             if len(given) > 1:
                 raise ValueError(f"{what} is given twice, as {what}{given[0]} and {what}{given[1]}")
@@ -198,8 +198,8 @@ def read_cost_table(path: str | Path) -> Profile:
 
 
 def _problem_of_columns(columns: Sequence[str]) -> str | None:
-    known = [name for name in CostRow.model_fields if name not in _IN_UNITS]
-    known += [f"{name.removesuffix('_seconds')}{unit}" for name in _IN_UNITS for unit in _UNITS]
+    timed = [f"{what}{unit}" for what in _TIMED for unit in _UNITS]
+    known = [*(name for name in CostRow.model_fields if name not in timed), *timed]
     if len(columns) == 1 and any(separator in columns[0] for separator in ";\t"):
         return "expected columns that are separated by commas"
     for number, column in enumerate(columns, 1):

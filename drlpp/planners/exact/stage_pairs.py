@@ -88,7 +88,7 @@ class StagePairs:
         return len(self.begin)
 
     def with_working_bytes(
-        self, workload: Workload, members: Sequence[Sequence[int]], stages: Indices | None = None
+        self, workload: Workload, members: Sequence[Sequence[int]], stages: Indices
     ) -> StagePairs:
         """Return the same, with what stages need while they compute, for limits of memory.
 
@@ -97,8 +97,6 @@ class StagePairs:
             members: its operators, of each of those that downsets are of.
             stages: the numbers of those that it is to be found for; the others get nothing.
         """
-        if stages is None:
-            stages = numpy.arange(len(self))
         found = numpy.zeros(len(self))
         group_of = numpy.empty(len(workload), dtype=int)
         for number, group in enumerate(members):

@@ -15,7 +15,8 @@ from tests.support.strategies.problems import workloads
 def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) -> None:
     downsets = all_downsets(workload)
     alone_each = [[operator] for operator in range(len(workload))]
-    pairs = StagePairs.of(workload, downsets).with_working_bytes(workload, alone_each)
+    pairs = StagePairs.of(workload, downsets)
+    pairs = pairs.with_working_bytes(workload, alone_each, numpy.arange(len(pairs)))
     expected = sum(
         (downsets[i] <= downsets[j]).all() and i != j
         for i in range(len(downsets))
