@@ -334,7 +334,7 @@ def test_it_says_nothing_about_its_own_torch(captured: CapturedModel, tmp_path: 
         (Method(policy="2bw-ef", accumulate=2), SGD, "policy 2bw-ef cannot be exported for torch"),
         (
             Method(),
-            OptimizerSpec.parse("benchmarks.methods_table.models:Lion", lr=0.003),
+            OptimizerSpec.parse("tests.support.models.lion:Lion", lr=0.003),
             "is not torch's",
         ),
         (

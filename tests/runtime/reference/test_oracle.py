@@ -71,7 +71,7 @@ OPTIMIZERS = {
     "amsgrad": OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4, "amsgrad": True}),
     # These have no rule of their own: the direction is that of their last step.
     "asgd": OptimizerSpec(name="asgd", options={"lr": 0.05}),
-    "lion": OptimizerSpec.parse("benchmarks.methods_table.models:Lion", lr=0.003),
+    "lion": OptimizerSpec.parse("tests.support.models.lion:Lion", lr=0.003),
 }
 WITHOUT_SIGNS = [name for name in OPTIMIZERS if name != "lion"]
 

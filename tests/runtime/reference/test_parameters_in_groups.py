@@ -69,7 +69,7 @@ MUON = OptimizerSpec.parse(
 )
 LION = OptimizerSpec.parse(
     "adamw",
-    [ParameterGroup.parse("stem.*", optimizer="benchmarks.methods_table.models:Lion", lr=0.003)],
+    [ParameterGroup.parse("stem.*", optimizer="tests.support.models.lion:Lion", lr=0.003)],
     lr=0.01,
     eps=1e-4,
 )

@@ -52,7 +52,7 @@ def captured() -> CapturedModel:
 
 def optimizer_named(name: str) -> OptimizerSpec:
     if name == "lion":
-        return OptimizerSpec.parse("benchmarks.methods_table.models:Lion", lr=0.003)
+        return OptimizerSpec.parse("tests.support.models.lion:Lion", lr=0.003)
     return OptimizerSpec(name=name)
 
 

@@ -177,7 +177,7 @@ def test_where_an_update_cancels_the_weight_the_prediction_stays_finite() -> Non
         ("adadelta", {"weight_decay": 0.1}, lambda g, h: h),
         ("rprop", {}, lambda g, h: h),
         # With betas, and a momentum where nobody knows it.
-        ("benchmarks.methods_table.models:Lion", {}, lambda g, h: h),
+        ("tests.support.models.lion:Lion", {}, lambda g, h: h),
     ],
 )
 def test_smoothed_gradient(

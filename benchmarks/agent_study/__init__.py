@@ -1,1 +1,0 @@
-"""Agents and searches compared, at equal numbers of measurements."""

@@ -1,1 +1,0 @@
-"""Placements exported for torch, executed there (README.md)."""

@@ -1,1 +1,0 @@
-"""What more minibatches in flight give on slow links, simulated and measured."""

@@ -1,1 +1,0 @@
-"""Agents on a fixed set of simulated problems (README.md)."""

@@ -1,1 +1,0 @@
-"""An agent's placements against what a user has without it, live."""

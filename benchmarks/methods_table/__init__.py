@@ -1,1 +1,0 @@
-"""Every method's weights against the reference executor's, and their memory."""

@@ -1,1 +1,0 @@
-"""What tied weights, weight policies and bfloat16 cost, in time and memory."""

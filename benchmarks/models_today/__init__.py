@@ -1,1 +1,0 @@
-"""Models of today in four stages, against plain PyTorch and the reference; see README.md."""

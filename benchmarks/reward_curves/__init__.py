@@ -1,1 +1,0 @@
-"""What agents log while they learn, as pictures."""

@@ -1,1 +1,0 @@
-"""The pre-trained policy on models and clusters that it never saw."""
