@@ -13,6 +13,7 @@ from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
 
 if TYPE_CHECKING:
     from drlpp.comparison.contenders import Contender
+    from drlpp.placement.placement_file import PlacementFile
     from drlpp.runtime import ClusterSession
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -77,16 +78,29 @@ def other_optimizer_of(text: str, usual: OptimizerSpec, method: Method) -> Optim
     return other
 
 
-def named_placements(
-    session: ClusterSession, paths: list[Path], trust: list[str]
-) -> list[Contender]:
-    """Return what the user's files say takes part."""
-    from drlpp.comparison.contenders import Contender
+def read_placements(paths: Sequence[Path], trust: Sequence[str]) -> list[PlacementFile]:
+    """Return the files of placements that a user names.
+
+    Raises:
+        InvalidFile: one of them cannot be read.
+    """
     from drlpp.placement.placement_file import read_placement
 
+    return [read_placement(path, trust=set(trust)) for path in paths]
+
+
+def named_placements(
+    session: ClusterSession, documents: Sequence[PlacementFile]
+) -> list[Contender]:
+    """Return the candidates of files, as they run on a session's workers.
+
+    Raises:
+        InvalidInput: one is of another model, or needs more workers.
+    """
+    from drlpp.comparison.contenders import Contender
+
     found = []
-    for path in paths:
-        document = read_placement(path, trust=set(trust))
+    for document in documents:
         plan = session.plan(document.plan(session.graph, document.method))
         found.append(Contender.of(plan.candidate, document.found_by))
     return found

@@ -40,6 +40,7 @@ from drlpp.cli.learning.named_candidates import (
     named_methods,
     named_placements,
     other_optimizer_of,
+    read_placements,
 )
 from drlpp.cli.learning.run_cluster import RunCluster, least_to_begin_with
 from drlpp.cli.learning.run_record import run_record
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from drlpp.comparison.contenders import Contender
+    from drlpp.placement.placement_file import PlacementFile
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.course import Course
     from drlpp.training_race.curves import Point
@@ -176,6 +178,7 @@ def race_model(
     optimizers = [other_optimizer_of(text, spec, method) for text in other_optimizer]
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
+    documents = read_placements(placement, trust)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
     wanted = read_hosts(hosts)
     workers, emulated = workers_and_speeds(workers, speeds, device, cluster, wanted)
@@ -189,7 +192,7 @@ def race_model(
         "device": device.value,
         "method": method.model_dump(),
         "optimizer": spec.settings,
-        "placements": [path.read_text() if path.exists() else str(path) for path in placement],
+        "placements": [_told(document) for document in documents],
         "seed": seed,
     }
     # What a race began without, it may continue with.
@@ -220,7 +223,7 @@ def race_model(
         keep_options(folder)
         with shown(console, "profiling operators and links"):
             there = RunCluster(session, folder, console.print, takes_others=False)
-        named = [*named_placements(session, placement, trust), *layouts.values()]
+        named = [*named_placements(session, documents), *layouts.values()]
         run_and_report(
             console,
             there,
@@ -233,6 +236,12 @@ def race_model(
         )
         end_with_report(console, folder)
     return run_record(folder)
+
+
+def _told(document: PlacementFile) -> dict[str, Any]:
+    """Return what tells a placement from others in the settings of a race."""
+    of_it = {"graph_fingerprint", "stages", "method", "found_by"}
+    return document.model_dump(mode="json", include=of_it)
 
 
 def run_and_report(

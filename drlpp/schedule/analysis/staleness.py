@@ -124,12 +124,13 @@ def outcome_text(pipeline: Pipeline, method: Method, minibatches_per_second: flo
     if method.policy_facts.updates_all_in_flight:
         how = "one update late"
     else:
-        how = f"up to {late:.3g} updates late in the mean"
+        how = f"up to {late:.3g} updates late on average"
     needed, by_whom = _needed(late, method.policy)
     worth = _range([minibatches_per_second / factor for factor in reversed(needed)])
     return (
-        f"{minibatches_per_second:.1f} minibatches/s with gradients {how} are worth some {worth} "
-        f"of plain PyTorch ({by_whom}: docs/methods.md); drlpp race measures both on your data"
+        f"{minibatches_per_second:.1f} minibatches/s here, with gradients {how}, teach as much as "
+        f"{worth} minibatches/s of plain PyTorch ({by_whom}: docs/methods.md); drlpp race measures "
+        "both on your data"
     )
 
 

@@ -60,8 +60,8 @@ def test_a_speed_is_worth_less_by_the_samples_that_staleness_costs() -> None:
     least = samples_needed(0.75)
     worth = f"{10.0 / samples_of_larger(0.75, at_plain_rate=True):.1f} to {10.0 / least:.1f}"
     assert text.startswith(
-        "10.0 minibatches/s with gradients up to 0.75 updates late in the mean are worth some "
-        f"{worth} of plain PyTorch"
+        "10.0 minibatches/s here, with gradients up to 0.75 updates late on average, teach as much "
+        f"as {worth} minibatches/s of plain PyTorch ("
     )
 
 
@@ -87,7 +87,7 @@ def test_other_policies_cost_what_they_do() -> None:
         "1.8 times the samples"
     )
     assert worth.startswith(
-        "10.0 minibatches/s with gradients one update late are worth some 5.6 to 6.3 "
+        "10.0 minibatches/s here, with gradients one update late, teach as much as 5.6 to 6.3 "
     )
 
 
