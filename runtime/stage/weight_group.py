@@ -21,6 +21,7 @@ from drlpp.runtime.stage.gradients import (
 from drlpp.runtime.weights.optimizers import (
     OptimizerState,
     build_optimizer,
+    check_alike,
     load_optimizer_state,
     named_optimizer_state,
     state_on,
@@ -33,6 +34,7 @@ from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import MOMENTUM_OPTIONS, OptimizerSpec
 
 _POLICY_STATE = "weight_policy"
+_SCALARS = ("rate", "step")
 
 
 class WeightGroup:
@@ -74,6 +76,8 @@ class WeightGroup:
                 load_optimizer_state(
                     part.optimizer, part_names, part.weights, known, self._own_options
                 )
+            for name, weight, of_policy in zip(self.names, weights, policy_state, strict=True):
+                _check_policy_state(name, weight, of_policy)
             device = weights[0].device
             self.policy.load_state([state_on(device, state) for state in policy_state])
         self.gradients: Gradients = SingleGradients(weights)
@@ -198,6 +202,10 @@ class WeightGroup:
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: WeightPlan) -> None:
         """Begin a run that continues where :meth:`in_flight_state` was taken."""
+        for kept in (state["gradients"], *state["stashed"].values()):
+            for name, weight, value in zip(self.names, self.weights, kept, strict=True):
+                if value is not None:
+                    check_alike(f"a gradient or version of {name} in flight", value, weight)
         self.policy.load_versions(state["stashed"])
         self.begin(plan)
         self.gradients.load_state(state["gradients"])
@@ -219,3 +227,10 @@ class WeightGroup:
     def _overwrite(self, values: Sequence[Tensor]) -> None:
         with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
             torch._foreach_copy_(self.weights, list(values))
+
+
+def _check_policy_state(name: str, weight: Tensor, state: Mapping[str, Any]) -> None:
+    for key, value in state.items():
+        # What is no scalar of its own has a value for every element.
+        if not (isinstance(value, Tensor) and key in _SCALARS and value.dim() == 0):
+            check_alike(f"{key!r} of the weight policy's state of {name}", value, weight)

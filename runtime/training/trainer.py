@@ -202,12 +202,12 @@ class Trainer:
                 f"{self.store}: has minibatches in flight of workers "
                 f"{sorted(saved.in_flight)}, but its placement uses {sorted(workers)}"
             )
-        deployment = self.session.deploy(
-            plan,
-            optimizer=self.optimizer,
-            checkpoint=file,
-            in_flight=same,
-        )
+        try:
+            deployment = self.session.deploy(
+                plan, optimizer=self.optimizer, checkpoint=file, in_flight=same
+            )
+        except InvalidFile as error:
+            raise InvalidFile(f"{self.store}: {error}") from None
         if saved is not None and not same and not self.replan:
             self.observer.on_other_placement()
         return deployment, same and self._progress.position > 0
@@ -260,6 +260,9 @@ class Trainer:
             yield
         except NotFinite as error:
             raise self._why_not_finite(error, deployment) from None
+        except InvalidFile as error:
+            # What was in flight is read when the pipeline begins.
+            raise InvalidFile(f"{self.store}: {error}") from None
         except RunFailure as error:
             raise with_way_on(error, self.store, *self.saved) from error
 

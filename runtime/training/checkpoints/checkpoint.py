@@ -37,7 +37,7 @@ class TrainingCheckpoint(Record):
     model_config = ConfigDict(allow_inf_nan=True, arbitrary_types_allowed=True)
 
     model: dict[str, Tensor]
-    optimizer: dict[str, Any]
+    optimizer: dict[str, dict[str, Any]]
     in_flight: dict[Annotated[int, Strict()], dict[str, Any]]
     deployed: str
     epochs: list[EpochReport]

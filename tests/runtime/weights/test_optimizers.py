@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from drlpp.errors import InvalidFile
 from drlpp.runtime.weights.optimizers import (
     build_optimizer,
     load_optimizer_state,
@@ -34,6 +35,8 @@ SPECS: list[tuple[str, dict[str, Any]]] = [
     ("adafactor", {}),
     ("asgd", {"t0": 1.0}),
     ("rprop", {}),
+    ("muon", {}),
+    ("basisrotation", {}),
 ]
 
 
@@ -80,6 +83,52 @@ def test_training_goes_on_from_a_stored_state(
     for one, other, before in zip(resumed[:-1], weights[:-1], kept[:-1], strict=True):
         assert torch.equal(one, other)
         assert not torch.equal(one, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "change", "message"),
+    [
+        ("adam", {}, {"exp_avg": torch.zeros(2)}, r"'exp_avg' .* of matrix .* expected \(4, 3\)"),
+        ("adam", {}, {"exp_avg": torch.zeros(())}, r"expected \(4, 3\)"),
+        ("adam", {}, {"exp_avg": torch.zeros(4, 3).double()}, r"expected .* torch\.float32"),
+        ("adam", {}, {"exp_avg": 0.5}, "expected a tensor"),
+        ("adam", {}, {"step": torch.zeros(4, 3)}, r"expected \(\)"),
+        ("adam", {}, {"step": torch.zeros((), dtype=torch.int64)}, r"expected \(\) and .*float32"),
+        ("adam", {}, {"max_exp_avg_sq": torch.zeros(())}, "expected step, exp_avg, exp_avg_sq"),
+        ("adam", {}, {"last_gradient": torch.zeros(3, 4)}, "last gradient of matrix"),
+        ("sgd", {}, {"momentum_buffer": torch.zeros(3)}, r"expected \(4, 3\)"),
+        ("sgd", {"momentum": 0.0}, {"momentum_buffer": torch.zeros(4, 3)}, "expected "),
+        ("adagrad", {}, {"sum": torch.zeros(1)}, r"expected \(4, 3\)"),
+        ("adafactor", {}, {"row_var": torch.zeros(4, 3)}, r"expected \(4, 1\)"),
+        ("basisrotation", {}, {"covariance_0": torch.zeros(3, 3)}, r"expected \(4, 4\)"),
+        (
+            "adam",
+            {},
+            {"group": {"lr": "fast"}},
+            "'lr' of matrix is 'fast'; expected such as",
+        ),
+        ("adam", {}, {"group": {"lr": torch.zeros(())}}, "expected such as"),
+        ("adam", {}, {"group": {"lr": True}}, "expected such as"),
+        ("adam", {}, {"group": {"betas": (0.9,)}}, r"expected such as \(0.9, 0.999\)"),
+        ("adam", {}, {"group": {"amsgrad": True}}, "expected such as False"),
+        ("adam", {}, {"group": {"params": []}}, "'params'"),
+    ],
+)
+def test_a_state_of_another_weight_or_optimizer_is_refused(
+    name: str, options: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    weights = _weights()
+    optimizer = build_optimizer(OptimizerSpec.parse(name, **options), weights)
+    _train(optimizer, weights, range(2))
+    state = named_optimizer_state(optimizer, NAMES, weights)
+    again = build_optimizer(OptimizerSpec.parse(name, **options), weights)
+    load_optimizer_state(again, NAMES, weights, state)
+    fresh = build_optimizer(OptimizerSpec.parse(name, **options), weights)
+    with pytest.raises(InvalidFile, match=message):
+        load_optimizer_state(
+            fresh, NAMES, weights, {**state, "matrix": {**state["matrix"], **change}}
+        )
+    assert not any(of_one["step"] for of_one in fresh.state.values())
 
 
 def _predicted(optimizer: Optimizer, weights: list[Tensor]) -> list[Tensor]:

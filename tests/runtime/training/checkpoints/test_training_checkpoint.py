@@ -55,6 +55,7 @@ def test_a_checkpoint_is_read(captured: CapturedModel, written: Path) -> None:
         ({"model": [torch.zeros(2)]}, "model"),
         ({"model": {}}, "its model has other weights"),
         ({"optimizer": None}, "optimizer"),
+        ({"optimizer": {"other": 1}}, "optimizer.other"),
         ({"optimizer": {"other": {}}}, r"of unknown parameters \(other\)"),
         ({"in_flight": {"0": {}}}, "in_flight"),
         ({"in_flight": {0: None}}, "in_flight"),
@@ -78,6 +79,32 @@ def test_another_content_is_refused(
         return
     with pytest.raises(InvalidFile, match=message):
         read_training_checkpoint(path, captured.state, 12)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [("optimizer", "momentum_buffer"), ("weight_policy", "trajectory"), ("stashed", "stashed")],
+)
+def test_state_of_other_shapes_than_the_weights_is_refused(
+    captured: CapturedModel, written: Path, tmp_path: Path, where: str, name: str
+) -> None:
+    weight = next(name for name in captured.trained if name in captured.state)
+    saved = read_checkpoint(written)
+    small = torch.zeros(())
+    if where == "optimizer":
+        saved["optimizer"][weight][name] = small
+    elif where == "weight_policy":
+        saved["optimizer"][weight][where] = {name: small}
+    else:
+        held = saved["in_flight"][0]["stage"]
+        held["gradients"] = [small for _ in held["gradients"]]
+    for file in written.parent.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / "checkpoint.safetensors"
+    write_checkpoint(path, saved)
+    with pytest.raises(InvalidFile, match=f"{path}: .*{weight}.* expected"):
+        train(placement_file(captured, 0, 1), data=DATA, out=tmp_path, resume=True)
 
 
 def test_minibatches_in_flight_of_other_workers_are_refused(
