@@ -9,9 +9,14 @@ _LIKENESS = 0.85
 """Of two names, from 0 to 1: a letter too many or too few, in long ones another or two in the other
 order. In short ones such are other names: vgg16 and vgg19, gpt2 and gpt3."""
 
+_LONGEST = 200
+
 
 def near_name(name: str, known: Iterable[str]) -> str | None:
     """Return the name that is most like one that is unknown, None if none is like it."""
+    if len(name) > _LONGEST:
+        # Comparing takes the product of both lengths.
+        return None
     return next(iter(get_close_matches(name, list(known), n=1, cutoff=_LIKENESS)), None)
 
 

@@ -1,4 +1,4 @@
-"""Models of `transformers` by import path, such as ``drlpp capture examples.huggingface:bert``.
+"""Models of `transformers` by import path, such as ``drlpp show examples.huggingface:bert``.
 
 Every factory makes a model with random weights from a configuration, so that nothing is
 downloaded; ``from_pretrained`` in its place gives published weights. ``from_huggingface`` makes a

@@ -38,16 +38,24 @@ class Target(StrEnum):
     MEGATRON = "megatron"
     DEEPSPEED = "deepspeed"
     VLLM = "vllm"
+    WEIGHTS = "weights"
 
 
 def export_placement(
-    placement: Annotated[Path, typer.Argument(help="A placement.json.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLACEMENT",
+            help="A placement.json; with --to weights the folder of a training run, a "
+            "checkpoint.safetensors, or the folder or URL given as --checkpoints.",
+        ),
+    ],
     to: Annotated[
         Target,
         typer.Option(
             help="torch: a folder with a program that trains without drlpp; torchtitan: a folder "
             "with its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
-            "vllm: its environment."
+            "vllm: its environment; weights: the weights of a checkpoint as one model.safetensors."
         ),
     ],
     output: Annotated[
@@ -76,7 +84,7 @@ def export_placement(
     seed: Annotated[int, typer.Option(min=0, help="Of weights and dropout.")] = 0,
     trust: TrustOption = [],  # noqa: B006
 ) -> dict[str, Any]:
-    """Write a placement so that others can train with it, and say what they cannot express."""
+    """Write a placement for another program, or the weights of a checkpoint."""
     from drlpp.capturing.capture import capture
     from drlpp.exporting.nearest import ranks
     from drlpp.exporting.torch_bundle import TorchExport
@@ -84,6 +92,9 @@ def export_placement(
     from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
+    if to is Target.WEIGHTS:
+        return _write_weights(source, output)
+    placement = Path(source)
     document = read_placement(placement, trust=trust)
     if optimizer is not None:
         # What the file says of it does not count.
@@ -98,11 +109,11 @@ def export_placement(
         plan = document.plan(captured.graph, method)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{placement}: {error}") from None
-    costs, source = _costs(plan, profile)
+    costs, costs_from = _costs(plan, profile)
     nearest, layout = _nearest(captured, plan, to, costs)
     lines = list(nearest.notes)
     if lines:
-        lines.append(_cost(plan, nearest, document.cluster, costs, source))
+        lines.append(_cost(plan, nearest, document.cluster, costs, costs_from))
     if to is Target.TORCH and not nearest.candidate.method.flushes:
         lines.append(f"the pipeline is emptied after every {window} minibatches (--window)")
     hosts = document.cluster.host_name_of
@@ -175,6 +186,14 @@ def _write_layout(
     output.write_text(vllm_text(layout, notes))
     stages = len(layout.units)
     return f"source {output}, then vllm serve --pipeline-parallel-size {stages}"
+
+
+def _write_weights(checkpoint: str, output: Path) -> dict[str, Any]:
+    from drlpp.runtime.training.checkpoints.exported_weights import export_weights
+
+    count = export_weights(checkpoint, output)
+    build_console().print(f"{count} tensors written to {output}", soft_wrap=True)
+    return {"tensors": count, "written_to": str(output)}
 
 
 def _check_new(output: Path) -> None:

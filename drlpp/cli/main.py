@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from drlpp.cli.command_line import (
-    MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
     ClusterOption,
     DeviceOption,
     GroupOptions,
     MethodOptions,
-    ModelOptions,
     OptimizerOptions,
-    Size,
-    SizeOption,
     SpeedsOption,
     TimeoutOption,
     TrustOption,
-    build_console,
-    model_reference,
     optimizer_options,
     parameter_groups,
     read_options,
@@ -32,18 +25,16 @@ from drlpp.cli.command_line import (
     settle_imports,
 )
 from drlpp.cli.common_options import add_command
-from drlpp.cli.doctor.doctor_command import examine
 from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.export_command import export_placement
 from drlpp.cli.learning.learn_command import learn
 from drlpp.cli.learning.race_command import race_model
 from drlpp.cli.planning.convert_command import convert_profile
-from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
-from drlpp.cli.report_command import report_run
+from drlpp.cli.planning.planning_commands import plan_placement, profile_model
 from drlpp.cli.schema_command import print_schema
+from drlpp.cli.show_command import show
 from drlpp.cli.slurm_command import slurm
 from drlpp.cli.timeline.timeline_command import show_timeline
-from drlpp.cli.training.weights_command import write_weights
 from drlpp.errors import InvalidInput
 from drlpp.specs.device_choice import DeviceChoice
 
@@ -75,54 +66,6 @@ def _begin(
     ] = False,
 ) -> None:
     """Find the fastest pipeline placement of a PyTorch model, and train with it."""
-
-
-def capture_model(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the graph.")],
-    size: SizeOption = Size.SMALL,
-    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-) -> dict[str, Any]:
-    """Write the operator graph of a model, and a page about it; ``drlpp show`` lists operators."""
-    from drlpp.capturing.capture import capture
-    from drlpp.cli.showing.graph_report import report_lines
-    from drlpp.io.documents import write_document
-
-    captured = capture(model_reference(model, size, model_option))
-    write_document(output, captured.graph)
-    console = build_console()
-    title = f"{captured.graph.model} · graph {captured.graph.fingerprint}"
-    console.print(title, soft_wrap=True)
-    for line in report_lines(captured.graph):
-        console.print(f"  {line}", soft_wrap=True)
-    console.print(f"written to {output}; drlpp show {output} lists the operators")
-    return {
-        "graph": str(output),
-        "operators": len(captured.graph),
-        "parameter_bytes": captured.graph.parameter_bytes,
-        "fingerprint": captured.graph.fingerprint,
-    }
-
-
-def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp, or of costs.")]) -> Any:
-    """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
-    from drlpp.cli.showing.measurements_table import describe_measurements
-    from drlpp.cli.showing.tables import describe, describe_options
-    from drlpp.costs.files.profile_files import read_profile
-    from drlpp.io.documents import content_of, read_any_document, read_mapping
-    from drlpp.io.run_folder import OPTIONS_NAME
-
-    console = build_console()
-    if file.suffix == ".jsonl":
-        console.print(describe_measurements(file))
-        return [json.loads(line) for line in file.read_text().splitlines()]
-    if file.name == OPTIONS_NAME:
-        options = read_mapping(file)
-        console.print(describe_options(options, file))
-        return options
-    document = read_profile(file) if file.suffix in {".csv", ".txt"} else read_any_document(file)
-    console.print(describe(document))
-    return content_of(document)
 
 
 def train(
@@ -301,20 +244,15 @@ def train(
 
 add_command(app, "learn", learn, by_name="model", quiet=True, as_json=True)
 add_command(app, "race", race_model, quiet=True, as_json=True)
-app.add_typer(cluster_app, name="cluster")
 add_command(app, "profile", profile_model, quiet=True, as_json=True)
 add_command(app, "plan", plan_placement, quiet=True)
 add_command(app, "convert", convert_profile, quiet=True, as_json=True)
 add_command(app, "timeline", show_timeline, quiet=True, as_json=True)
 add_command(app, "export", export_placement, quiet=True, as_json=True)
 add_command(app, "schema", print_schema)
-add_command(app, "report", report_run, quiet=True, as_json=True)
-add_command(app, "capture", capture_model, quiet=True, as_json=True)
 add_command(app, "show", show, as_json=True)
 add_command(app, "train", train, quiet=True, as_json=True)
-add_command(app, "weights", write_weights, quiet=True, as_json=True)
 add_command(app, "slurm", slurm)
-add_command(app, "doctor", examine, as_json=True)
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from drlpp.cli.emulated_speeds import workers_and_speeds
 from drlpp.cli.learning.learning_job import Job, run_job
 from drlpp.cli.learning.run_cluster import least_to_begin_with
 from drlpp.cli.learning.run_record import run_record
-from drlpp.cli.report_command import end_with_report
+from drlpp.cli.show_command import end_with_report
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.schedule.weight_policies import PIPEOPTIM

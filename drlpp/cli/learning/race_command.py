@@ -44,7 +44,7 @@ from drlpp.cli.learning.named_candidates import (
 )
 from drlpp.cli.learning.run_cluster import RunCluster, least_to_begin_with
 from drlpp.cli.learning.run_record import run_record
-from drlpp.cli.report_command import end_with_report
+from drlpp.cli.show_command import end_with_report
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import PIPEOPTIM

@@ -1,4 +1,4 @@
-"""The commands that need no workers, or only to profile: plan, profile, cluster describe."""
+"""The commands that need no workers, or only to profile: plan and profile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from drlpp.cli.command_line import (
     read_options,
     said_if_long,
 )
-from drlpp.cli.common_options import add_command
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.specs.device_choice import DeviceChoice
@@ -47,24 +46,6 @@ BEST = "best"
 
 SEARCH = "search"
 """The best that a search in the simulator finds from there."""
-
-cluster_app = typer.Typer(help="Clusters: hosts, accelerators, links.", no_args_is_help=True)
-
-
-def describe_cluster(
-    file: Annotated[Path, typer.Argument(help="A cluster.yaml.")],
-) -> dict[str, Any]:
-    """Show the hosts, accelerators and links of a cluster."""
-    from drlpp.cli.showing.tables import describe
-    from drlpp.io.documents import content_of, read_document
-    from drlpp.specs.cluster import Cluster
-
-    cluster = read_document(file, Cluster)
-    build_console().print(describe(cluster))
-    return content_of(cluster)
-
-
-add_command(cluster_app, "describe", describe_cluster, as_json=True)
 
 
 def profile_model(

@@ -18,7 +18,7 @@ from rich.progress import (
 
 from drlpp.cli.command_line import build_console, resume_hint_on_interrupt
 from drlpp.cli.common_options import keep_options
-from drlpp.cli.report_command import end_with_report
+from drlpp.cli.show_command import end_with_report
 from drlpp.io.progress_lines import ProgressLines, TimeLeft
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import EpochReport, PipelineTrainer, ProgressReport, TrainerCallbacks

@@ -309,7 +309,7 @@ def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) 
 
 
 def test_a_cluster_is_described(shell: Shell, cluster: Path) -> None:
-    code, out, _ = shell("cluster", "describe", cluster)
+    code, out, _ = shell("show", cluster)
     assert code == 0
     for text in ("fast-0 … fast-1", "0 to 3", "16.0 GB", "0.5", "5 accelerators on 3 hosts"):
         assert text in out

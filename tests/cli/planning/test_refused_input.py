@@ -35,7 +35,7 @@ def test_clusters_that_cannot_be(
     shell: Shell, cluster: Path, change: tuple[str, str], message: str
 ) -> None:
     cluster.write_text(CLUSTER.replace(*change))
-    code, _, err = shell("cluster", "describe", cluster)
+    code, _, err = shell("show", cluster)
     assert code == 2
     assert message in err
     assert err.count("\n") == 1

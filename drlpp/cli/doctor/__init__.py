@@ -1,1 +1,0 @@
-"""What ``drlpp doctor`` looks at, a check each."""
