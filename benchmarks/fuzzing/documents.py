@@ -32,7 +32,7 @@ from drlpp.training_race.training_race_file import Racer, TrainingRace, Training
 _LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 _CLUSTER = Cluster(
     hosts=(
-        Host(name="near", accelerators=2, memory_bytes=1e10, cores=2, rack="left", network=_LINK),
+        Host(name="near", accelerators=2, memory_bytes=1e10, rack="left", network=_LINK),
         Host(name="far", count=2, speed=0.5, accelerators=1, rack="right"),
     ),
     within_host=_LINK,

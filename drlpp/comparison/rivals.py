@@ -2,7 +2,7 @@
 
 Plain PyTorch with any number of threads; data parallelism and PipeDream's planner with any number
 of the workers; GPipe and flushed 1F1B with any number of stages and of microbatches, split evenly
-by the profile; the exact planner, given all workers and the cores that they share; and what
+by the profile; the exact planner, given all workers; and what
 ``drlpp plan`` proposes: the best of what all planners do, in the simulator and at its best depth.
 Where a kind has more candidates than can be measured, the simulator ranks them, and the first run
 in a heat.
@@ -89,9 +89,7 @@ class _Rivals:
         self._session = session
         self._profile = profile
         self._cluster = cluster
-        # Those come first that are not in each other's way, and the fastest of them.
-        turn = {a: number for number, a in enumerate(cluster.least_crowded)}
-        self._order = sorted(turn, key=lambda a: (-cluster.speeds[a], turn[a]))
+        self._order = sorted(range(cluster.accelerators), key=lambda a: -cluster.speeds[a])
 
     def data_parallel(self) -> list[Contender]:
         """Return data parallelism on 1, 2, … workers."""

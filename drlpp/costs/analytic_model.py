@@ -8,7 +8,7 @@ of messages, replicas that wait for each other) is what the simulator plays.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
@@ -40,28 +40,11 @@ class StagePrediction(Record):
     spare_bytes: float | None
 
 
-class CoresPrediction(Record):
-    """Seconds per minibatch that the ``cores`` of a host need for the ``workers`` that share them.
-
-    It exists only where there are more workers than cores. What they compute is evenly divided
-    among the cores.
-    """
-
-    host: str
-    cores: int
-    workers: int
-    seconds: float
-
-
 class Prediction(Record):
-    """Predicted seconds per minibatch of a placement, its stages, and the part that rules.
-
-    ``cores`` has the hosts whose workers share fewer cores.
-    """
+    """Predicted seconds per minibatch of a placement, its stages, and the part that rules."""
 
     seconds_per_minibatch: float
     stages: tuple[StagePrediction, ...]
-    cores: tuple[CoresPrediction, ...] = ()
     bottleneck: str
 
     @property
@@ -131,7 +114,6 @@ def predict(
             tied.bytes_,
         )
     stages, parts = [], []
-    busy: dict[int, float] = {}
     for index, stage in enumerate(placement.stages):
         work = works[index]
         if load is not None:
@@ -144,9 +126,6 @@ def predict(
         seconds = StageSeconds.of(work, group, costs)
         if load is not None:
             seconds = replace(seconds, messages=load.stages[index])
-        busy_seconds = float(StageSeconds.busy(work, len(stage.accelerators)))
-        for a in stage.accelerators:
-            busy[a] = busy.get(a, 0.0) + busy_seconds / cluster.speeds[a]
         replicas = len(stage.accelerators)
         needed = float(memory.stage_bytes(work, in_flight[index], replicas, index))
         limits = [cluster.memory_bytes[accelerator] for accelerator in stage.accelerators]
@@ -167,33 +146,14 @@ def predict(
         parts.append(_ruling_part(index, stages[-1], costs))
     if pipeline.is_folded:
         stages, parts = _together(stages, costs)
-    cores = tuple(_shared_cores(cluster, busy))
-    parts += [_Part(shared.seconds, f"cores of {shared.host}") for shared in cores]
     if load is not None:
         parts += [_Part(held, f"messages {name}") for name, held in load.shared.items()]
     slowest = max(parts, key=lambda part: part.seconds)
     return Prediction(
         seconds_per_minibatch=slowest.seconds,
         stages=tuple(stages),
-        cores=cores,
         bottleneck=slowest.name,
     )
-
-
-def _shared_cores(cluster: Cluster, busy: Mapping[int, float]) -> Iterator[CoresPrediction]:
-    """Yield a prediction for every host with more workers at work than cores.
-
-    ``busy`` are the seconds of each worker.
-    """
-    for host in cluster.crowded:
-        found = [busy[accelerator] for accelerator in host.accelerators if accelerator in busy]
-        if len(found) > host.cores:
-            yield CoresPrediction(
-                host=host.name,
-                cores=host.cores,
-                workers=len(found),
-                seconds=sum(found) / host.cores,
-            )
 
 
 def _together(

@@ -31,13 +31,6 @@ W its parameter bytes, B the bandwidth and λ the latency of the slowest link th
 ``overlapped`` takes the slower of compute, with what is left of the all-reduce, and messages, since
 these overlap, as the runtime's do. ``serial`` adds up all three, and both directions of the
 messages, as dnn-partitioning does (Tarnawski et al. 2020).
-
-What a host's workers compute they compute on its cores. Where these are fewer, C, the workers take
-turns, and a minibatch takes no less than
-
-* **cores**: Σ (T + S + U) / (m v) / C over the host's workers, v the speed of each, S for m > 1.
-
-This part is no stage's: it looks at all of them.
 """
 
 from __future__ import annotations

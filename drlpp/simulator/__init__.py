@@ -6,8 +6,8 @@ order. What is simpler than on real accelerators:
 * **Compute** takes the profile's seconds, divided by the accelerator's speed and, of a pass, by the
   microbatches, and what a pass of a stage takes besides its operators. Where a stage predicts or
   corrects weights, moving them there and back is a part of the pass. Recomputing takes as long as
-  the forward pass. Time for the schedule itself is not counted. Workers on a host with ``cores``
-  slow each other down once more of them are busy, all by the same factor.
+  the forward pass. Time for the schedule itself is not counted, and every accelerator computes
+  at its speed, whatever the others do.
   What a backward in halves takes beyond a whole one, and the part of it for weights, are the same
   for all operators with weights.
 * **Messages** take their sender and receiver no time. They queue at the ports on their way

@@ -7,7 +7,7 @@ minibatch over it are exact, however long one would play.
 
 A few are enough if a moment can be found at which every worker is in one of them, and all messages
 of older ones have arrived. Times are sums without rounding
-(:mod:`drlpp.simulator.playing.costs`), so equal means equal, but where workers share cores.
+(:mod:`drlpp.simulator.playing.costs`), so equal means equal.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MOST_MINIBATCHES = 512
 _MOST_STEPS = 100_000
 """Likewise the steps of all workers."""
 
-_ROUNDING = 1e-9
-"""Of a period, where workers share cores: times of its rounds that differ by no more are equal."""
+_NOT_STEADY = 1 - 1e-9
+"""The most that :attr:`SteadyState.steadiness` is where no period was found."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class SteadyState:
         return found
 
     def computing_seconds(self, worker: int) -> float:
-        """Return what a worker, by its index, computes in it; workers that share cores share it."""
+        """Return what a worker, by its index, computes in it."""
         program, rounds = self.program, self.program.rounds
         done, steps = self.played.ends[worker], rounds.steps[worker]
         number = len(program.before.steps[worker]) + (self.begin + 1) * len(steps)
@@ -143,7 +143,7 @@ def find_steady_state(
     There may be none within :data:`MOST_MINIBATCHES`: messages that meet at a port may take turns
     for long, and a worker that gets no gradients back may get further and further ahead. Then the
     second half of what was played counts, at the pace of the slowest worker, but no faster than
-    ports and cores can be. So it does when ``enough`` says so, which is asked from time to time.
+    ports can be. So it does when ``enough`` says so, which is asked from time to time.
     """
     costs = costs_of(program.before)
     played = Play(program.before, costs, program.rounds)
@@ -154,7 +154,7 @@ def find_steady_state(
     while True:
         played.play(rounds)
         rows = _Rows.of(program, rounds, played)
-        found = _period(rows, _ROUNDING if costs.core_groups else 0.0)
+        found = _period(rows)
         if found is not None:
             return SteadyState(program, played, *found, steadiness=1.0)
         if rounds >= most_ahead and rows.complete < 2:
@@ -171,7 +171,7 @@ def find_steady_state(
             minibatches = rounds_long * program.minibatches
             least_pace = fastest / minibatches * (1 - 1 / rounds_long)
             if last or (enough and enough(least_pace, seconds / minibatches)):
-                steadiness = min(fastest / seconds, 1 - _ROUNDING) if seconds else 1.0
+                steadiness = min(fastest / seconds, _NOT_STEADY) if seconds else 1.0
                 return SteadyState(program, played, begin, end, seconds, steadiness)
         rounds += max(2, rounds // 2)
 
@@ -214,12 +214,8 @@ class _Rows:
         return cls(times, numpy.column_stack(ends), begun, complete)
 
 
-def _period(rows: _Rows, rounding: float) -> tuple[int, int, float] | None:
+def _period(rows: _Rows) -> tuple[int, int, float] | None:
     """Look for the shortest period at the end of what was played.
-
-    Args:
-        rows: what was played.
-        rounding: how much of a period times may differ by.
 
     Returns:
         The rounds at whose ends it begins and ends, and its seconds.
@@ -232,19 +228,17 @@ def _period(rows: _Rows, rounding: float) -> tuple[int, int, float] | None:
     oldest = int(numpy.searchsorted(rows.begun[:newest], rows.ends[newest].min(), "right")) - 1
     if oldest < 1:
         return None
-    shifts = times[newest] - times[newest - oldest : newest]
-    alike = numpy.ptp(shifts, axis=1) <= rounding * shifts.max(axis=1)
+    alike = numpy.ptp(times[newest] - times[newest - oldest : newest], axis=1) == 0
     later = times[oldest : newest + 1]
     for period in (oldest - numpy.flatnonzero(alike)[::-1]).tolist():
         shift = later - times[oldest - period : newest + 1 - period]
-        seconds = float(shift[-1].max())
-        if numpy.ptp(shift) <= rounding * seconds:
-            return oldest - period, oldest, float(numpy.median(shift[-1])) if rounding else seconds
+        if numpy.ptp(shift) == 0:
+            return oldest - period, oldest, float(shift[-1].max())
     return None
 
 
 def _least_seconds(program: EndlessProgram, costs: Costs) -> float:
-    """Return what a round takes of the busiest port, and of the busiest host's cores."""
+    """Return what a round takes of the busiest port."""
     held = [0.0] * costs.ports
     for path, messages in zip(costs.paths, program.route_messages, strict=True):
         for port, seconds in path.hops:
@@ -253,14 +247,4 @@ def _least_seconds(program: EndlessProgram, costs: Costs) -> float:
         for ring in costs.rings_of(summed):
             for port, seconds in chain(*ring.links):
                 held[port] += seconds
-    loads = [
-        sum(
-            costs.seconds[worker][kind]
-            for worker in workers
-            for _, kind, _, _ in program.rounds.steps[worker]
-            if kind >= 0
-        )
-        / cores
-        for workers, cores in costs.core_groups
-    ]
-    return max([0.0, *held, *loads])
+    return max([0.0, *held])

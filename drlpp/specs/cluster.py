@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -72,8 +72,6 @@ class Host(StrictRecord):
         memory_bytes: of each accelerator; not limited if left out.
         rack: hosts without one are in the same.
         network: of this host, where it is slower than ``between_hosts``.
-        cores: how many cores the CPU workers of this host share; if left out, each accelerator
-            computes at full speed, whatever the others do.
     """
 
     name: str
@@ -84,7 +82,14 @@ class Host(StrictRecord):
     memory_bytes: Room | None = None
     rack: str | None = None
     network: Link | None = None
-    cores: int | None = Field(default=None, ge=1, le=MOST_ACCELERATORS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_cores(cls, values: object) -> object:
+        """Ignore the ``cores`` of files that older versions wrote."""
+        if isinstance(values, dict):
+            return {name: value for name, value in values.items() if name != "cores"}
+        return values
 
     @field_validator("name")
     @classmethod
@@ -99,14 +104,6 @@ class Host(StrictRecord):
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}-{number}" for number in range(self.count))
-
-
-class CrowdedHost(NamedTuple):
-    """Accelerators of a host that are more than its ``cores``, on which they take turns."""
-
-    name: str
-    accelerators: tuple[int, ...]
-    cores: int
 
 
 class Cluster(Document):
@@ -135,11 +132,6 @@ class Cluster(Document):
                     raise ValueError(
                         f"host {name!r} is a line of its own, and one of the several that 'count' "
                         "makes of another line; name one of them otherwise"
-                    )
-                if line.cores != host.cores:
-                    raise ValueError(
-                        f"host {name!r} has cores {line.cores} and cores {host.cores}; all lines "
-                        "of a host say the same"
                     )
                 if line.network != host.network:
                     raise ValueError(
@@ -214,33 +206,6 @@ class Cluster(Document):
     def speeds(self) -> tuple[float, ...]:
         """The relative speed of every accelerator."""
         return tuple(host.speed for host, _ in self._kinds)
-
-    @cached_property
-    def cores_of(self) -> tuple[int | None, ...]:
-        """For every accelerator the cores that it shares with the others of its host."""
-        return tuple(host.cores for host, _ in self._kinds)
-
-    @cached_property
-    def crowded(self) -> tuple[CrowdedHost, ...]:
-        """The hosts with fewer cores than accelerators: only these may slow each other down."""
-        members: dict[int, list[int]] = {}
-        for accelerator, host in enumerate(self.host_of):
-            members.setdefault(host, []).append(accelerator)
-        return tuple(
-            CrowdedHost(self.host_names[host], tuple(found), cores)
-            for host, found in members.items()
-            if (cores := self.cores_of[found[0]]) is not None and cores < len(found)
-        )
-
-    @cached_property
-    def least_crowded(self) -> tuple[int, ...]:
-        """All accelerators, first as many of every host as it has cores, then as many again."""
-        taken: Counter[int] = Counter()
-        turns = []
-        for accelerator, host in enumerate(self.host_of):
-            turns.append(taken[host] // (self.cores_of[accelerator] or self.accelerators))
-            taken[host] += 1
-        return tuple(sorted(range(self.accelerators), key=lambda accelerator: turns[accelerator]))
 
     @cached_property
     def memory_bytes(self) -> tuple[float | None, ...]:
@@ -363,19 +328,14 @@ def local_cluster(
     link: Link,
     speeds: Sequence[float] | None = None,
     memory_bytes: float | None = None,
-    cores: int | None = None,
 ) -> Cluster:
     """Return equal accelerators of one machine, with their own ``speeds`` if given.
-
-    They may share the ``cores`` of the machine.
 
     Raises:
         InvalidCluster: for a number that no cluster has, or another number of speeds.
     """
     try:
-        host = Host(
-            name="localhost", accelerators=accelerators, memory_bytes=memory_bytes, cores=cores
-        )
+        host = Host(name="localhost", accelerators=accelerators, memory_bytes=memory_bytes)
     except ValidationError as error:
         raise InvalidCluster(first_problem(error)) from None
     cluster = Cluster(hosts=(host,), within_host=link)

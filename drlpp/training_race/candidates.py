@@ -166,7 +166,7 @@ def _data_parallel(
         if session.captured.task.batch_size % workers == 0:
             options = {"schedule": FLUSHED_1F1B.name, "microbatches": workers}
             method = choose_method(SYNC.name, options, session.method)
-            chosen = tuple(sorted(cluster.least_crowded[:workers]))
+            chosen = tuple(range(workers))
             whole = Stage(operators=operators, accelerators=chosen)
             found.append(Candidate(Placement(stages=(whole,)), method))
     best = heat(len(found), lambda index: measurer.measure(found[index], _MINIBATCHES))

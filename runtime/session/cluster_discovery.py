@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from drlpp.runtime.deploying.profile_commands import computing_at_once
@@ -52,7 +53,7 @@ def session_cluster(
     lines = []
     for name, workers in _workers_by_host(places).items():
         machine, cores = places.machines[workers[0]]
-        # Emulated hosts share their machine's cores, but GPUs are a host's own.
+        # Emulated hosts are on one machine, but GPUs are a host's own.
         gpus = {devices[worker].identity for worker in workers} - {""}
         sharing = [w for w, (other, _) in enumerate(places.machines) if other == machine]
         crowd = len(workers) if gpus else len(sharing)
@@ -65,11 +66,31 @@ def session_cluster(
                 device="cuda" if gpus else "cpu",
                 memory_bytes=min(memory) / -(-crowd // at_once) if memory else None,
                 network=_own_network(between.get(name), fastest),
-                cores=at_once if crowd > at_once and not emulated else None,
             )
         )
     cluster = Cluster(hosts=tuple(lines), within_host=inside, between_hosts=fastest)
     return cluster.with_speeds(speeds) if emulated else cluster
+
+
+def crowded_machine(
+    speeds: Sequence[float], places: Places, devices: Sequence[DeviceFacts]
+) -> str | None:
+    """Say which machine has more CPU workers than cores, if these emulate no accelerators."""
+    if min(speeds) < 1:
+        return None
+    workers = Counter(
+        machine
+        for (machine, _), device in zip(places.machines, devices, strict=True)
+        if device.type == "cpu"
+    )
+    for machine, cores in places.machines:
+        if workers[machine] > len(cores):
+            return (
+                f"{workers[machine]} workers share {len(cores)} cores of {machine}, but "
+                "predictions assume a core for each; start as many workers as cores, or emulate "
+                "slower accelerators (speeds)"
+            )
+    return None
 
 
 def _own_network(link: Link | None, fastest: Link | None) -> Link | None:

@@ -36,7 +36,7 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.deploying.profile_commands import measuring_workers, profile_command, profile_of
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.ipc.answers import RunResult
-from drlpp.runtime.session.cluster_discovery import session_cluster
+from drlpp.runtime.session.cluster_discovery import crowded_machine, session_cluster
 from drlpp.runtime.session.link_measurement import time_hosts, time_ways
 from drlpp.runtime.session.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session.windows import measurement_of
@@ -234,6 +234,8 @@ class ClusterSession(WorkerSession):
         times = list(self._workers.command(dict.fromkeys(measuring, command)).values())
         links = time_hosts(self._workers, repeats)
         cluster = session_cluster(places, devices, speeds, links)
+        if crowded := crowded_machine(speeds, places, devices):
+            self._note(crowded)
         profile = profile_of(short.captured, times)
         if short.captured is not self.captured:
             profile = profile.of_repeated_blocks(self.graph, short.alike)

@@ -73,7 +73,7 @@ def test_on_gpus_threads_do_not_matter_and_an_emulated_accelerator_is_one() -> N
 
 
 def test_there_are_all_kinds_with_any_number_of_workers() -> None:
-    heats = heats_on(local_cluster(4, FAST, cores=2))
+    heats = heats_on(local_cluster(4, FAST))
     assert tuple(heats) == RIVALS
     assert configurations(heats["data-parallel"]) == ["1", "2", "3", "4"]
     for kind in ("gpipe", "1f1b-flush"):
@@ -85,7 +85,6 @@ def test_there_are_all_kinds_with_any_number_of_workers() -> None:
         assert all(c.placement and len(c.placement.stages) > 1 for c in found)
     (exact,) = heats["exact"].candidates
     assert exact.placement is not None
-    assert len(exact.placement.accelerators) == 2, "it knows of two cores"
     for heat in heats.values():
         keys = [c.key for c in heat.candidates]
         assert len(set(keys)) == len(keys)
@@ -93,7 +92,7 @@ def test_there_are_all_kinds_with_any_number_of_workers() -> None:
 
 def test_the_simulator_ranks_what_is_too_much() -> None:
     """All splits in 2, 3 and 4 stages with all of 1, 2, 3, 4, 6 and 12 microbatches, played."""
-    cluster = local_cluster(4, FAST, cores=2)
+    cluster = local_cluster(4, FAST)
     chosen = heats_on(cluster)["gpipe"].candidates
     every = {}
     for stages in (2, 3, 4):
@@ -120,15 +119,11 @@ def test_a_single_worker_has_no_pipelines() -> None:
     assert tuple(heats) == (PLAIN, "data-parallel", "pipedream", "exact", PLAN)
 
 
-def test_fewer_workers_are_those_that_are_in_nobodys_way() -> None:
-    host = Host(name="host", count=2, accelerators=2, cores=1)
-    heats = heats_on(Cluster(hosts=(host,), within_host=FAST, between_hosts=FAST))
-    used = [c.placement.accelerators for c in heats["data-parallel"].candidates if c.placement]
-    assert used == [(0,), (0, 2), (0, 1, 2), (0, 1, 2, 3)]
+def test_fewer_workers_are_the_fastest() -> None:
     unequal = local_cluster(3, FAST, speeds=[0.5, 1.0, 1.0])
     heats = heats_on(unequal, speeds=(1.0,) * 3)
     used = [c.placement.accelerators for c in heats["data-parallel"].candidates if c.placement]
-    assert used == [(1,), (1, 2), (0, 1, 2)], "the fastest first"
+    assert used == [(1,), (1, 2), (0, 1, 2)]
 
 
 SLOW = local_cluster(3, Link(bandwidth_bytes_per_second=1.0))

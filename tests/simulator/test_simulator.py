@@ -16,10 +16,9 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.actions import AllReduce, Pass
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, simulate
-from drlpp.simulator.playing.cores import CoreGroup
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.simulated_chains import chain, fast_cluster, stages_of
-from tests.support.strategies.graphs import chain_of, cluster_of
+from tests.support.strategies.graphs import cluster_of
 
 
 def test_the_slowest_stage_sets_the_pace() -> None:
@@ -171,53 +170,6 @@ def test_a_norm_on_a_schedule_that_flushes_waits_for_all_stages(options: dict[st
     # Two messages of 4 bytes around the ring.
     without = stages_of(profile, cluster, 1, 1, method=plain).seconds_per_minibatch
     assert clipped == pytest.approx(without + 2 * (10 + 4 / 4))
-
-
-def test_busy_workers_share_the_cores_of_their_host() -> None:
-    group = CoreGroup(cores=1)
-    group.start(0.0, worker=7, work=4.0, marks=())
-    assert group.next_seconds() == 4.0
-    # From 2 s on each has half of the core.
-    group.start(2.0, worker=8, work=1.0, marks=(0.5,))
-    assert group.next_seconds() == 3.0
-    assert group.pop(3.0) == (8, 0)
-    assert group.next_seconds() == 4.0
-    assert group.pop(4.0) == (8, 1)
-    group.end()
-    assert group.next_seconds() == 5.0
-    assert group.pop(5.0) == (7, 0)
-
-
-@pytest.mark.parametrize(
-    ("cores", "seconds"),
-    # Stages of 6 and 3 s, the first in two replicas: work of 9 s for each minibatch.
-    [(1, 9), (2, 4.5), (3, 3), (None, 3)],
-)
-def test_cpu_workers_cannot_do_more_than_their_cores(cores: int | None, seconds: float) -> None:
-    cluster = fast_cluster(3, **({} if cores is None else {"cores": cores}))
-    found = stages_of(chain(6, 3), cluster, 2, 1, minibatches=200)
-    # The window begins and ends somewhere in a step.
-    assert found.seconds_per_minibatch == pytest.approx(seconds, rel=0.01)
-    busy = sum(usage.busy_seconds for usage in found.workers)
-    if cores == 1:
-        # Two to three workers are busy at once, each for as much longer.
-        assert busy > 2 * 9 * found.plan.window.length
-    assert busy <= 3 * found.window_seconds * (1 + 1e-9)
-
-
-def test_gradients_are_summed_during_a_backward_on_shared_cores() -> None:
-    # Both replicas on one core: F 3 s and B 6 s take twice as long, the bucket is ready after 4 s
-    # of 12, and travels for 12 s.
-    _graph, profile = chain_of(
-        seconds=[3, 3, 3], parameter_bytes=[0, 0, 12], output_bytes=[1, 1, 1]
-    )
-    cluster = Cluster(
-        hosts=(Host(name="a", accelerators=2, cores=1),),
-        within_host=Link(bandwidth_bytes_per_second=1),
-    )
-    placement = Placement.from_assignment([0, 0, 0], [0, 0])
-    found = simulate(Workload.of(profile), cluster, placement)
-    assert found.seconds_per_minibatch == pytest.approx((6 + 4 + 12) / 2)
 
 
 @pytest.mark.parametrize(

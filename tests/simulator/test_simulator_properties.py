@@ -77,7 +77,7 @@ def test_never_faster_than_the_compute_of_the_slowest_stage(
 @given(st.data())
 @settings(max_examples=100)
 def test_never_faster_than_the_rule(data: st.DataObject) -> None:
-    """On links of several levels, shared cores, for all kinds of schedules and policies."""
+    """On links of several levels, for all kinds of schedules and policies."""
     rates = st.sampled_from([0.0, 0.25, 2.0])
     profile = data.draw(costed()).model_copy(
         update={
@@ -251,7 +251,7 @@ def test_bytes_are_those_of_the_tensors(case: tuple[Profile, Cluster, Simulation
     assert sent == pytest.approx(expected, abs=len(found.workers))
 
 
-@given(simulations(cores=False))
+@given(simulations())
 @settings(max_examples=25)
 def test_workers_are_busy_for_what_they_compute(
     case: tuple[Profile, Cluster, Simulation],
@@ -267,40 +267,6 @@ def test_workers_are_busy_for_what_they_compute(
     )
     assert whole == pytest.approx(expected)
     assert all(0 <= used <= 1 + 1e-9 for used in found.utilisation.values())
-
-
-@given(st.data(), st.integers(1, 3))
-@settings(max_examples=25)
-def test_shared_cores_do_no_more_than_they_can(data: st.DataObject, cores: int) -> None:
-    profile = data.draw(costed())
-    placement = data.draw(placements(profile.graph, 4))
-    method = data.draw(uneven(data.draw(st.sampled_from(METHODS)), len(placement.stages)))
-    workload = Workload.of(profile)
-
-    def played(cores: int | None) -> Simulation:
-        host = Host(name="a", accelerators=4, cores=cores)
-        cluster = Cluster(hosts=(host,), within_host=FAST)
-        return simulate(workload, cluster, placement, method, 6)
-
-    alone, shared = played(None), played(cores)
-    program = shared.plan.program
-    costs = alone.costs_of(program)
-    undisturbed = play_events(program, costs)
-    for ends, later in zip(undisturbed.ends, shared.played.ends, strict=True):
-        assert all(end <= late * (1 + 1e-9) for end, late in zip(ends, later, strict=True))
-    work = sum(
-        costs.seconds[worker][kind]
-        for worker, steps in enumerate(program.steps)
-        for _, kind, _, _ in steps
-        if kind >= 0
-    )
-    whole = max(max(ends) for ends in shared.played.ends)
-    assert whole >= work / cores * (1 - 1e-9)
-    if len(placement.accelerators) <= cores:
-        assert shared.played == undisturbed
-    if cores == 1:
-        # Somebody is always busy, since nothing else takes time.
-        assert whole == pytest.approx(work)
 
 
 @given(st.data())

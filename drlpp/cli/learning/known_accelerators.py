@@ -62,7 +62,7 @@ def extended(known: Cluster, numbers: Sequence[int], found: Cluster) -> Cluster:
             lines.append(line)
     # What all lines of a host say alike may have changed.
     newest = {line.name: line for line in there}
-    alike = ("cores", "network", "rack")
+    alike = ("network", "rack")
     lines = [
         line.model_copy(update={name: getattr(newest.get(line.name, line), name) for name in alike})
         for line in lines

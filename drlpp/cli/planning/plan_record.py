@@ -45,7 +45,6 @@ def plan_record(
         "predicted_seconds_per_minibatch": prediction.seconds_per_minibatch,
         "configuration": plan.placement.configuration,
         "bottleneck": prediction.bottleneck,
-        "cores": [shared.model_dump() for shared in prediction.cores],
         "planner_seconds": plan.planner_seconds,
         "proven_optimal": solution.proven_optimal,
         "runnable": plan.runnable,

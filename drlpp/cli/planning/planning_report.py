@@ -193,7 +193,6 @@ def _explanations(plan: Plan) -> list[str]:
         f"bound: {seconds_text(seconds)} per minibatch, {prediction.bottleneck} "
         f"(the rule: {_RULES[plan.problem.costs]})"
     ]
-    lines += _cores(plan)
     if solution.own_seconds is not None:
         lines.append(f"by the planner's own formula: {seconds_text(solution.own_seconds)}")
     worst = prediction.worst_memory
@@ -230,23 +229,6 @@ def _explanations(plan: Plan) -> list[str]:
     if solution.note:
         lines.append(solution.note)
     return lines
-
-
-def _cores(plan: Plan) -> Iterator[str]:
-    """Tell, for every host with fewer cores than accelerators, whether its workers share them."""
-    predicted = {shared.host: shared for shared in plan.prediction.cores}
-    used = set(plan.placement.accelerators)
-    for host in plan.problem.cluster.crowded:
-        cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
-        rule = f"cores rule: {host.name} has {cores} for {len(host.accelerators)} workers"
-        if (shared := predicted.get(host.name)) is None:
-            yield f"{rule}; {len(used.intersection(host.accelerators))} work, each on its own"
-        else:
-            yield (
-                f"{rule}; {shared.workers} work, and compute "
-                f"{seconds_text(shared.seconds * shared.cores)} for a minibatch together, which "
-                f"takes {seconds_text(shared.seconds)}"
-            )
 
 
 def plans_table(

@@ -74,7 +74,7 @@ def _(cluster: Cluster) -> RenderableType:
     table = Table()
     for column in ("host", "rack", "device"):
         table.add_column(column, overflow="fold")
-    for column in ("accelerators", "speed", "memory of each", "cores"):
+    for column in ("accelerators", "speed", "memory of each"):
         table.add_column(column, justify="right")
     table.add_column("network")
     first = 0
@@ -89,7 +89,6 @@ def _(cluster: Cluster) -> RenderableType:
             str(first) if first == last else f"{first} to {last}",
             f"{host.speed:g}",
             "–" if host.memory_bytes is None else decimal(round(host.memory_bytes)),
-            "–" if host.cores is None else str(host.cores),
             _link_text(cluster.network(first)) if joined else "–",
         )
         first = last + 1

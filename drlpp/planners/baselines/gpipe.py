@@ -53,13 +53,15 @@ def gpipe(problem: PlanningProblem) -> Solution:
 
 
 def even_split(problem: PlanningProblem, accelerators: int) -> Placement:
-    """Return the split of :func:`gpipe` over some accelerators, the fastest and least crowded.
+    """Return the split of :func:`gpipe` over some accelerators, the fastest.
 
     Raises:
         InvalidInput: see :func:`gpipe`.
     """
     cluster = problem.cluster
-    order = sorted(cluster.least_crowded, key=lambda accelerator: -cluster.speeds[accelerator])
+    order = sorted(
+        range(cluster.accelerators), key=lambda accelerator: -cluster.speeds[accelerator]
+    )
     chosen = sorted(order[:accelerators])
     return gpipe(replace(problem, cluster=cluster.part(chosen))).placement.on(chosen)
 

@@ -135,11 +135,7 @@ class ChainSearch(ABC):
 
     @abstractmethod
     def within(self, limit: float) -> Chain | None:
-        """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch.
-
-        Where more counts than stages (:mod:`drlpp.planners.exact.shared_cores`), the chain itself
-        may take longer.
-        """
+        """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch."""
 
     def _chain(self, stages: list[int], choices: list[int]) -> Chain:
         rows = self._row[choices]

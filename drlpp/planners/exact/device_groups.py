@@ -44,10 +44,9 @@ class Fleet:
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """The accelerators of every kind, those that share cores with others the last."""
+        """The accelerators of every kind."""
         each = list(zip(self.cluster.speeds, self.cluster.memory_bytes, strict=True))
-        order = self.cluster.least_crowded
-        return tuple(tuple(a for a in order if each[a] == kind) for kind in self.kinds)
+        return tuple(tuple(a for a, own in enumerate(each) if own == kind) for kind in self.kinds)
 
     @cached_property
     def available(self) -> Counts:
@@ -93,20 +92,6 @@ class Fleet:
         """Return the bytes of a choice's smallest accelerator; infinite without a limit."""
         limits = [kind[1] for kind, count in zip(self.kinds, counts, strict=True) if count]
         return min(numpy.inf if limit is None else limit + self.extra_bytes for limit in limits)
-
-    @cached_property
-    def cores(self) -> int | None:
-        """The cores that all of them share.
-
-        None if they compute at full speed whatever the others do.
-
-        Of several hosts it is the sum: no placement shares them more evenly.
-        """
-        if not self.cluster.crowded:
-            return None
-        crowd = sum(len(host.accelerators) for host in self.cluster.crowded)
-        cores = sum(host.cores for host in self.cluster.crowded)
-        return self.cluster.accelerators - crowd + cores
 
     @property
     def limits_memory(self) -> bool:

@@ -17,8 +17,7 @@ and the lower bound is what holds nevertheless:
   the bound;
 * a memory limit, and branches: with as many minibatches in flight as if stages were in a row, and
   with one in flight on each, which gives the bound;
-* too many kinds of accelerators: as if all were the slowest, or with some group sizes left out;
-* several hosts whose workers share cores: as if all shared the cores of all, which is a bound.
+* too many kinds of accelerators: as if all were the slowest, or with some group sizes left out.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ from drlpp.planners.exact.contraction import Contraction, contract_free_operator
 from drlpp.planners.exact.device_groups import Fleet
 from drlpp.planners.exact.downsets import all_downsets, count_downsets, some_downsets
 from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES, Planner
-from drlpp.planners.exact.shared_cores import SharedCores
 from drlpp.planners.exact.stage_pairs import Indices, StagePairs
 from drlpp.planners.exact.unequal_accelerators import UnequalAccelerators
 from drlpp.planners.problem.problem import PlanningProblem, Solution, memory_shortage
@@ -63,9 +61,6 @@ MOST_COSTS = 120_000_000
 _MOST_STATES = 2_000
 _MOST_TRANSITIONS = 500_000
 """Ways to take accelerators of several kinds, and those times the groups of a stage."""
-
-_MOST_SUMS = 100_000_000
-"""Loads that the program for workers with shared cores adds up for one limit."""
 
 _QUICK = {name: FORMULAS[name] for name in ("data-parallel", "gpipe", "pipedream")}
 
@@ -115,8 +110,6 @@ def exact(problem: PlanningProblem) -> Solution:
     whole = Fleet(problem.cluster, fastest, problem.replicate)
     fleet = _affordable(whole)
     most = MOST_COSTS / len(fleet.groups)
-    if fleet.cores is not None:
-        most = min(most, _MOST_SUMS / (len(fleet.choices) * fleet.states))
     pairs = None
     if count is not None and count <= MOST_DOWNSETS:
         pairs = StagePairs.of(workload, all_downsets(workload))
@@ -198,8 +191,6 @@ def _doubts(
         yield "not all stages and groups of accelerators were looked at"
     if levels:
         yield "links of several levels count as all fast or all slow"
-    if len(problem.cluster.crowded) and len(problem.cluster.host_names) > 1:
-        yield "cores of several hosts count as shared by all"
     if fleet.limits_memory and len(pairs.downsets) > pairs.downsets.shape[1] + 1:
         yield "memory counts branches as if they were in a row"
 
@@ -223,9 +214,7 @@ def _chain_search(
 ) -> ChainSearch:
     """Return the search for this fleet."""
     kind: type[ChainSearch] = EqualAccelerators
-    if fleet.cores is not None:
-        kind = SharedCores
-    elif len(fleet.kinds) > 1:
+    if len(fleet.kinds) > 1:
         kind = UnequalAccelerators
     return kind(pairs, fleet, problem.costs, problem.memory, side_by_side=side_by_side)
 
@@ -284,7 +273,6 @@ def _affordable(fleet: Fleet) -> Fleet:
             accelerators=cluster.accelerators,
             speed=min(cluster.speeds),
             memory_bytes=min(limits, default=None),
-            cores=fleet.cores,
         )
         return replace(fleet, cluster=Cluster(hosts=(host,), within_host=cluster.within_host))
     most = _MOST_TRANSITIONS // fleet.states
@@ -329,7 +317,7 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
     """
     workload = workload.without_tied_weights()
     work = workload.seconds + workload.update_seconds / workload.accumulate
-    even = float(work.sum()) / sum(_speeds_at_once(problem.cluster))
+    even = float(work.sum()) / sum(problem.cluster.speeds)
     zero = numpy.zeros(len(workload))
     alone = workload.work_of(
         lambda values: values,
@@ -342,19 +330,6 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
         total = StageSeconds.of(alone, group, problem.costs).total(problem.costs)
         fastest = numpy.minimum(fastest, total)
     return max(even, float(fastest.max()))
-
-
-def _speeds_at_once(cluster: Cluster) -> list[float]:
-    """Return the speeds of accelerators that can compute at the same time.
-
-    Of each host, these are no more than it has cores.
-    """
-    crowded = {a for host in cluster.crowded for a in host.accelerators}
-    speeds = [speed for a, speed in enumerate(cluster.speeds) if a not in crowded]
-    for host in cluster.crowded:
-        of_host = sorted((cluster.speeds[a] for a in host.accelerators), reverse=True)
-        speeds += of_host[: host.cores]
-    return speeds
 
 
 def _nothing_fits(

@@ -49,10 +49,10 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
     """Find the optimum over all assignments of operators, one accelerator for each.
 
     The bound holds for every unreplicated placement, and is only given for problems without
-    replication. It is below the optimum in six cases: where links differ, since it gives every
+    replication. It is below the optimum in five cases: where links differ, since it gives every
     accelerator its fastest; where a tensor is sent to several stages, since it counts it
     once; where memory rules, since it counts one minibatch in flight, and not what computing it
-    needs; where workers share cores;
+    needs;
     where passes and updates take something besides their operators, which it leaves out; and where
     copies of weights that operators share take memory or updates, of which it counts one.
 

@@ -1,8 +1,7 @@
 """How long workers were busy, as they were measured, with what was declared of their work.
 
-CPU workers that share cores are busy for longer than their work takes. Their busy times are
-divided by what the simulator says of that, with the costs as they were declared. So they are by
-what short runs took longer than operators alone, which the simulator multiplies with again.
+They are divided by what short runs took longer than operators alone, which the simulator multiplies
+with again.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
-from drlpp.simulator import simulate
-from drlpp.specs.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,6 @@ class BusyTime:
 
 def busy_times(
     workload: Workload,
-    cluster: Cluster,
     candidate: Candidate,
     measurement: Measurement,
     works: Sequence[StageWork],
@@ -50,14 +46,12 @@ def busy_times(
 
     Args:
         workload: as it was declared, under the candidate's method.
-        cluster: as it was declared.
         candidate: that was measured.
         measurement: of it.
         works: of its stages.
         in_flight: the parts that every stage has in flight.
         noise: standard deviation of the logarithm of a measured busy time.
     """
-    stretch = _stretch(workload, cluster, candidate, measurement.minibatches)
     minibatches = measurement.minibatches
     overhead = workload.microbatches * (
         workload.forward_overhead_seconds + workload.backward_overhead_seconds
@@ -92,30 +86,6 @@ def busy_times(
             passes=len(held) * workload.microbatches,
             parameter_seconds=extra,
             accelerator=usage.worker,
-            seconds=busy_seconds / stretch.get(usage.worker, 1.0) / longer[usage.stage].passes,
+            seconds=busy_seconds / longer[usage.stage].passes,
             noise=math.hypot(noise, uneven),
         )
-
-
-def _stretch(
-    workload: Workload, cluster: Cluster, candidate: Candidate, minibatches: int
-) -> dict[int, float]:
-    """Return by how much sharing cores makes workers busy for longer.
-
-    The result is empty where no cores are shared.
-    """
-    if not any(cluster.cores_of):
-        return {}
-    alone = cluster.with_hosts(host.model_copy(update={"cores": None}) for host in cluster.hosts)
-    shared, free = (
-        simulate(workload, one, candidate.placement, candidate.method, minibatches)
-        for one in (cluster, alone)
-    )
-    return {
-        one.worker: max(
-            1.0,
-            (one.busy_seconds / shared.window.length) / (other.busy_seconds / free.window.length),
-        )
-        for one, other in zip(shared.workers, free.workers, strict=True)
-        if other.busy_seconds > 0
-    }

@@ -129,7 +129,7 @@ class Calibration:
             for index, stage in enumerate(stages)
         ]
         self._busy += busy_times(
-            workload, self.cluster, candidate, measurement, works, in_flight, self.spread.noise
+            workload, candidate, measurement, works, in_flight, self.spread.noise
         )
         self._links += [usage for usage in measurement.links if usage.seconds > 0]
         self._observe_memory(candidate, works, in_flight, measurement.workers)

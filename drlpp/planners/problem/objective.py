@@ -46,8 +46,6 @@ class AnalyticObjective:
         self._one_link = len(cluster.host_names) == 1
         self._groups: dict[tuple[_Holders, bytes], Groups] = {}
         self._known: dict[_Key, tuple[float, StageWork, _Flags]] = {}
-        self._speeds = numpy.array(cluster.speeds)
-        self._crowded = [(list(host.accelerators), host.cores) for host in cluster.crowded]
         self._limits = numpy.array(
             [numpy.inf if limit is None else limit for limit in cluster.memory_bytes]
         )
@@ -128,16 +126,6 @@ class AnalyticObjective:
         if placement.is_folded:
             seconds = seconds.of_both(problem.costs)
         slowest = max(slowest, float(seconds.total(problem.costs).max()))
-        if self._crowded:
-            # Of every accelerator, where some share cores.
-            busy = numpy.zeros(problem.cluster.accelerators)
-            of_stages = StageSeconds.busy(together, group.replicas)
-            for index, held in enumerate(holders):
-                busy[list(held)] += of_stages[index]
-        for accelerators, cores in self._crowded:
-            on_cores = (busy / self._speeds)[accelerators]
-            if numpy.count_nonzero(on_cores) > cores:
-                slowest = max(slowest, float(on_cores.sum()) / cores)
         return slowest, work, talks
 
     def _groups_of(self, holders: _Holders, linked: _Flags) -> Groups:

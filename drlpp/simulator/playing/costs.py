@@ -42,7 +42,6 @@ class Costs:
         message_bytes: of a message of each route.
         paths: of each route.
         ports: how many the paths pass through.
-        core_groups: by number the workers that share cores, and how many.
     """
 
     seconds: tuple[tuple[float, ...], ...]
@@ -54,7 +53,6 @@ class Costs:
     message_bytes: tuple[float, ...]
     paths: tuple[Path, ...]
     ports: int
-    core_groups: tuple[tuple[frozenset[int], int], ...]
 
     @classmethod
     def of(
@@ -174,7 +172,6 @@ class Costs:
             message_bytes=message_bytes,
             paths=paths,
             ports=network.ports,
-            core_groups=tuple(_core_groups(cluster, accelerators)),
         )
         return found._rounded()
 
@@ -231,15 +228,3 @@ class Costs:
                 for path in self.paths
             ),
         )
-
-
-def _core_groups(cluster: Cluster, accelerators: Sequence[int]) -> list[tuple[frozenset[int], int]]:
-    """Return, for every host with more workers than cores, these workers and its cores.
-
-    Such workers may slow each other down.
-    """
-    groups = [
-        (frozenset(w for w, a in enumerate(accelerators) if a in host.accelerators), host.cores)
-        for host in cluster.crowded
-    ]
-    return [(workers, cores) for workers, cores in groups if len(workers) > cores]

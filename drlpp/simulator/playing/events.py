@@ -1,9 +1,8 @@
 """The event loop: when every step of a program ends.
 
-Only what is shared needs an order in time: ports, and cores. So a worker is played on, step after
-step, until it lacks a message, and just its sends become events; the earliest event is next. What a
-worker does later comes from messages that arrive later, so no event is ever overtaken. Workers that
-share the cores of a host begin and end their steps by events too.
+Only ports are shared, and need an order in time. So a worker is played on, step after step, until
+it lacks a message, and just its sends become events; the earliest event is next. What a worker does
+later comes from messages that arrive later, so no event is ever overtaken.
 
 Ties go to sums, whose last bucket is ready before its backward sends anything, then to the route
 that comes first in the program, then to the older message, so that it is always played alike, in
@@ -16,7 +15,6 @@ import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from drlpp.simulator.playing.cores import CoreGroup
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.program import (
     FINISH_SUM,
@@ -77,18 +75,12 @@ class Play:
         self._rounds = rounds
         self._sums = Sums(costs)
         self._sums.add(program.all_reduces)
-        self._groups = [CoreGroup(cores) for _, cores in costs.core_groups]
-        self._group_of = [-1] * workers
-        for group, (members, _) in enumerate(costs.core_groups):
-            for worker in members:
-                self._group_of[worker] = group
         self.ends: list[list[float]] = [[] for _ in range(workers)]
         self.arrivals = [-1.0] * messages
         self._leaving = [0.0] * messages
         self._free = [0.0] * costs.ports
-        # (seconds, number, detail). By number, above its lower bits: a sum, whose next bucket
-        # begins; then the route of a message, with the hop it has come to; then a worker that
-        # begins a step on shared cores; then a group of these, whose next end was foretold.
+        # (seconds, number, hop). By number, above its lower bits: a sum, whose next bucket begins;
+        # then the route of a message, with the hop it has come to.
         self._events: list[tuple[float, int, int]] = []
         self._runnable = list(range(workers - 1, -1, -1))
         # Where every worker is: at which of its present steps, how often it has repeated them, and
@@ -109,11 +101,10 @@ class Play:
             to_the_end: let all workers do them, though who is ahead has stopped by then, and could
                 have had a say in when the others' messages pass. It cannot be continued.
         """
-        costs, sums, groups, group_of = self._costs, self._sums, self._groups, self._group_of
+        costs, sums = self._costs, self._sums
         paths, ends, clock, lacking = costs.paths, self.ends, self._clock, self._lacking
         arrivals, leaving, free = self.arrivals, self._leaving, self._free
         events, runnable, all_steps = self._events, self._runnable, self._steps
-        routes, workers = len(paths), len(ends)
         messages_of_round = sums_of_round = 0
         repeats = self._rounds
         if repeats is not None:
@@ -153,9 +144,6 @@ class Play:
                                 now = arrival
                         else:
                             if kind >= 0:
-                                if group_of[worker] >= 0 and seconds[kind]:
-                                    heappush(events, (now, routes + worker << ROUTE_BITS, 0))
-                                    break
                                 if kind == SUMMED_BACKWARD:
                                     number += max(turn, 0) * sums_of_round
                                     go_on(number, sums.release(number, worker, now))
@@ -192,7 +180,7 @@ class Play:
                 break
             if events[0][0] >= limit and not to_the_end:
                 break
-            now, number, detail = heappop(events)
+            now, number, first_hop = heappop(events)
             code = number >> ROUTE_BITS
             if code == _A_BUCKET:
                 # It takes its place at all of its ports now, also where it comes a little later.
@@ -207,54 +195,22 @@ class Play:
                             last_left = left
                 go_on(summed, sums.passed(summed, last_left))
                 continue
-            if code < routes:
-                path, message = paths[code], number & _MESSAGE
-                hops = path.hops
-                entered = now
-                for hop in range(detail, len(hops)):
-                    port, held = hops[hop]
-                    if free[port] > entered:
-                        entered = free[port]
-                    free[port] = left = entered + held
-                    if left > leaving[message]:
-                        leaving[message] = left
-                    if entered > now and hop + 1 < len(hops):
-                        # Until then others may come to the next port.
-                        heappush(events, (entered, number, hop + 1))
-                        break
-                else:
-                    arrivals[message] = leaving[message] + path.latency_seconds
-                    if lacking[path.receiver] == message:
-                        lacking[path.receiver] = -1
-                        runnable.append(path.receiver)
-                continue
-            if code < routes + workers:
-                worker = code - routes
-                group = group_of[worker]
-                kind = all_steps[worker][self._position[worker]][1]
-                marks = costs.ready_seconds[worker] if kind == SUMMED_BACKWARD else ()
-                groups[group].start(now, worker, costs.seconds[worker][kind], marks)
+            path, message = paths[code], number & _MESSAGE
+            hops = path.hops
+            entered = now
+            for hop in range(first_hop, len(hops)):
+                port, held = hops[hop]
+                if free[port] > entered:
+                    entered = free[port]
+                free[port] = left = entered + held
+                if left > leaving[message]:
+                    leaving[message] = left
+                if entered > now and hop + 1 < len(hops):
+                    # Until then others may come to the next port.
+                    heappush(events, (entered, number, hop + 1))
+                    break
             else:
-                group = code - routes - workers
-                if detail != groups[group].stamp:
-                    continue
-                worker, mark = groups[group].pop(now)
-                turn = max(self._turn[worker], 0)
-                _, kind, sends, number = all_steps[worker][self._position[worker]]
-                if kind == SUMMED_BACKWARD and mark < len(costs.ready_seconds[worker]):
-                    number += turn * sums_of_round
-                    go_on(number, sums.release_bucket(number, mark, now))
-                else:
-                    groups[group].end()
-                    clock[worker] = now
-                    ends[worker].append(now)
-                    self._position[worker] += 1
-                    for message in sends:
-                        heappush(events, (now, message + turn * messages_of_round, 0))
-                    runnable.append(worker)
-            foretold = groups[group].next_seconds()
-            if foretold is not None:
-                heappush(
-                    events,
-                    (foretold, routes + workers + group << ROUTE_BITS, groups[group].stamp),
-                )
+                arrivals[message] = leaving[message] + path.latency_seconds
+                if lacking[path.receiver] == message:
+                    lacking[path.receiver] = -1
+                    runnable.append(path.receiver)

@@ -55,9 +55,6 @@ def timeline_of(
 
 
 def _predicting_part(costs: Costs, index: int, *, backward: bool) -> float:
-    """Return the part of a pass that a worker predicts weights in.
-
-    Passes that share cores take longer.
-    """
+    """Return the part of a pass that a worker predicts weights in."""
     predicting, whole = costs.prediction_seconds[index][backward], costs.seconds[index][backward]
     return predicting / whole if predicting else 0.0

@@ -71,19 +71,15 @@ class Sums:
         """Begin a worker's last backward, after which it contributes nothing more."""
         return self._give(number, [begin + seconds for seconds in self._bucket_seconds[worker]])
 
-    def release_bucket(self, number: int, bucket: int, now: float) -> Next:
-        """Count one bucket of a worker as ready."""
-        return self._give(number, [now], bucket)
-
     def join(self, number: int, now: float) -> Next:
         """Count everything of a worker as ready."""
         return self._give(number, [now] * len(self._sums[number].ready))
 
-    def _give(self, number: int, moments: Sequence[float], first: int = 0) -> Next:
-        """Count a worker's buckets, from the first of these on, as ready at those moments."""
+    def _give(self, number: int, moments: Sequence[float]) -> Next:
+        """Count a worker's buckets as ready at those moments."""
         found = self._sums[number]
         ready, missing = found.ready, found.missing
-        for bucket, moment in enumerate(moments, first):
+        for bucket, moment in enumerate(moments):
             if moment > ready[bucket]:
                 ready[bucket] = moment
             missing[bucket] -= 1

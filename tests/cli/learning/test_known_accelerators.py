@@ -52,7 +52,7 @@ def test_who_stands_for_whom_is_said() -> None:
 def test_who_joins_stands_behind_the_others() -> None:
     found = Cluster(
         hosts=(
-            Host(name="c", accelerators=2, cores=1),
+            Host(name="c", accelerators=2),
             Host(name="d", accelerators=3, memory_bytes=8e9),
         ),
         within_host=FAST,
@@ -61,7 +61,6 @@ def test_who_joins_stands_behind_the_others() -> None:
     grown = extended(KNOWN, recognized(KNOWN, "ccddd"), found)
     assert [grown.host_names[host] for host in grown.host_of] == list("aabccddd")
     assert grown.memory_bytes[5] == 8e9
-    assert grown.cores_of == (None, None, None, 1, 1, None, None, None)
     assert (grown.within_host, grown.between_hosts) == (FAST, LINK)
 
 

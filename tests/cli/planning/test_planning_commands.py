@@ -11,7 +11,7 @@ from drlpp.costs.profile import Profile, RunFactors
 from drlpp.io.documents import read_document, write_document
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import PLANNERS
-from tests.support.planning.command_inputs import CLUSTER, LINKS
+from tests.support.planning.command_inputs import LINKS
 from tests.support.planning.public_data import INSTANCES, PROFILES
 from tests.support.programs.shell import Shell
 from tests.support.strategies.graphs import chain_of, tied_chain
@@ -170,25 +170,6 @@ def test_the_best_of_all_planners_is_the_default(shell: Shell, profile: Path) ->
     fixed = shell.json("plan", "--profile", profile, *links, "--in-flight", 0)
     assert fixed["in_flight_per_link"] == 0
     assert fixed["simulated_seconds_per_minibatch"] >= seconds * (1 - 0.011)
-
-
-def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_path: Path) -> None:
-    """Three operators of 6, 3 and 3 s; on one core they take 12 s, wherever they are."""
-    path = tmp_path / "cluster.yaml"
-    lines = CLUSTER.replace("  - {name: fast, count: 2, accelerators: 2, device: cuda", "  # {")
-    lines = lines.replace("{name: slow, accelerators: 1, speed: 0.5", "{name: a, accelerators: 3")
-    path.write_text(lines.replace("accelerators: 3,", "accelerators: 3, cores: 1,"))
-    given = ("plan", "--profile", profile, "--cluster", path)
-    code, out, _ = shell(*given, *EXACT)
-    assert code == 0
-    assert "cores rule: a has 1 core for 3 workers; 1 work, each on its own" in out
-    assert "proven" in out
-    code, out, _ = shell(*given, "--method", "gpipe")
-    text = " ".join(out.split())
-    assert "12.00 s per minibatch, cores of a" in text
-    assert "3 work, and compute 12.00 s for a minibatch together, which takes 12.00 s" in text
-    found = shell.json(*given, "--method", "gpipe")
-    assert found["cores"] == [{"host": "a", "cores": 1, "workers": 3, "seconds": 12.0}]
 
 
 def test_the_in_flight_depth_is_chosen_for_the_links(shell: Shell, profile: Path) -> None:

@@ -128,11 +128,7 @@ def test_deeper_pipelines_need_more_memory(per_link: int, alike: bool) -> None:
     assert planned(straight - 1) == "1-1"
 
 
-@given(
-    problem=problems(
-        max_operators=5, max_accelerators=3, hosts=2, cores=True, divided=True, free=True
-    )
-)
+@given(problem=problems(max_operators=5, max_accelerators=3, hosts=2, divided=True, free=True))
 @settings(max_examples=35)
 def test_what_is_claimed_holds_for_any_cluster_and_memory(problem: PlanningProblem) -> None:
     try:
@@ -211,7 +207,7 @@ def test_on_several_hosts_the_bound_holds(problem: PlanningProblem) -> None:
         assert found == pytest.approx(best)
 
 
-@given(problem=problems(max_operators=6, max_accelerators=3, hosts=1, cores=True, free=True))
+@given(problem=problems(max_operators=6, max_accelerators=3, hosts=1, free=True))
 @settings(max_examples=10)
 def test_too_many_downsets_give_a_placement_and_a_bound(problem: PlanningProblem) -> None:
     problem = without_limits(problem)
@@ -274,7 +270,7 @@ def test_no_other_planner_is_faster_on_500_problems(hosts: int, data: st.DataObj
 
 def _check_no_other_is_faster(hosts: int, data: st.DataObject) -> None:
     """Neither by the rule, nor does one that minimises another formula find something faster."""
-    problem = data.draw(problems(max_operators=10, max_accelerators=5, hosts=hosts, cores=True))
+    problem = data.draw(problems(max_operators=10, max_accelerators=5, hosts=hosts))
     problem = without_limits(problem)
     best = problem.predict(exact(problem).placement).seconds_per_minibatch
     others = set(PLANNERS) - {"exact", "non-contiguous", "evolution"}

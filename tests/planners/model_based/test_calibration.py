@@ -224,25 +224,6 @@ def test_links_of_every_level_are_corrected_on_their_own() -> None:
     assert found.between_hosts.bandwidth_bytes_per_second == pytest.approx(1e8, rel=0.05)
 
 
-def test_sharing_cores_is_not_taken_for_work() -> None:
-    profile = generate("chain", 12, 4)
-    cluster = local_cluster(4, LINK, cores=2)
-    truth = SimulatedCluster(profile, cluster)
-    calibration = Calibration(Workload.of(profile), cluster)
-    placements = random_placements(calibration.workload, cluster, 12)
-    for placement in placements:
-        calibration.observe(Candidate(placement, Method()), measure(truth, placement))
-
-    fitted = calibration.fit()
-    for placement in placements:
-        for stage in placement.stages:
-            chosen = list(stage.operators)
-            for accelerator in stage.accelerators:
-                found = fitted.workload.seconds[chosen].sum() / fitted.cluster.speeds[accelerator]
-                wanted = calibration.workload.seconds[chosen].sum()
-                assert found == pytest.approx(wanted, rel=0.08)
-
-
 def test_what_short_runs_took_longer_is_not_taken_for_operators() -> None:
     profile = generate("chain", 12, 4).model_copy(
         update={

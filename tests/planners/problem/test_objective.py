@@ -19,7 +19,7 @@ from tests.support.strategies.problems import problems
 
 
 @given(
-    problem=problems(max_operators=8, max_accelerators=6, hosts=3, cores=True, divided=True),
+    problem=problems(max_operators=8, max_accelerators=6, hosts=3, divided=True),
     seed=st.integers(0, 9),
 )
 def test_it_is_what_predict_says(problem: PlanningProblem, seed: int) -> None:
@@ -27,7 +27,7 @@ def test_it_is_what_predict_says(problem: PlanningProblem, seed: int) -> None:
 
 
 @given(
-    problem=problems(max_operators=9, max_accelerators=4, hosts=2, cores=True, divided=True),
+    problem=problems(max_operators=9, max_accelerators=4, hosts=2, divided=True),
     seed=st.integers(0, 9),
 )
 def test_it_is_what_predict_says_of_two_stages_on_an_accelerator(

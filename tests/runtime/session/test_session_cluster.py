@@ -6,7 +6,11 @@ from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.hosts.session_hosts import Hosts
-from drlpp.runtime.session.cluster_discovery import ends_to_measure, session_cluster
+from drlpp.runtime.session.cluster_discovery import (
+    crowded_machine,
+    ends_to_measure,
+    session_cluster,
+)
 from drlpp.specs.cluster import Link
 
 
@@ -28,14 +32,17 @@ def test_hosts_become_a_cluster() -> None:
     assert cluster.link(0, 2) == inside
     assert cluster.link(1, 3) == quick
     assert cluster.link(3, 4) == cluster.link(0, 4) == slow
-    assert cluster.cores_of == (2, 2, 2, None, None), "three workers share two cores"
+    note = crowded_machine((1.0,) * 5, places, [DeviceFacts()] * 5)
+    assert note is not None
+    assert "3 workers share 2 cores of a" in note
     emulated = session_cluster(places, [DeviceFacts()] * 5, (0.5, 0.25, 0.5, 0.5, 0.5), links)
     assert emulated.speeds == (0.5, 0.25, 0.5, 0.5, 0.5)
     assert emulated.link(0, 4) == slow
+    assert crowded_machine((0.5, 0.25, 0.5, 0.5, 0.5), places, [DeviceFacts()] * 5) is None
     gpus = [DeviceFacts("cuda", "GPU", name, 80) for name in ("a", "b", "b", "c", "d")]
     on_gpus = session_cluster(places, gpus, (1.0,) * 5, links)
     assert on_gpus.devices == ("cuda",) * 5
-    assert on_gpus.cores_of == (2, 2, 2, None, None), "three workers share two GPUs"
+    assert crowded_machine((1.0,) * 5, places, gpus) is None
     assert on_gpus.memory_bytes == (40, 40, 40, 80, 80)
     alone = Hosts((_Named((0,), "x", *c),)).places
     assert ends_to_measure(alone) == []

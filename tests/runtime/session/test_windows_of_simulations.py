@@ -38,7 +38,7 @@ def measured(timeline: tuple[TimedAction, ...], schedule: Schedule, window: Wind
     return measurement_of(schedule, results, window)
 
 
-@given(simulations(cores=False), st.integers(1, 12))
+@given(simulations(), st.integers(1, 12))
 @settings(max_examples=60)
 def test_no_window_of_a_run_is_faster_than_the_rule(
     case: tuple[Profile, Cluster, Simulation], minibatches: int

@@ -97,10 +97,8 @@ _OVERHEADS = (
 
 
 @st.composite
-def clusters(
-    draw: st.DrawFn, max_accelerators: int = 4, hosts: int = 2, cores: bool = False
-) -> Cluster:
-    """Up to ``hosts`` hosts of different speeds, memories and networks, maybe with few cores."""
+def clusters(draw: st.DrawFn, max_accelerators: int = 4, hosts: int = 2) -> Cluster:
+    """Up to ``hosts`` hosts of different speeds, memories and networks."""
     links = st.builds(
         Link,
         bandwidth_bytes_per_second=st.sampled_from([0.5, 1.0, 4.0]),
@@ -118,7 +116,6 @@ def clusters(
                 speed=draw(st.sampled_from([0.5, 1.0, 2.0])),
                 memory_bytes=draw(st.none() | st.sampled_from([10.0, 40.0, 200.0])),
                 network=draw(st.none() | links),
-                cores=draw(st.none() | st.integers(1, 3)) if cores else None,
             )
         )
     return Cluster(hosts=tuple(lines), within_host=draw(links), between_hosts=draw(links))
@@ -131,14 +128,13 @@ def problems(
     max_accelerators: int = 4,
     hosts: int = 2,
     overheads: bool = True,
-    cores: bool = False,
     divided: bool = False,
     free: bool = False,
 ) -> PlanningProblem:
     """Any problem, where minibatches are ``divided`` with up to three microbatches."""
     return PlanningProblem(
         workload=draw(workloads(max_operators, overheads, divided, free)),
-        cluster=draw(clusters(max_accelerators, hosts, cores)),
+        cluster=draw(clusters(max_accelerators, hosts)),
         costs=draw(st.sampled_from(["overlapped", "serial"])),
         replicate=draw(st.booleans()),
         memory=draw(

@@ -62,7 +62,7 @@ def costed(draw: st.DrawFn) -> Profile:
 
 
 @st.composite
-def clusters(draw: st.DrawFn, cores: bool = True) -> Cluster:
+def clusters(draw: st.DrawFn) -> Cluster:
     """Four accelerators on one to three hosts, in one or two racks."""
     sizes = draw(st.sampled_from([(4,), (2, 2), (1, 2, 1)]))
     racks = draw(st.booleans())
@@ -78,7 +78,6 @@ def clusters(draw: st.DrawFn, cores: bool = True) -> Cluster:
                 accelerators=size,
                 speed=draw(st.sampled_from([0.5, 1.0])),
                 rack=str(number % 2) if racks else None,
-                cores=draw(st.sampled_from([None, 1, 2])) if cores else None,
             )
             for number, size in enumerate(sizes)
         ),
@@ -89,8 +88,8 @@ def clusters(draw: st.DrawFn, cores: bool = True) -> Cluster:
 
 
 @st.composite
-def simulations(draw: st.DrawFn, cores: bool = True) -> tuple[Profile, Cluster, Simulation]:
-    profile, cluster = draw(costed()), draw(clusters(cores))
+def simulations(draw: st.DrawFn) -> tuple[Profile, Cluster, Simulation]:
+    profile, cluster = draw(costed()), draw(clusters())
     placement = draw(placements(profile.graph, 4))
     method = draw(uneven(draw(st.sampled_from(METHODS)), len(placement.stages)))
     return profile, cluster, simulate(Workload.of(profile), cluster, placement, method, 6)
