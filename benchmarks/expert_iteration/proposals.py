@@ -7,8 +7,7 @@ from random import Random
 
 from drlpp.placement.candidate import Candidate
 from drlpp.planners import PlanningProblem
-from drlpp.planners.search.evolution import mutated
-from drlpp.planners.search.moves import PlacementState
+from drlpp.planners.search.moves import PlacementState, mutated
 
 
 def bred(

@@ -9,7 +9,6 @@ the smallest input that hypothesis finds is printed, and the exit code is 1.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import tempfile
@@ -41,7 +40,6 @@ from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry, Header, read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
-from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.runtime.training.checkpoints.checkpoint import read_training_checkpoint
 from drlpp.runtime.training.training_reports import EpochReport
@@ -90,15 +88,6 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         b"node3 -- ReLU -- forward_compute_time=0.1, backward_compute_time=0.2, "
         b"activation_size=64.0, parameter_size=0.000\n\tnode1 -- node2\n\tnode2 -- node3\n"
     )
-    instance = {
-        "maxFPGAs": 2,
-        "maxSizePerFPGA": 100,
-        "nodes": [
-            {"id": i, "fpgaLatency": 1.5, "supportedOnFpga": True, "isBackwardNode": i > 1}
-            for i in range(4)
-        ],
-        "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in range(3)],
-    }
     network = torch.nn.Linear(3, 2)
     report = EpochReport(1, 0.5, None, None, 10.0)
     tree = {
@@ -164,11 +153,6 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
             written("weights.safetensors", lambda path: save_weights(network, path, {})),
         ),
         "pipedream": Loader(read_pipedream_profile, ".txt", pipedream),
-        "instance": Loader(
-            lambda path: PartitioningInstance.read(path).problem(),
-            ".json",
-            json.dumps(instance).encode(),
-        ),
     }
 
 

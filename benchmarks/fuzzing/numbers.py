@@ -15,8 +15,8 @@ import resource
 import signal
 import tempfile
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -41,8 +41,6 @@ from drlpp.io.documents import Document, read_any_document, read_document, write
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import plan
-from drlpp.planners.exact.incumbents import SEARCHES
-from drlpp.planners.problem.problem import Solution
 from drlpp.schedule.method import Method
 
 MOST_SECONDS = 10
@@ -229,15 +227,11 @@ def _plan(profile: Path, cluster: Path) -> None:
         speeds=None,
         method=Method(),
     )
-    # Their numbers get no more extreme with every evaluation.
-    searches: Mapping[str, Callable[..., Solution]] = SEARCHES
-    brief = {name: partial(search, evaluations=30) for name, search in searches.items()}
-    with patch("drlpp.planners.exact.exact.SEARCHES", brief):
-        for planner in ("data-parallel", "gpipe", "pipedream", "exact"):
-            try:
-                shown(plan_report(plan(planner, given.problem)))
-            except InvalidInput as error:
-                check_line(error)
+    for planner in ("data-parallel", "gpipe", "pipedream", "exact"):
+        try:
+            shown(plan_report(plan(planner, given.problem)))
+        except InvalidInput as error:
+            check_line(error)
 
 
 def uses(folder: Path) -> dict[str, Callable[[Path], None]]:

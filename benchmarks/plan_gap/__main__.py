@@ -32,7 +32,7 @@ from drlpp.costs.workload import Workload
 from drlpp.planners import Limits, PlanningProblem, Space, plan
 from drlpp.planners.best_searched import best_searched
 from drlpp.planners.search.moves import PlacementState
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import most
 from drlpp.simulator import simulate

@@ -29,7 +29,6 @@ from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.export_command import export_placement
 from drlpp.cli.learning.learn_command import learn
 from drlpp.cli.learning.race_command import race_model
-from drlpp.cli.planning.convert_command import convert_profile
 from drlpp.cli.planning.planning_commands import plan_placement, profile_model
 from drlpp.cli.schema_command import print_schema
 from drlpp.cli.show_command import show
@@ -246,7 +245,6 @@ add_command(app, "learn", learn, by_name="model", quiet=True, as_json=True)
 add_command(app, "race", race_model, quiet=True, as_json=True)
 add_command(app, "profile", profile_model, quiet=True, as_json=True)
 add_command(app, "plan", plan_placement, quiet=True)
-add_command(app, "convert", convert_profile, quiet=True, as_json=True)
 add_command(app, "timeline", show_timeline, quiet=True, as_json=True)
 add_command(app, "export", export_placement, quiet=True, as_json=True)
 add_command(app, "schema", print_schema)

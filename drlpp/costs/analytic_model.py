@@ -231,7 +231,7 @@ def _slowest(links: Collection[Link], cluster: Cluster) -> Link:
 def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
     """Return the shape of a placement: its stages' accelerators, and their exchange of tensors."""
     stage_of = placement.stage_of_operator(len(workload))
-    # The tensors of an instance of dnn-partitioning also lead back.
+    # Tensors of other projects' problems may also lead back.
     crossing = [
         (min(source, target), max(source, target), transfer.backward_bytes > 0 or source > target)
         for _, transfer, source, target in workload.crossing(stage_of, len(placement.stages))

@@ -1,8 +1,6 @@
 """What planners plan: operators with costs, their order, and the tensors between them, as arrays.
 
-It comes from a profile (:meth:`Workload.of`) or from an instance of dnn-partitioning
-(:mod:`drlpp.planners.milp.partitioning_instance`), whose tensors also lead from backward to
-backward passes. Times are seconds for one minibatch, sizes bytes.
+It comes from a profile (:meth:`Workload.of`). Times are seconds for one minibatch, sizes bytes.
 """
 
 from __future__ import annotations

@@ -25,14 +25,11 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import refuse_lists
 from drlpp.simulator import Depth, depth_of, simulate_depths, smallest_depth
 
-QUICK = tuple(name for name in PLANNERS if name not in ("non-contiguous", "random"))
-"""The planners that are asked: the mixed-integer program takes long, and random ones are beaten."""
-
 _CLEARLY = 1.001
 """Times as slow as another: less is nothing to speak of."""
 
-_MOST_TO_SEARCH = 32
-"""Accelerators up to which searches take a few seconds."""
+_ALL_COUNTS = 32
+"""Accelerators up to which a step to the next number is one."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ def best_simulated(
     lower_bound = 0.0
     for proposed in _proposals(problem):
         lower_bound = max(lower_bound, proposed.solution.lower_bound)
-        if proposed.placement.canonical in known or not proposed.runnable:
+        if proposed.placement.canonical in known:
             continue
         known.add(proposed.placement.canonical)
         try:
@@ -208,8 +205,7 @@ def _proposals(problem: PlanningProblem) -> Iterator[Plan]:
         names: tuple[str, ...] = FOLDING
     else:
         yield from _single_stages(problem)
-        many = problem.cluster.accelerators > _MOST_TO_SEARCH
-        names = tuple(n for n in QUICK if not (many and n in ("local-search", "evolution")))
+        names = tuple(PLANNERS)
     for name in names:
         for planner in (plan, plan_together) if problem.workload.ties else (plan,):
             with suppress(InvalidInput):
@@ -224,7 +220,7 @@ def _counts(most: int) -> Iterator[int]:
     count = 1
     while count < most:
         yield count
-        count += max(1, count // _MOST_TO_SEARCH)
+        count += max(1, count // _ALL_COUNTS)
     yield most
 
 

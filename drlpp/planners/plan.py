@@ -10,7 +10,6 @@ from functools import cached_property
 from drlpp.costs.analytic_model import Prediction
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.milp.non_contiguous import is_runnable
 from drlpp.planners.problem.problem import PlanningProblem, Solution
 from drlpp.planners.registry import FOLDING, PLANNERS
 from drlpp.schedule.per_stage import refuse_lists
@@ -53,17 +52,12 @@ class Plan:
         return self.problem.workload.error_bar(self.placement)
 
     @cached_property
-    def runnable(self) -> bool:
-        """Whether a pipeline can run it; a non-contiguous assignment may only be a bound."""
-        return is_runnable(self.problem.workload, self.placement)
-
-    @cached_property
     def next_best(self) -> Alternative | None:
         """The fastest placement that is one change away; None if none fits, or none is tried.
 
         None is where accelerators hold two stages.
         """
-        if not self.runnable or self.placement.is_folded:
+        if self.placement.is_folded:
             return None
         fitting = (
             alternative

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from drlpp.planners.exact.exact import exact
-from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES, Planner
-from drlpp.planners.milp.non_contiguous import non_contiguous
-from drlpp.planners.search.evolution import evolution
+from drlpp.planners.exact.incumbents import FORMULAS, Planner
 
 __all__ = ["Planner", "PLANNERS", "BASELINES", "FOLDING"]
 
 PLANNERS: dict[str, Planner] = {
     **FORMULAS,
     "exact": exact,
-    "non-contiguous": non_contiguous,
-    **SEARCHES,
-    "evolution": evolution,
 }
 """The planners as the command line names them."""
 

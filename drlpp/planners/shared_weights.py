@@ -70,7 +70,7 @@ class Sharing:
 def choose_sharing(found: Plan, method: Method) -> Sharing:
     """Compare a plan whose stages share weights with the best that shares none, if there is one."""
     shared = tuple(shared_weights(found.problem, found.placement))
-    if not shared or not found.runnable:
+    if not shared:
         return Sharing(found)
     seconds = _simulated(found, method)
     apart = None

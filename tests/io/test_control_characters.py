@@ -24,7 +24,6 @@ from drlpp.file_content import problem_of_text, visible
 from drlpp.io.documents import read_any_document, write_document
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurements_file import read_measurements
-from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 
 DANGEROUS = [
     *("\x00", "\x07", "\x1b[2J", "\n", "\r", "\x7f", "\x9b31m"),
@@ -156,16 +155,6 @@ def test_pipedreams_profiles(tmp_path: Path, dangerous: str) -> None:
     with pytest.raises(InvalidFile, match=r"line 1: has the (control|invisible) character") as told:
         read_pipedream_profile(path)
     assert str(told.value).isprintable()
-
-
-def test_instances(tmp_path: Path) -> None:
-    node = {"id": 0, "fpgaLatency": 1, "supportedOnFpga": True, "isBackwardNode": False}
-    content = {"maxFPGAs": 1, "maxSizePerFPGA": 1, "edges": []}
-    path = tmp_path / "instance.json"
-    for wrong in ({**node, "name": "a\x1bb"}, {**node, "of no interest": "a\x1bb"}):
-        path.write_text(json.dumps({**content, "nodes": [wrong]}))
-        with pytest.raises(InvalidFile, match=r"field 'nodes\.0\.(name|of no interest)': has the"):
-            PartitioningInstance.read(path)
 
 
 def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_joined_operators_cost_what_they_do_apart(data: st.DataObject) -> None:
     assert best.prediction.seconds_per_minibatch == pytest.approx(min(kept))
 
 
-@pytest.mark.parametrize("method", [name for name in PLANNERS if name != "non-contiguous"])
+@pytest.mark.parametrize("method", PLANNERS)
 def test_every_planner_plans_it(method: str) -> None:
     problem = problem_of(tied_chain([6, 9, 3, 12, 6], 8), 3, bandwidth=8.0)
     found = plan(method, problem)

@@ -15,7 +15,7 @@ from drlpp.schedule.method import Method
 
 
 def show_all_planners(
-    console: Console, problem: PlanningProblem, method: Method, *, plays: bool, as_json: bool
+    console: Console, problem: PlanningProblem, method: Method, *, as_json: bool
 ) -> None:
     """Print what each planner finds, or why it finds nothing.
 
@@ -23,7 +23,6 @@ def show_all_planners(
         console: to print on.
         problem: for all.
         method: that each plan is simulated with, at its own depth.
-        plays: whether plans can be simulated; an instance of dnn-partitioning cannot.
         as_json: as plain data, for scripts.
     """
     plans, failures = [], {}
@@ -34,7 +33,7 @@ def show_all_planners(
         except InvalidInput as error:
             failures[name] = str(error)
     simulated = {}
-    for found in plans if plays else ():
+    for found in plans:
         with suppress(InvalidInput), said_if_long("simulating"):
             simulated[found.method] = played(found, method)
     if not as_json:

@@ -71,7 +71,7 @@ def compared_layouts(
     """
     if not given:
         return []
-    if what.reference is None or what.profile is None:
+    if what.reference is None:
         raise InvalidInput("--compare divides the model's modules: name the MODEL as well")
     module, graph = what.reference.build().module, what.profile.graph
     accelerators = plan.problem.cluster.accelerators

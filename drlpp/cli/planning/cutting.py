@@ -58,8 +58,6 @@ class Cutting:
             InvalidInput: no model is named, or it has nothing of the kind.
         """
         profile = given.profile
-        if profile is None:
-            raise InvalidInput(f"--cut-at {cut_at} needs a graph: name a MODEL, or drlpp's profile")
 
         def build() -> nn.Module:
             if given.reference is None:

@@ -47,7 +47,6 @@ def plan_record(
         "bottleneck": prediction.bottleneck,
         "planner_seconds": plan.planner_seconds,
         "proven_optimal": solution.proven_optimal,
-        "runnable": plan.runnable,
         "lower_bound": solution.lower_bound if choice is None else choice.lower_bound,
         "missing_bytes": prediction.missing_bytes,
         "note": solution.note,

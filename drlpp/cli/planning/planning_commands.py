@@ -131,8 +131,8 @@ def plan_placement(
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="Costs: a profile.json, PipeDream's graph.txt, or an instance of "
-            "dnn-partitioning. Without it MODEL is profiled here, on one worker."
+            help="Costs: a profile.json, a table (.csv), or PipeDream's graph.txt. Without it "
+            "MODEL is profiled here, on one worker."
         ),
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster.yaml.")] = None,
@@ -193,14 +193,12 @@ def plan_placement(
         typer.Option(
             "--output",
             "-o",
-            help="Write a placement.json; PipeDream's graph.txt with stages, if it ends in .txt.",
+            help="Write a placement.json.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of planners that draw at random.")] = 0,
-    time_limit: Annotated[
-        float, typer.Option(min=0, help="Seconds that exact and non-contiguous may search.")
-    ] = 60.0,
+    time_limit: Annotated[float, typer.Option(min=0, help="Seconds that exact may search.")] = 60.0,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006
 ) -> None:
@@ -282,33 +280,24 @@ def plan_placement(
             method=run,
         )
     problem = replace(given.problem, seed=seed, time_limit_seconds=time_limit)
-    if given.profile is not None:
-        problem = replace(problem, memory=MemoryModel.of(run, updates))
+    problem = replace(problem, memory=MemoryModel.of(run, updates))
     if no_replication:
         problem = replace(problem, replicate=False)
     cutting = None
     if cut_at is not CutAt.OPERATORS:
         cutting = Cutting.of(cut_at, given, problem, run)
         problem = cutting.problem
-    elif given.profile is not None:
+    else:
         note_many_operators(len(problem.workload))
-    plays = given.profile is not None
-    if method == BEST and not plays:
-        # Whose tensors and costs are no pipeline's.
-        method, automatic = "exact", in_flight == "auto"
-    if searches and given.profile is None:
-        raise InvalidInput("--method search plays pipelines: it needs a profile of drlpp's")
-    if automatic and not plays:
-        raise InvalidInput("--in-flight auto plays a pipeline: it needs a profile of drlpp's")
     if all_methods:
-        show_all_planners(console, problem, run, plays=plays, as_json=as_json)
+        show_all_planners(console, problem, run, as_json=as_json)
         return
     choice: Choice | None = None
     proposal: Proposal | None = None
     faster: Proposal | None = None
     sharing: Sharing | None = None
     space: Space | None = None
-    if searches and given.profile is not None:
+    if searches:
         space = Space(run, varied, max_staleness, given.profile.batch_size)
         with said_if_long("planning with all planners, and searching in the simulator"):
             searched = best_searched(problem, space)
@@ -329,16 +318,10 @@ def plan_placement(
             with said_if_long("simulating plans with and without copies of weights"):
                 sharing = choose_sharing(chosen, run)
             chosen = sharing.plan
-        if automatic and not chosen.runnable:
-            raise InvalidInput(
-                "--in-flight auto plays a pipeline, and no pipeline can run this plan; use another "
-                "planner, such as exact"
-            )
         with suppress(*(() if automatic else (InvalidInput,))), said_if_long("simulating"):
-            if plays and chosen.runnable:
-                proposal = played(chosen, run, deepen=automatic)
-                chosen = proposal.plan
-                faster = faster_unplanned(proposal, run, deepen=automatic)
+            proposal = played(chosen, run, deepen=automatic)
+            chosen = proposal.plan
+            faster = faster_unplanned(proposal, run, deepen=automatic)
     cut_costs: str | None = None
     of_operators = chosen
     if cutting is not None:

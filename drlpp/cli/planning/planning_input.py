@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,9 +12,8 @@ from drlpp.costs.files.profile_files import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput
-from drlpp.io.documents import first_problem, read_document, read_mapping
+from drlpp.io.documents import first_problem, read_document
 from drlpp.models.model_reference import ModelReference
-from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
@@ -26,13 +25,13 @@ class PlanningInput:
 
     Attributes:
         problem: what to plan.
+        profile: what its operators cost.
         reference: the model, if one was named.
-        profile: its costs, unless the problem is an instance of dnn-partitioning.
     """
 
     problem: PlanningProblem
+    profile: Profile
     reference: ModelReference | None = None
-    profile: Profile | None = None
 
     @classmethod
     def read(
@@ -56,38 +55,12 @@ class PlanningInput:
         if profile is None and model is None:
             raise InvalidInput("name what to plan: a MODEL, or --profile FILE")
         _check_numbers(bandwidth=bandwidth, latency=latency or None, memory=memory)
-        if profile is not None and _is_partitioning_instance(profile):
-            if cluster is not None or latency is not None:
-                raise InvalidInput(
-                    f"{profile}: an instance of dnn-partitioning has its own links; leave out "
-                    "--cluster and --latency, and name another number of devices by --accelerators"
-                )
-            return cls._of_instance(profile, accelerators, memory, speeds)
         relative = None if speeds is None else read_speeds(speeds)
         found = read_cluster(cluster, accelerators, bandwidth, latency, relative, memory)
         costs = _profile_here(model, method) if profile is None else read_profile(profile)
         if model is not None and profile is not None:
             _check_same_model(model, costs)
-        return cls(PlanningProblem(Workload.of(costs, method), found), model, costs)
-
-    @classmethod
-    def _of_instance(
-        cls, path: Path, accelerators: int | None, memory: float | None, speeds: str | None
-    ) -> PlanningInput:
-        """Read an instance, which has its own links and limits.
-
-        Speeds and memory that are given as well replace its own.
-        """
-        problem = PartitioningInstance.read(path).problem(accelerators)
-        cluster = problem.cluster
-        if memory is not None or speeds is not None:
-            cluster = local_cluster(
-                cluster.accelerators,
-                cluster.within_host,
-                None if speeds is None else read_speeds(speeds),
-                cluster.memory_bytes[0] if memory is None else memory,
-            )
-        return cls(replace(problem, cluster=cluster))
+        return cls(PlanningProblem(Workload.of(costs, method), found), costs, model)
 
 
 def read_speeds(text: str) -> tuple[float, ...]:
@@ -102,13 +75,6 @@ def read_speeds(text: str) -> tuple[float, ...]:
         raise InvalidCluster(
             f"speeds {text!r}: expected numbers separated by commas, such as 1,1,0.5,0.5"
         ) from None
-
-
-def _is_partitioning_instance(path: Path) -> bool:
-    if path.suffix != ".json":
-        return False
-    content = read_mapping(path)
-    return "kind" not in content and "nodes" in content
 
 
 def _check_numbers(**values: float | None) -> None:

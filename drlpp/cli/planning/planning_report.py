@@ -14,8 +14,6 @@ from rich.table import Table
 from drlpp.cli.planning.plan_record import compared_depths
 from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.costs.analytic_model import pipeline_of
-from drlpp.costs.files.pipedream_writer import write_pipedream_profile
-from drlpp.costs.files.workload_graph import graph_of_workload
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
@@ -141,7 +139,7 @@ def _unplanned(proposal: Proposal | None, faster: Proposal | None) -> Iterator[s
         yield f"{told_faster(proposal, faster)}; {ways}"
 
 
-def lateness(profile: Profile | None, proposal: Proposal | None, method: Method) -> str | None:
+def lateness(profile: Profile, proposal: Proposal | None, method: Method) -> str | None:
     """Tell how late gradients of a plan are, as training with it will; None if they are not.
 
     Args:
@@ -149,7 +147,7 @@ def lateness(profile: Profile | None, proposal: Proposal | None, method: Method)
         proposal: what the simulator says of it; None if it cannot be run.
         method: with the depth that was chosen.
     """
-    if profile is None or proposal is None:
+    if proposal is None:
         return None
     plan = proposal.plan
     pipeline = pipeline_of(plan.problem.workload, plan.placement)
@@ -251,7 +249,7 @@ def plans_table(
     for column in ("simulated", "bound", "own\nformula", "bound\nof all"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("memory", justify="right")
-    usable = [p for p in plans if p.runnable and not p.prediction.missing_bytes]
+    usable = [p for p in plans if not p.prediction.missing_bytes]
 
     def judged(plan: Plan) -> float:
         if not simulated:
@@ -269,7 +267,7 @@ def plans_table(
         best = plan in usable and fastest is not None and judged(plan) <= fastest * (1 + 1e-9)
         table.add_row(
             plan.method,
-            plan.placement.configuration + ("" if plan.runnable else " (a bound)"),
+            plan.placement.configuration,
             simulated[plan.method].text if plan.method in simulated else "–",
             seconds_text(prediction.seconds_per_minibatch),
             "–" if solution.own_seconds is None else seconds_text(solution.own_seconds),
@@ -285,8 +283,6 @@ def write_plan(
 ) -> None:
     """Write a plan as a placement.json, which ``drlpp train`` takes if it names a model.
 
-    In a file that ends in ``.txt`` it is PipeDream's ``graph.txt`` with the stage of every node.
-
     Raises:
         InvalidInput: if its stages cannot be run as a pipeline, or do not fit into memory, or the
             weight policy cannot train with them.
@@ -296,15 +292,7 @@ def write_plan(
             f"{plan.placement.configuration} misses {plan.prediction.missing_bytes:,.0f} bytes of "
             "memory; plan it with a method that keeps to the limit, such as exact"
         )
-    workload, cluster = plan.problem.workload, plan.problem.cluster
-    graph = graph_of_workload(workload) if given.profile is None else given.profile.graph
-    if path.suffix == ".txt":
-        if given.profile is None:
-            raise InvalidInput(f"{path}: an instance has no graph.txt; name a .json file")
-        plan.placement.validate_for(graph, cluster.accelerators)
-        stage_of = plan.placement.stage_of_operator(len(graph))
-        write_pipedream_profile(path, given.profile, stage_of)
-        return
+    cluster, graph = plan.problem.cluster, given.profile.graph
     # Of costs without a model the file has the name, which nothing can build it by.
     reference = given.reference or ModelReference(name=f"<{graph.model}>")
     candidate = Candidate(plan.placement, method)

@@ -26,7 +26,7 @@ from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.file_content import problem_of_text
-from drlpp.io.documents import StrictRecord, first_problem, read_text, write_atomically
+from drlpp.io.documents import StrictRecord, first_problem, read_text
 from drlpp.io.quantities import Count, Seconds
 from drlpp.near_names import did_you_mean
 
@@ -209,29 +209,3 @@ def _problem_of_columns(columns: Sequence[str]) -> str | None:
             near = did_you_mean(column, known) or f"there are {', '.join(known)}"
             return f"column {column!r} is unknown; {near}"
     return None
-
-
-def write_cost_table(path: str | Path, profile: Profile) -> None:
-    """Write the operators of a profile as CSV; what it has beyond them stays behind.
-
-    Of an operator with several outputs the sum of their bytes is written.
-    """
-    graph = profile.graph
-    text = io.StringIO()
-    columns = [name for name in CostRow.model_fields if name != "count"]
-    table = csv.DictWriter(text, columns, lineterminator="\n")
-    table.writeheader()
-    for operator, cost in zip(graph.operators, profile.operators, strict=True):
-        read = graph.predecessors[operator.id]
-        table.writerow(
-            {
-                "name": operator.name,
-                "forward_seconds": cost.forward_seconds,
-                "backward_seconds": cost.backward_seconds,
-                "output_bytes": operator.output_bytes,
-                "parameter_bytes": operator.parameter_bytes,
-                "kept_bytes": cost.kept_bytes,
-                "reads": ";".join(graph.operators[one].name for one in read) or _NO_OPERATOR,
-            }
-        )
-    write_atomically(Path(path), text.getvalue().encode())

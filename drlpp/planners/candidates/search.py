@@ -28,7 +28,7 @@ from drlpp.planners.search.best_cuts import best_cuts
 from drlpp.planners.search.folding import evened, random_folded
 from drlpp.planners.search.moves import PlacementState, neighbour
 from drlpp.planners.search.narrow_orders import narrow_order
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import collapsed
 from drlpp.simulator import MOST_PER_LINK

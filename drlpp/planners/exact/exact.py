@@ -42,7 +42,7 @@ from drlpp.planners.exact.chain_search import (
 from drlpp.planners.exact.contraction import Contraction, contract_free_operators
 from drlpp.planners.exact.device_groups import Fleet
 from drlpp.planners.exact.downsets import all_downsets, count_downsets, some_downsets
-from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES, Planner
+from drlpp.planners.exact.incumbents import FORMULAS, Planner
 from drlpp.planners.exact.stage_pairs import Indices, StagePairs
 from drlpp.planners.exact.unequal_accelerators import UnequalAccelerators
 from drlpp.planners.problem.problem import PlanningProblem, Solution, memory_shortage
@@ -128,7 +128,7 @@ def exact(problem: PlanningProblem) -> Solution:
     plans, stopped = [], False
     others = dict(_QUICK)
     if problem.cluster.accelerators <= _MOST_TO_SEARCH:
-        others |= FORMULAS | SEARCHES
+        others |= FORMULAS
     found: list[Placement] = []
     if len(fleet.kinds) > 1:
         # A limit costs more to try than these planners take.

@@ -1,4 +1,4 @@
-"""Planners that prove nothing: they minimise a formula of their own, or search."""
+"""Planners that prove nothing: they minimise a formula of their own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem.problem import PlanningProblem, Solution
-from drlpp.planners.search.local_search import local_search
-from drlpp.planners.search.random_search import random_search
 
 Planner = Callable[[PlanningProblem], Solution]
 
@@ -22,9 +20,4 @@ FORMULAS: dict[str, Planner] = {
     "pipedream-graph": partial(pipedream, cuts="graph"),
     "pipedream-flat": partial(pipedream, cuts="graph", flat=True),
     "pipedream-code": partial(pipedream, variant="code"),
-}
-
-SEARCHES: dict[str, Planner] = {
-    "local-search": local_search,
-    "random": random_search,
 }

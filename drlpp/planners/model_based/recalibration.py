@@ -35,8 +35,7 @@ from drlpp.planners.model_based.calibration import Calibration, Spread
 from drlpp.planners.model_based.options import Options
 from drlpp.planners.model_based.surrogate import Surrogate
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.planners.search.evolution import mutated
-from drlpp.planners.search.moves import PlacementState
+from drlpp.planners.search.moves import PlacementState, mutated
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 _REMEMBERED = 16

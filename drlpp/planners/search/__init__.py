@@ -1,1 +1,1 @@
-"""Searches by moves: evolution, annealing and random draws; each asks the objective only."""
+"""What searches are made of: moves, random placements, orders, the best cuts of an order."""

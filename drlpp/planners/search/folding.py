@@ -10,7 +10,7 @@ import numpy
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.moves import PlacementState
-from drlpp.planners.search.random_search import random_order
+from drlpp.planners.search.random_placements import random_order
 
 
 def evened(

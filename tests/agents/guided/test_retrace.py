@@ -16,7 +16,7 @@ from drlpp.errors import InvalidPlacement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem.objective import AnalyticObjective
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from tests.support.planning.fake_measurer import branching, graphs
 from tests.support.planning.transfer_contexts import assignment, context_of, problem_of, problems
 

@@ -16,7 +16,7 @@ from drlpp.costs.analytic_model import group_of
 from drlpp.costs.stage_cost import StageSeconds
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from tests.support.planning.transfer_contexts import assignment, context_of, problem_of, problems
 
 

@@ -12,7 +12,7 @@ from drlpp.io.documents import read_document, write_document
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import PLANNERS
 from tests.support.planning.command_inputs import LINKS
-from tests.support.planning.public_data import INSTANCES, PROFILES
+from tests.support.planning.public_data import PROFILES
 from tests.support.programs.shell import Shell
 from tests.support.strategies.graphs import chain_of, tied_chain
 
@@ -214,11 +214,8 @@ def test_all_planners_are_compared_by_one_rule(shell: Shell, profile: Path) -> N
     found = shell.json("plan", "--profile", profile, *LINKS, "--all")
     assert [row["method"] for row in found] == list(PLANNERS)
     best = next(row for row in found if row["method"] == "exact")
-    for row in found:
-        if row["runnable"]:
-            assert row["predicted_seconds_per_minibatch"] >= best[
-                "predicted_seconds_per_minibatch"
-            ] * (1 - 1e-9)
+    least = best["predicted_seconds_per_minibatch"]
+    assert all(row["predicted_seconds_per_minibatch"] >= least * (1 - 1e-9) for row in found)
     code, out, _ = shell("plan", "--profile", profile, *LINKS, "--all")
     assert code == 0
     assert all(name in out for name in PLANNERS)
@@ -260,14 +257,6 @@ def test_published_plans(
     )
     assert round(1e3 * found["seconds_per_minibatch"], 2) == milliseconds
     assert found["configuration"] == configuration
-
-
-def test_a_published_instance(shell: Shell) -> None:
-    path = INSTANCES / "bert24_training.json"
-    found = shell.json("plan", "--profile", path, "--method", "exact")
-    assert round(1e3 * found["seconds_per_minibatch"], 4) == 41.7458
-    fewer = shell.json("plan", "--profile", path, "--accelerators", 3, "--no-replication")
-    assert len(fewer["stages"]) <= 3
 
 
 def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) -> None:

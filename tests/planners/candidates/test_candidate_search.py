@@ -18,12 +18,12 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, best_searched, best_simulated
 from drlpp.planners.candidates import Judge, Limits, Space, Vary, search
-from drlpp.planners.search.evolution import evolve
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.simulator.playing import endless, plan
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
+from tests.support.planning.evolution import evolve
 from tests.support.simulated_chains import chain, fast_cluster
 from tests.support.strategies.graphs import chain_of
 
@@ -57,7 +57,7 @@ def played(problem: PlanningProblem, candidate: Candidate) -> float:
 def test_what_is_found_is_no_slower_than_any_start_and_is_its_steady_state(seed: int) -> None:
     given = problem(seed=seed)
     space = Space(Method(), BOTH)
-    draw = evolve(given, 12).placements
+    draw = list(evolve(given, 12))
     starts = [
         Candidate(placement, space.methods[(seed + number) % len(space.methods)])
         for number, placement in enumerate(draw)
@@ -136,9 +136,7 @@ def test_nothing_fits_says_what_is_missing() -> None:
 def test_equal_candidates_are_judged_once() -> None:
     given = problem(6)
     judge = Judge(given, Space(Method()))
-    one, other = (
-        Candidate(placement, Method()) for placement in evolve(given, 1, start=[]).placements * 2
-    )
+    one, other = (Candidate(placement, Method()) for placement in list(evolve(given, 1)) * 2)
     assert judge(one) == judge(other)
     assert (judge.judged, judge.played) == (1, 1)
     deeper = Candidate(one.placement, Method(in_flight_per_link=1))
@@ -160,9 +158,7 @@ def test_a_candidate_that_the_policy_refuses_is_infinite() -> None:
     given = problem(6)
     space = Space(Method(policy="2bw", accumulate=2), frozenset())
     judge = Judge(replace(given, workload=given.workload.with_method(space.method)), space)
-    seconds = [
-        judge(Candidate(placement, space.method)) for placement in evolve(given, 30).placements
-    ]
+    seconds = [judge(Candidate(placement, space.method)) for placement in evolve(given, 30)]
     assert math.inf in seconds
     assert any(map(math.isfinite, seconds))
 

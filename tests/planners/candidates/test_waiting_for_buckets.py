@@ -18,7 +18,7 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.candidates import Judge, Space
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.strategies.graphs import chain_of, cluster_of, graph_of, profile_of

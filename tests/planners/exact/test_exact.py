@@ -16,11 +16,11 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import NothingFits
 from drlpp.planners import PLANNERS
 from drlpp.planners.exact.exact import exact, tractability
-from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.in_turns import fast_are
 from tests.support.planning.brute_force import check_against_optimum, optimum
+from tests.support.planning.partitioning_instance import read_instance
 from tests.support.planning.public_data import CONTIGUOUS_OPTIMA, INSTANCES
 from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles
 from tests.support.strategies.problems import check_placement, problems, workloads
@@ -273,7 +273,7 @@ def _check_no_other_is_faster(hosts: int, data: st.DataObject) -> None:
     problem = data.draw(problems(max_operators=10, max_accelerators=5, hosts=hosts))
     problem = without_limits(problem)
     best = problem.predict(exact(problem).placement).seconds_per_minibatch
-    others = set(PLANNERS) - {"exact", "non-contiguous", "evolution"}
+    others = set(PLANNERS) - {"exact"}
     if not problem.replicate:
         others -= {"data-parallel"}
     for name in sorted(others):
@@ -290,7 +290,7 @@ def _check_no_other_is_faster(hosts: int, data: st.DataObject) -> None:
     ],
 )
 def test_published_contiguous_optima(name: str, milliseconds: float) -> None:
-    problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()
+    problem = read_instance(INSTANCES / f"{name}.json")
     solution = exact(problem)
     check_placement(problem, solution.placement)
     found = problem.predict(solution.placement).seconds_per_minibatch

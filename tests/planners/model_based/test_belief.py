@@ -19,7 +19,7 @@ from drlpp.planners.model_based.options import Options
 from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.model_based.surrogate import Surrogate
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster

@@ -22,7 +22,7 @@ from drlpp.placement.placement import Placement
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.model_based.calibration import Calibration, Spread, merged
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster

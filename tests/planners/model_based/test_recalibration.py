@@ -22,10 +22,10 @@ from drlpp.planners.candidates import Space
 from drlpp.planners.model_based.options import Options
 from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.model_based.surrogate import Discrepancy, Surrogate
-from drlpp.planners.search.evolution import evolve
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
+from tests.support.planning.evolution import evolve
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 DECLARED = Link(bandwidth_bytes_per_second=5e8, latency_seconds=5e-5)
@@ -96,7 +96,7 @@ def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
         return outcome.seconds_per_minibatch
 
     told = PlanningProblem(Workload.of(profile), truth.cluster)
-    thorough = min(evolve(told, most, seconds).seconds)
+    thorough = min(evolve(told, most, seconds).values())
     options = Options(evaluations=evaluations)
     found = search(truth, declared, measurements, options)
     assert found.best(1)[0][1] <= thorough * 1.01
@@ -220,7 +220,7 @@ def test_the_discrepancy_learns_what_shapes_cost() -> None:
 
 def test_a_limit_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
     problem = PlanningProblem(Workload.of(generate("layered", 16, 0)), local_cluster(4, SLOW))
-    placements = evolve(problem, 40).placements
+    placements = list(evolve(problem, 40))
     candidates = [Candidate(placement, Method()) for placement in placements]
     fitted = Recalibration(problem).calibration.fit()
     exact, limited = (Surrogate(problem, fitted, Space(Method(), frozenset())) for _ in range(2))

@@ -14,7 +14,7 @@ from drlpp.placement.placement import Placement
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.folding import random_folded
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from tests.support.strategies.problems import problems
 
 

@@ -15,7 +15,7 @@ from drlpp.costs.stage_cost import StageSeconds
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.best_cuts import best_cuts
 from drlpp.planners.search.narrow_orders import narrow_order
-from drlpp.planners.search.random_search import random_order, random_placement
+from drlpp.planners.search.random_placements import random_order, random_placement
 from tests.support.strategies.problems import check_placement, problems
 
 SEEDS = st.integers(0, 99)

@@ -13,7 +13,7 @@ from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.folding import evened, random_folded
 from drlpp.planners.search.moves import PlacementState, neighbour
-from drlpp.planners.search.random_search import random_placement
+from drlpp.planners.search.random_placements import random_placement
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.strategies.graphs import chain_of
 from tests.support.strategies.problems import check_folded, check_placement, problems

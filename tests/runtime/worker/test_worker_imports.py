@@ -10,7 +10,6 @@ DENIED = (
     "rich",
     "typer",
     "scipy",
-    "highspy",
     "gymnasium",
     "stable_baselines3",
     "torch_geometric",

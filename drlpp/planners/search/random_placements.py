@@ -1,4 +1,4 @@
-"""Random search: valid placements drawn at random; the yardstick for everything that learns."""
+"""Valid placements, drawn at random."""
 
 from __future__ import annotations
 
@@ -6,40 +6,7 @@ import random
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.problem.objective import AnalyticObjective, Objective
-from drlpp.planners.problem.problem import PlanningProblem, Solution
-from drlpp.planners.search.evaluations import Recorder, SearchRun
-
-
-def random_search(
-    problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
-) -> Solution:
-    """Return the best of ``evaluations`` random placements.
-
-    The arguments are :func:`random_run`'s.
-    """
-    run = random_run(problem, evaluations, evaluate)
-    return run.solution("random search", by_rule=evaluate is None)
-
-
-def random_run(
-    problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
-) -> SearchRun:
-    """Evaluate placements drawn at random, independently of each other.
-
-    Args:
-        problem: whose seed is used; what cannot be replicated leaves accelerators idle.
-        evaluations: of distinct placements; fewer if the search comes by no others.
-        evaluate: the objective, the problem's rule with its memory limits if none is given.
-
-    Raises:
-        InvalidInput: for less than one evaluation.
-    """
-    draw = random.Random(problem.seed)
-    record = Recorder(evaluate or AnalyticObjective(problem), evaluations)
-    while record.goes_on:
-        record(random_placement(problem, draw))
-    return record.run
+from drlpp.planners.problem.problem import PlanningProblem
 
 
 def random_placement(problem: PlanningProblem, draw: random.Random) -> Placement:

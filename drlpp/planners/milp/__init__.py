@@ -1,1 +1,0 @@
-"""Stages that need not be contiguous, as a mixed-integer program."""

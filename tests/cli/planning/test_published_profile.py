@@ -1,0 +1,38 @@
+"""A placement that is planned for another project's profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drlpp import PlanningProblem, Workload, read_placement
+from drlpp.costs.files.profile_files import read_profile
+from drlpp.planners import plan
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.planning.public_data import PROFILES
+from tests.support.programs.shell import Shell
+
+LINK = Link(bandwidth_bytes_per_second=1e9)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+def test_a_plan_of_a_published_profile_is_written(shell: Shell, tmp_path: Path) -> None:
+    costs, written = PROFILES / "vgg16.txt", tmp_path / "vgg16.json"
+    arguments = ("plan", "--profile", costs, "--accelerators", 4, "--bandwidth", 1e9)
+    code, _, error = shell(*arguments, "--method", "exact", "--no-replication", "-o", written)
+    assert code == 0, error
+    document = read_placement(written)
+    profile = read_profile(costs)
+    assert str(document.model) == "<vgg16>"
+    work, cluster = Workload.of(profile), local_cluster(4, LINK)
+    found = plan("exact", PlanningProblem(work, cluster, replicate=False)).placement
+    assert document.resolve(profile.graph) == found
+    timeline = ("timeline", written, "--from", "simulator", "--profile", costs)
+    assert shell(*timeline)[0] == 0
+    code, _, error = shell("train", written)
+    assert (code, "has a name that builds nothing" in error) == (2, True)
