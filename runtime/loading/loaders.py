@@ -20,6 +20,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.target_classes import wrong_class
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from drlpp.runtime.loading.finite_data import named_tensors
 from drlpp.runtime.loading.loader_state import begin_epoch
 from drlpp.specs.batches import Batch, tensors_in
 from drlpp.specs.data import Samples, arranged, has_no_targets, kinds_of
@@ -28,6 +29,9 @@ Unpack = Callable[[Any], tuple[Batch, Batch | None]]
 """Makes ``(inputs, targets)`` of what a loader gives, structured as the model takes them."""
 
 Loader = DataLoader
+
+TRAINING, HELD_OUT = "the training loader", "the held-out loader"
+"""What errors and notes call the two loaders of a training."""
 
 _FRAME = re.compile(r'  File ".*", line \d+, in ')
 
@@ -50,7 +54,7 @@ def suspended_sigchld_handler() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
-def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader") -> Generator[Any]:
+def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> Generator[Any]:
     """Yield what a loader gives in an epoch, as if ``torch.manual_seed(seed)`` preceded it.
 
     Samplers and data sets with ``set_epoch`` get the epoch; it is counted from 1 here and
@@ -81,7 +85,7 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader")
                     return
                 except DRLPPError:
                     raise
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     raise DataError(
                         f"{name} raised {type(error).__name__} after {count} minibatches: "
                         f"{_message_of(error)}{_what_it_means(error)}"
@@ -108,14 +112,14 @@ def _end_processes(loader: Loader, iterator: object) -> None:
         iterator._shutdown_workers()
 
 
-def _what_it_means(error: Exception) -> str:
+def _what_it_means(error: BaseException) -> str:
     """Explain an error that torch raises if a process dies while it hands over loaded data."""
     if not isinstance(error, ConnectionError | EOFError):
         return ""
     return " (a process of the loader has ended; the system may have killed it for want of memory)"
 
 
-def _message_of(error: Exception) -> str:
+def _message_of(error: BaseException) -> str:
     """Return what an error says, in one line.
 
     A loader's process sends its whole traceback as the text of what it raised. The message in it
@@ -180,29 +184,39 @@ class Unpacker:
         self._kinds = [kinds_of((task.inputs, task.targets)) for task in tasks]
         self._classes = [of_shape.classes for of_shape in captured.in_all_shapes]
 
-    def __call__(self, batch: object) -> Samples:
+    def __call__(self, batch: object, loader: str = TRAINING) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
+
+        Args:
+            batch: what a loader gave.
+            loader: what errors call it.
 
         Raises:
             InvalidInput: they do not suit the model.
         """
-        samples = self._taken_apart(batch)
+        samples = self._taken_apart(batch, loader)
+        for name, tensor in named_tensors(samples):
+            if tensor.layout != torch.strided or tensor.is_meta:
+                kind = "on device meta" if tensor.is_meta else f"of layout {tensor.layout}"
+                raise InvalidInput(
+                    f"{loader} gives a tensor {kind} for {name}; expected a dense one with values"
+                )
         found = kinds_of(samples)
         if found not in self._kinds:
             raise InvalidInput(
-                f"the loader gives samples of shapes and types {found}, but the model's inputs and "
+                f"{loader} gives samples of shapes and types {found}, but the model's inputs and "
                 f"targets have {' or '.join(map(str, self._kinds))}"
                 f"{_hint(samples, (self._inputs, self._targets))}"
             )
         lengths = {len(value) for value in tensors_in(samples)}
         if len(lengths) > 1:
             raise InvalidInput(
-                f"the loader gives a batch whose tensors have {sorted(lengths)} samples; they "
+                f"{loader} gives a batch whose tensors have {sorted(lengths)} samples; they "
                 "have to be equally many"
             )
         classes = self._classes[self._kinds.index(found)]
         if wrong := wrong_class(classes, samples.targets, self.batch_size):
-            raise InvalidInput(f"in a batch of the loader {wrong}")
+            raise InvalidInput(f"in a batch of {loader} {wrong}")
         return pytree.tree_map(torch.clone, samples)
 
     @property
@@ -219,39 +233,39 @@ class Unpacker:
         """Whether a batch of n samples becomes n samples; a user's function may do anything."""
         return self._unpack is None
 
-    def _taken_apart(self, batch: object) -> Samples:
-        where = "a batch of the loader"
+    def _taken_apart(self, batch: object, loader: str) -> Samples:
+        where = f"a batch of {loader}"
         if self._unpack is not None:
-            where, samples = "what unpack makes of a batch", self._by_function(batch)
+            where, samples = f"what unpack makes of {where}", self._by_function(batch, loader)
         elif isinstance(batch, Mapping):
-            samples = self._by_name(batch)
+            samples = self._by_name(batch, loader)
         elif isinstance(batch, tuple | list):
-            samples = self._by_position(batch)
+            samples = self._by_position(batch, loader)
         elif isinstance(batch, Tensor) and has_no_targets(self._targets):
             samples = Samples((batch,), None)
         else:
             raise InvalidInput(
-                f"the loader gives batches of type {type(batch).__name__}; expected (inputs, "
+                f"{loader} gives batches of type {type(batch).__name__}; expected (inputs, "
                 "targets) or a dictionary, or give a function unpack that makes (inputs, targets) "
                 "of a batch"
             )
         return arranged(samples, self._inputs, self._targets, where)
 
-    def _by_function(self, batch: object) -> Samples:
+    def _by_function(self, batch: object, loader: str) -> Samples:
         assert self._unpack is not None
         try:
             inputs, targets = self._unpack(batch)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InvalidInput(
                 f"unpack raised {type(error).__name__}: {error}; it has to make (inputs, targets) "
-                f"of a batch, which is a {type(batch).__name__}"
+                f"of a batch of {loader}, which is a {type(batch).__name__}"
             ) from error
         return Samples((inputs,) if isinstance(inputs, Tensor) else inputs, targets)
 
-    def _by_name(self, batch: Mapping[str, Any]) -> Samples:
+    def _by_name(self, batch: Mapping[str, Any], loader: str) -> Samples:
         if not isinstance(self._inputs, Mapping):
             raise InvalidInput(
-                f"the loader gives dictionaries with {', '.join(map(repr, batch))}, but the "
+                f"{loader} gives dictionaries with {', '.join(map(repr, batch))}, but the "
                 "model's example inputs have no names; make them a dictionary too (keywords of its "
                 "forward), or give a function unpack that makes (inputs, targets) of a batch"
             )
@@ -264,7 +278,7 @@ class Unpacker:
             label = next((name for name in _LABELS if name in batch), None)
             if label is None:
                 raise InvalidInput(
-                    f"the loader gives dictionaries with {', '.join(map(repr, batch))}, and none "
+                    f"{loader} gives dictionaries with {', '.join(map(repr, batch))}, and none "
                     f"of it is called {' or '.join(map(repr, _LABELS))}; call the targets so, make "
                     "the model's example targets a dictionary, or give a function unpack"
                 )
@@ -273,12 +287,12 @@ class Unpacker:
         if left_out and not self._noted:
             self._noted = True
             self._note(
-                f"the loader also gives {', '.join(map(repr, left_out))}, which the model does not "
+                f"{loader} also gives {', '.join(map(repr, left_out))}, which the model does not "
                 f"take: its example inputs have {', '.join(map(repr, self._inputs))}"
             )
         return Samples(batch, targets)
 
-    def _by_position(self, batch: Sequence[Any]) -> Samples:
+    def _by_position(self, batch: Sequence[Any], loader: str) -> Samples:
         """Divide a batch behind its inputs; without names, however the inputs are grouped."""
         flat = _flat(batch)
         targets = () if has_no_targets(self._targets) else tensors_in(self._targets)
@@ -286,7 +300,7 @@ class Unpacker:
         if all(isinstance(value, Tensor) for value in flat):
             if len(flat) != count + len(targets):
                 raise InvalidInput(
-                    f"the loader gives samples of shapes and types {kinds_of(flat)}, but the "
+                    f"{loader} gives samples of shapes and types {kinds_of(flat)}, but the "
                     f"model's inputs and targets have {kinds_of((self._inputs, targets))}"
                 )
             structure = pytree.tree_structure(self._inputs)

@@ -11,17 +11,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import DataError, InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch
 from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.loading.loader_state import generators_of, preserve_rng_state
-from drlpp.runtime.loading.loaders import Loader, Unpacker, iterate, known_samples
+from drlpp.runtime.loading.loaders import (
+    HELD_OUT,
+    TRAINING,
+    Loader,
+    Unpacker,
+    iterate,
+    known_samples,
+)
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.batches import chosen, joined, tensors_in
 from drlpp.specs.data import Loaders, Samples
-
-_HELD_OUT = "the loader of held-out samples"
 
 _MOST_HELD_OUT_SAMPLES = 1_000_000
 
@@ -163,18 +168,19 @@ class LoadedData(TrainingData):
         self._unpack = unpacker
         self._seed = seed
         self._note = note
-        self._noted = False
+        self._noted = self._told_of_more = self._counted = False
         self._watch, self._held_out_watch = Watch(), Watch()
         self._state = self._current_state()
         self._check_first(self._train, one_by_one=True)
         if self._held_out is not None:
             self._check_first(self._held_out, one_by_one=False)
         known = self._known_minibatches()
+        self._wants_all = minibatches in (None, known)
         if minibatches is None:
             minibatches = self._count_minibatches(known)
         elif known is not None and minibatches > known:
             raise InvalidInput(
-                f"minibatches is {minibatches}, but the loader gives {known} of "
+                f"minibatches is {minibatches}, but {TRAINING} gives {known} of "
                 f"{self.batch_size} samples in an epoch"
             )
         self.minibatches = minibatches
@@ -202,8 +208,8 @@ class LoadedData(TrainingData):
         assert self._held_out is not None
         waiting: list[list[Samples]] = [[] for _ in range(self._unpack.shapes)]
         with preserve_rng_state(self._held_out):
-            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
-                samples = self._unpack(batch)
+            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
+                samples = self._unpack(batch, HELD_OUT)
                 alike = waiting[self._unpack.shape_of(samples)]
                 alike.append(samples)
                 if sum(map(len, alike)) >= self.batch_size:
@@ -250,24 +256,49 @@ class LoadedData(TrainingData):
     def _epoch(self, epoch: int, begin: int) -> Generator[Samples]:
         known = self._state.first_minibatch
         self._state = self._current_state()
+        whole, number = self._whole(epoch), -1
         try:
-            for number, minibatch in enumerate(islice(self._whole(epoch), self.minibatches)):
+            for number, minibatch in enumerate(islice(whole, self.minibatches)):
                 if number == 0:
                     self._state = self._state._replace(first_minibatch=_hash_of(minibatch))
                     if begin and known not in ("", self._state.first_minibatch):
                         raise InvalidInput(
-                            f"the loader gives other minibatches in epoch {epoch} than when the "
+                            f"{TRAINING} gives other minibatches in epoch {epoch} than when the "
                             "checkpoint was written, so that samples would be missed or counted "
                             "twice; its order and whatever is random in its samples has to "
                             "follow from torch's global generator, from torch.Generator "
                             "attributes of its own, or from set_epoch(epoch)"
                         )
+                if number == self.minibatches - 1 and self._wants_all:
+                    # A sampler may draw once more when it is asked past its end.
+                    self._check_ended(whole, epoch)
                 self._watch.see((epoch - 1) * self.minibatches + number, minibatch)
                 if number >= begin:
                     yield minibatch
+            if number < self.minibatches - 1:
+                raise DataError(self._too_few(number + 1, epoch))
         finally:
             # Whoever let go of this has all the minibatches of the epoch.
             self._state = self._current_state()
+
+    def _check_ended(self, rest: Iterator[Samples], epoch: int) -> None:
+        """Ask for more than the epoch's minibatches; tell once where there are more."""
+        if next(rest, None) is not None and not self._told_of_more:
+            self._told_of_more = True
+            self._note(
+                f"{TRAINING} gives more than {self.minibatches} minibatches in epoch {epoch}, as "
+                "many as in the first: those beyond are not trained on, in this epoch and in others"
+            )
+
+    def _too_few(self, found: int, epoch: int) -> str:
+        told = f"{TRAINING} gives {found} minibatches in epoch {epoch}, where {self.minibatches}"
+        if not self._counted:
+            return f"{told} are expected"
+        return (
+            f"{told} were counted when it was read before training; its data set has to begin anew "
+            "each time it is iterated, and give as many (or say how many make an epoch: "
+            "minibatches, --minibatches)"
+        )
 
     def _whole(self, epoch: int) -> Generator[Samples]:
         for batch in iterate(self._train, epoch_seed(self._seed, epoch), epoch):
@@ -289,20 +320,18 @@ class LoadedData(TrainingData):
 
     def _too_large(self, minibatch: Samples) -> InvalidInput:
         return InvalidInput(
-            f"the loader gives a minibatch of {len(minibatch)} samples, but the model is captured "
+            f"{TRAINING} gives a minibatch of {len(minibatch)} samples, but the model is captured "
             f"for minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
         )
 
     def _check_first(self, loader: Loader, *, one_by_one: bool) -> None:
         """Raise an error if the first minibatch does not fit, before any worker starts."""
+        name = TRAINING if loader is self._train else HELD_OUT
         with preserve_rng_state(loader):
-            batch = next(iterate(loader, epoch_seed(self._seed, 0)), None)
+            batch = next(iterate(loader, epoch_seed(self._seed, 0), name=name), None)
         if batch is None:
-            which = "training" if loader is self._train else "held-out"
-            raise InvalidInput(
-                f"the {which} loader gives no minibatch at all; at least one is needed"
-            )
-        samples = self._unpack(batch)
+            raise InvalidInput(f"{name} gives no minibatch at all; at least one is needed")
+        samples = self._unpack(batch, name)
         if one_by_one and len(samples) > self.batch_size:
             raise self._too_large(samples)
 
@@ -328,12 +357,14 @@ class LoadedData(TrainingData):
                 "the training loader is read once to count its minibatches; where it never ends, "
                 "say how many make an epoch (minibatches, or --minibatches)"
             )
+            self._counted = True
             with preserve_rng_state(self._train):
                 count = sum(1 for _ in self._whole(epoch=1))
         if not count:
             raise InvalidInput(
-                f"the loader gives no minibatch of {self.batch_size} samples, for which the model "
-                f"is captured; make it batch_size={self.batch_size}"
+                f"{TRAINING} gives no minibatch of {self.batch_size} samples, for which the model "
+                f"is captured; make it batch_size={self.batch_size}, and its data set one that "
+                "can be iterated more than once"
             )
         return count
 
@@ -347,8 +378,8 @@ class LoadedData(TrainingData):
             return [known]
         self._note("the held-out loader is read once to count its samples")
         with preserve_rng_state(self._held_out):
-            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
-                samples = self._unpack(batch)
+            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
+                samples = self._unpack(batch, HELD_OUT)
                 count[self._unpack.shape_of(samples)] += len(samples)
                 if sum(count) > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
                     raise InvalidInput(

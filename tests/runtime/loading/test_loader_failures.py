@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,13 @@ class Breaking(Dataset[tuple[Tensor, Tensor]]):
 
 def _unreadable() -> None:
     raise OSError("picture 70 is damaged:\n  it ends after 12 bytes")
+
+
+def test_a_data_set_that_exits_is_told(captured: CapturedModel, tmp_path: Path) -> None:
+    loader = DataLoader(Breaking(data_for(captured), 70, lambda: sys.exit(3)), 8)
+    trainer = PipelineTrainer(placement_file(captured, 0, method=STASH), out=tmp_path)
+    with pytest.raises(DataError, match=r"the training loader raised SystemExit after 8 .*: 3"):
+        trainer.fit(loader, epochs=1)
 
 
 @pytest.mark.timeout(60)

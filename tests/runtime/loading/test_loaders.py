@@ -160,7 +160,7 @@ def test_a_loader_shorter_than_an_epoch_ends_training(
 ) -> None:
     stream = DataLoader(Ending(data_for(captured)), batch_size=8)
     trainer = PipelineTrainer(placement_file(captured, 0, 1, method=STASH), out=tmp_path)
-    with pytest.raises(DataError, match="the data ended after 12 minibatches of a run of 13"):
+    with pytest.raises(DataError, match="gives 12 minibatches in epoch 1, where 13"):
         trainer.fit(stream, epochs=1, minibatches=13)
 
 
@@ -169,7 +169,7 @@ def test_more_minibatches_than_a_loader_has_are_refused_before_the_folder_is_cla
 ) -> None:
     train, _ = loaders_for(data_for(captured))
     out = tmp_path / "out"
-    with pytest.raises(InvalidInput, match="minibatches is 13, but the loader gives 12 of 8"):
+    with pytest.raises(InvalidInput, match="is 13, but the training loader gives 12 of 8"):
         PipelineTrainer(placement_file(captured, 0), out=out).fit(train, minibatches=13)
     assert not out.exists()
 
@@ -268,6 +268,52 @@ def test_held_out_loaders_may_have_any_batch_size(
     assert report.score == found.module_score == pytest.approx(wanted, abs=1e-7)
 
 
+class Once(IterableDataset[tuple[Tensor, Tensor]]):
+    """Samples that can be read once."""
+
+    def __init__(self, minibatches: int) -> None:
+        self.left = iter([(torch.zeros(16), torch.tensor(0))] * 8 * minibatches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.left
+
+
+class Growing(Endless):
+    """More samples each time; ``first`` of them the first time."""
+
+    def __init__(self, data: Data, first: int, more: int) -> None:
+        super().__init__(data)
+        self.samples, self.more = first, more
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.samples += self.more
+        yield from islice(super().__iter__(), self.samples - self.more)
+
+
+def test_what_an_iterable_gives_beyond_the_counted_minibatches_is_told(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    document, observer = placement_file(captured, 0), TrainerCallbacks(on_note=notes.append)
+    growing = DataLoader(Growing(data_for(captured), 32, 8), 8)
+    trainer = PipelineTrainer(document, out=tmp_path / "more", observer=observer)
+    trainer.fit(growing, epochs=2)
+    (_, told) = notes
+    assert "gives more than 5 minibatches in epoch 1" in told
+    shrinking = DataLoader(Growing(data_for(captured), 40, -8), 8)
+    with pytest.raises(DataError, match="gives 3 minibatches in epoch 1, where 4 were counted"):
+        PipelineTrainer(document, out=tmp_path / "fewer", observer=observer).fit(shrinking)
+
+
+def test_the_loader_that_gives_something_else_is_named(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    train, _ = loaders_for(data_for(captured))
+    wrong = _loader(torch.zeros(96, 15), LABELS)
+    with pytest.raises(InvalidInput, match="the held-out loader gives samples of shapes"):
+        PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out").fit(train, wrong)
+
+
 def _loader(*tensors: Tensor, batch_size: int = 8) -> DataLoader:
     return DataLoader(TensorDataset(*tensors), batch_size)
 
@@ -290,6 +336,9 @@ LABELS = torch.zeros(96, dtype=torch.int64)
         ),
         (DataLoader([("one", 1)] * 96, 8), r"inputs\[0\] is a tuple of str; expected a tensor"),
         (DataLoader([(torch.zeros(8, 16), torch.tensor(1))] * 9, None), "a single number"),
+        (DataLoader([(torch.zeros(8, 16).to_sparse(), LABELS[:8])], None), "layout torch.sparse"),
+        (DataLoader([(torch.zeros(8, 16, device="meta"), LABELS[:8])], None), "device meta"),
+        (DataLoader(Once(1), 8), "no minibatch of 8 samples, .* iterated more than once"),
     ],
 )
 def test_what_does_not_suit_the_model_is_refused_before_the_folder_is_claimed(

@@ -189,8 +189,8 @@ def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said(
         results.append(trainer.fit(DataLoader(items, BATCH), epochs=1).state_dict)
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
     assert notes == [
-        "the loader also gives 'text', which the model does not take: its example inputs have "
-        "'extra', 'tokens'"
+        "the training loader also gives 'text', which the model does not take: its example inputs "
+        "have 'extra', 'tokens'"
     ]
 
 
