@@ -1,11 +1,11 @@
-"""Problems that are solved before training begins, by many processes or on a Ray cluster."""
+"""Problems that are solved before training begins, by many processes."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterator
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import count
-from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -17,8 +17,8 @@ from drlpp.agents.pretraining.problems import (
     draw_anything,
     solved_if_taken,
 )
-from drlpp.cells import Where, all_of, read_results_of, run_cells
 from drlpp.io.documents import Record
+from drlpp.io.json_lines import append, cut_off, read_lines
 from drlpp.placement.placement import Placement, Stage
 
 
@@ -56,7 +56,7 @@ def solve_ahead(
     seed: int,
     problems: int,
     path: Path,
-    where: Where,
+    processes: int,
     tell: Callable[[Solution], object] = lambda solution: None,
 ) -> Iterator[SolvedProblem]:
     """Solve problems that ``path`` has no solution of yet, and yield all in their order.
@@ -65,13 +65,21 @@ def solve_ahead(
         seed: of all that is drawn.
         problems: how many.
         path: file of solutions, which other seeds may share.
-        where: to solve them.
+        processes: that solve them at the same time.
         tell: called with every new one.
     """
+    lines, rest = read_lines(path)
+    cut_off(path, rest)
+    solution_of = {one.cell: one for one in map(Solution.model_validate_json, lines)}
     cells = [Number(seed, number) for number in range(problems)]
-    read = partial(read_results_of, "drlpp.cli.learning.pretrain", Solution)
-    wanted = all_of(cells, attrgetter("cell"))
-    solution_of = {one.cell: one for one in run_cells(solution, wanted, path, read, where, tell)}
+    missing = [cell for cell in cells if cell not in solution_of]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(solution, cell) for cell in missing]):
+            found = future.result()
+            append(path, found)
+            tell(found)
+            solution_of[found.cell] = found
     return (solution_of[cell].solved for cell in cells)
 
 

@@ -15,13 +15,13 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from benchmarks.cells import Where, all_of, read_results_of, run_cells
 from benchmarks.expert_iteration.comparison import Arm, Cell, Run, run
 from benchmarks.expert_iteration.iteration import Iteration, iterate
 from benchmarks.expert_iteration.problems import HELD_OUT
 from benchmarks.expert_iteration.report import best_known, table
 from benchmarks.options import ClusterOption, ProcessesOption
 from benchmarks.report import markdown, terminal, write_between
-from drlpp.cells import Where, all_of, read_results_of, run_cells
 from drlpp.cli.command_line import build_console, run_program
 
 BEGIN = "<!-- expert iteration: written by benchmarks.expert_iteration -->"

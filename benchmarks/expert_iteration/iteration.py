@@ -14,13 +14,13 @@ from typing import Literal
 import numpy
 import torch
 
+from benchmarks.cells import Where, all_of, read_results_of, run_cells
 from benchmarks.expert_iteration.problems import training_problem
 from benchmarks.learning.policy_proposals import network_of, sampled
 from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import SolvedProblem
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import PRETRAINED, save_weights
-from drlpp.cells import Where, all_of, read_results_of, run_cells
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage

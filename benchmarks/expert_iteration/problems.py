@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from random import Random
 
-from benchmarks.learning.branching_graphs import NAMES, graph_of
+from benchmarks.search.graphs import NAMES, graph_of
 from drlpp.agents.pretraining.problems import FAMILIES, draw_problem
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
@@ -39,7 +39,7 @@ def held_out_graph(number: int) -> tuple[str, Profile]:
 def held_out_problem(number: int) -> PlanningProblem:
     """Return one of :data:`HELD_OUT` problems on graphs that nobody was trained on.
 
-    They are those of ``benchmarks.sixteen``, in turns, on 8, 16, 32 and 64 accelerators, with links
+    They are those of ``benchmarks.search``, in turns, on 8, 16, 32 and 64 accelerators, with links
     of 125 MB/s to 12.5 GB/s; in every second the accelerators are of two speeds.
     """
     draw = Random(f"held out {number}")

@@ -33,6 +33,7 @@ from typing import Annotated
 import typer
 from pandas import DataFrame
 
+from benchmarks.cells import read_results_of
 from benchmarks.emulated_cluster import EmulatedCluster, ended_by_signals
 from benchmarks.host_loss.copying import copies_table
 from benchmarks.host_loss.emulated_hosts import CUT, KILLED, EmulatedHosts
@@ -40,7 +41,6 @@ from benchmarks.host_loss.losable_hosts import LosableHosts
 from benchmarks.host_loss.trials import HOSTS, Task, Trial, TrialHosts, run_trial
 from benchmarks.machine import this_machine
 from benchmarks.report import terminal
-from drlpp.cells import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.json_lines import append
 from drlpp.schedule.method import Method

@@ -20,6 +20,7 @@ from typing import Annotated
 import torch
 import typer
 
+from benchmarks.cells import read_results_of
 from benchmarks.options import WorkersClusterOption
 from benchmarks.paper_tables import drl_pp as drl_pp_table
 from benchmarks.paper_tables import pipedream as pipedream_table
@@ -31,7 +32,6 @@ from benchmarks.paper_tables.learning_study import Progress, Study
 from benchmarks.paper_tables.report import BEGIN, END
 from benchmarks.paper_tables.result_files import RESULTS, STUDY, Results
 from benchmarks.report import write_between
-from drlpp.cells import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.documents import Record
 from drlpp.io.json_lines import append

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.cells import read_results_of
 from benchmarks.paper_tables.drl_pp import Case
 from benchmarks.paper_tables.learning import Learned
 from benchmarks.paper_tables.pipedream import Timing, Training
 from benchmarks.paper_tables.pipeoptim import StageMemory, Throughput
-from drlpp.cells import read_results_of
 
 STUDY = "benchmarks.paper_tables"
 RESULTS = Path(__file__).with_name("results")

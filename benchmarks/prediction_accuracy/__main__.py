@@ -20,6 +20,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.cells import Where, all_of, run_cells
 from benchmarks.options import ClusterOption, DocumentOption, JsonOption
 from benchmarks.prediction_accuracy.measuring import Cell, Emulation, compare, read_results
 from benchmarks.prediction_accuracy.report import (
@@ -29,7 +30,6 @@ from benchmarks.prediction_accuracy.report import (
     write_accuracy,
 )
 from benchmarks.report import terminal
-from drlpp.cells import Where, all_of, run_cells
 from drlpp.cli.command_line import build_console, run_program
 
 MODELS = ("alexnet", "vgg16", "resnet50", "gnmt4", "transformer")

@@ -10,9 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from statistics import median
 
+from benchmarks.cells import read_results_of
 from benchmarks.emulated_cluster import control_groups
 from benchmarks.prediction_accuracy.report import Prediction
-from drlpp.cells import read_results_of
 from drlpp.costs.profile import NO_FACTORS, Profile
 from drlpp.costs.profiles.short_runs import (
     SHORT_MINIBATCHES,
@@ -70,7 +70,7 @@ class Compared(Record):
 
 
 def read_results(path: Path) -> list[Compared]:
-    """Return all results in ``path``, as :func:`drlpp.cells.read_results_of` does."""
+    """Return all results in ``path``, as :func:`benchmarks.cells.read_results_of` does."""
     return read_results_of("benchmarks.prediction_accuracy", Compared, path)
 
 

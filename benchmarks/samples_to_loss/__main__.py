@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.cells import Where, run_cells
 from benchmarks.options import ClusterOption, ProcessesOption
 from benchmarks.report import write_between
 from benchmarks.samples_to_loss.methods import METHODS
@@ -23,7 +24,6 @@ from benchmarks.samples_to_loss.report import BEGIN, END, samples_needed, sectio
 from benchmarks.samples_to_loss.runs import Job, Result, read_results, run_job
 from benchmarks.samples_to_loss.search import Progress
 from benchmarks.samples_to_loss.tasks import TASKS
-from drlpp.cells import Where, run_cells
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_atomically

@@ -7,13 +7,13 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
+from benchmarks.cells import read_results_of
 from benchmarks.deep_models import even_stages
 from benchmarks.learning.curves import minibatches_to, shuffled
 from benchmarks.learning.replay import Replay
 from benchmarks.samples_to_loss.methods import METHODS
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cells import read_results_of
 from drlpp.io.documents import Record
 from drlpp.runtime import Minibatches
 from drlpp.specs.data import Data
@@ -127,5 +127,5 @@ def _captured(task: str, seed: int) -> CapturedModel:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return all results in ``path``, as :func:`drlpp.cells.read_results_of` does."""
+    """Return all results in ``path``, as :func:`benchmarks.cells.read_results_of` does."""
     return read_results_of("benchmarks.samples_to_loss", Result, path)

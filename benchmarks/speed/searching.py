@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed search
 
-A branching graph of 40 operators (``benchmarks/learning/branching_graphs.py``) on 4, 8 and 16 equal
+A branching graph of 40 operators (``benchmarks.search.graphs.py``) on 4, 8 and 16 equal
 accelerators with links of 1.25 GB/s; the depth varies, and the search begins with what planners
 propose. Seconds are the processor's; equal candidates count once.
 """
@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 from pandas import DataFrame
 
-from benchmarks.learning.branching_graphs import graph_of
 from benchmarks.machine import this_machine
 from benchmarks.report import terminal
+from benchmarks.search.graphs import graph_of
 from drlpp.cli.command_line import build_console
 from drlpp.costs.workload import Workload
 from drlpp.planners import Limits, PlanningProblem, Space, best_simulated

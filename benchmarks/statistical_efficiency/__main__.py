@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.cells import Where, all_of, run_cells
 from benchmarks.options import ClusterOption, ProcessesOption
 from benchmarks.report import write_between
 from benchmarks.statistical_efficiency.methods import METHODS
@@ -33,7 +34,6 @@ from benchmarks.statistical_efficiency.runs import (
     search_jobs,
     study_jobs,
 )
-from drlpp.cells import Where, all_of, run_cells
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
 

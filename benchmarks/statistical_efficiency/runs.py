@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.cells import read_results_of
 from benchmarks.deep_models import even_stages
 from benchmarks.statistical_efficiency.methods import METHODS
 from benchmarks.statistical_efficiency.tasks import BATCH_SIZE, TASKS
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cells import read_results_of
 from drlpp.io.documents import Record
 from drlpp.runtime import Minibatches, run_reference
 from drlpp.specs.data import Data
@@ -204,5 +204,5 @@ def _finite(value: float) -> float | None:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return all results in ``path``, as :func:`drlpp.cells.read_results_of` does."""
+    """Return all results in ``path``, as :func:`benchmarks.cells.read_results_of` does."""
     return read_results_of("benchmarks.statistical_efficiency", Result, path)

@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.cells import read_results_of
 from benchmarks.learning.race_tasks import TASKS, RaceTask, race_name
 from benchmarks.learning.samples_needed import SamplesNeeded
 from benchmarks.options import DocumentOption, WorkersClusterOption
@@ -25,7 +26,6 @@ from benchmarks.time_to_loss import losses as live
 from benchmarks.time_to_loss.report import BEGIN, END, table
 from benchmarks.time_to_loss.seconds import Speed, has_replay, measure
 from drlpp.capturing.capture import capture
-from drlpp.cells import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.cli.learning.race_command import run_and_report
 from drlpp.cli.learning.run_cluster import RunCluster

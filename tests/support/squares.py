@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from drlpp.cells import read_results_of
+from benchmarks.cells import read_results_of
 from drlpp.io.documents import Record
 
 

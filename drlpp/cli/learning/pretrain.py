@@ -18,7 +18,6 @@ from drlpp.agents.pretraining.problems import SolvedProblem
 from drlpp.agents.pretraining.solving_ahead import solve_ahead
 from drlpp.agents.pretraining.training import Pretraining, pretrain
 from drlpp.agents.transfer.weights import save_weights
-from drlpp.cells import Where
 from drlpp.cli.command_line import build_console, run_program
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -44,10 +43,6 @@ def main(
     processes: Annotated[
         int, typer.Option(min=1, help="That solve them at the same time on this machine.")
     ] = 1,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="Address of a Ray cluster, or auto, whose CPUs solve them instead."),
-    ] = None,
 ) -> None:
     """Imitate exact optima of made-up problems, then improve on the rule."""
     torch.set_num_threads(1)
@@ -66,7 +61,7 @@ def main(
     )
     ahead: Iterator[SolvedProblem] = iter(())
     if problems:
-        ahead = solve_ahead(seed, problems, solved, Where(processes, cluster))
+        ahead = solve_ahead(seed, problems, solved, processes)
         report(f"{problems} problems are solved: {solved}")
     network, notes = pretrain(options, report, ahead)
     command = f"python -m drlpp.cli.learning.pretrain --out {shlex.quote(out.name)}"

@@ -9,7 +9,6 @@ import pytest
 from drlpp.agents.pretraining import solving_ahead
 from drlpp.agents.pretraining.problems import ProblemStream, SolvedProblem
 from drlpp.agents.pretraining.solving_ahead import Number, Solution, solution, solve_ahead
-from drlpp.cells import Where, runners
 from drlpp.planners import PLANNERS
 
 SEED = 3
@@ -18,7 +17,9 @@ SEED = 3
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Solve in this process, which is faster to begin."""
-    monkeypatch.setattr(runners, "ProcessPoolExecutor", lambda size, _: ThreadPoolExecutor(size))
+    monkeypatch.setattr(
+        solving_ahead, "ProcessPoolExecutor", lambda size, _: ThreadPoolExecutor(size)
+    )
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def seconds_of(solved: SolvedProblem) -> tuple[str, int, float, float]:
 @pytest.mark.usefixtures("in_threads")
 def test_a_problem_is_made_again_from_its_line(tmp_path: Path, told: list[Solution]) -> None:
     path = tmp_path / "runs" / "problems.jsonl"
-    ahead = list(solve_ahead(SEED, 4, path, Where(2), told.append))
+    ahead = list(solve_ahead(SEED, 4, path, 2, told.append))
     for solved in ahead:
         assert solved.objective(PLANNERS["exact"](solved.problem).placement) == pytest.approx(
             solved.optimum_seconds
@@ -46,10 +47,10 @@ def test_a_problem_is_made_again_from_its_line(tmp_path: Path, told: list[Soluti
         assert solved.imitated.accelerators == tuple(range(solved.context.accelerators))
         assert solved.imitated_seconds >= solved.optimum_seconds * (1 - 1e-9)
     # More of them are the same and others; those of another seed are others.
-    more = list(solve_ahead(SEED, 5, path, Where(1), told.append))
+    more = list(solve_ahead(SEED, 5, path, 1, told.append))
     assert list(map(seconds_of, more[:4])) == list(map(seconds_of, ahead))
     assert len(set(map(seconds_of, more))) == 5
-    (other,) = solve_ahead(SEED + 1, 1, path, Where(1), told.append)
+    (other,) = solve_ahead(SEED + 1, 1, path, 1, told.append)
     assert seconds_of(other) not in set(map(seconds_of, more))
     assert sorted(one.cell for one in told) == [(3, 0), (3, 1), (3, 2), (3, 3), (3, 4), (4, 0)]
 
@@ -63,7 +64,7 @@ def test_solving_does_not_depend_on_when(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("in_threads")
 def test_a_stream_begins_with_what_was_solved_ahead(tmp_path: Path) -> None:
-    ahead = list(solve_ahead(SEED, 2, tmp_path / "problems.jsonl", Where()))
+    ahead = list(solve_ahead(SEED, 2, tmp_path / "problems.jsonl", 1))
     small = (4, 6), (2, 2)
     stream = ProblemStream(Random(1), *small, ahead=ahead)
     assert [stream.new(), stream.new()] == ahead

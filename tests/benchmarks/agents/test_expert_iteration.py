@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cells import Where
 from benchmarks.expert_iteration.comparison import SECONDS, Arm, Cell, Run, run
 from benchmarks.expert_iteration.iteration import Iteration, iterate
 from benchmarks.expert_iteration.problems import HELD_OUT, held_out_problem, training_problem
 from benchmarks.expert_iteration.report import best_known, gaps, table
 from drlpp.agents.transfer.weights import PRETRAINED
-from drlpp.cells import Where
 
 
 def _run(problem: int, arm: Arm, found: float, seed: int = 0) -> Run:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import cells
+from benchmarks.cells import Where, run_cells
 from benchmarks.deep_models import even_stages
 from benchmarks.learning.curves import next_powers
 from benchmarks.learning.replay import Replay
@@ -17,7 +19,6 @@ from benchmarks.samples_to_loss.runs import Job, Result, rates_of, read_results,
 from benchmarks.samples_to_loss.search import Progress, Study
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cells import Where, run_cells, runners
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
@@ -296,7 +297,7 @@ def test_a_run_is_plain_training_where_nothing_is_late() -> None:
 def test_results_are_kept_and_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runners, "ProcessPoolExecutor", lambda *given: ThreadPoolExecutor(2))
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda *given: ThreadPoolExecutor(2))
     chosen, path = study(["PipeOptim"]), tmp_path / "results.jsonl"
     wanted = complete(chosen)
     # It was interrupted while it wrote a line.

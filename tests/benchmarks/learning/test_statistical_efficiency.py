@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cells import Where, all_of, run_cells
 from benchmarks.deep_models import VOCABULARY, encode, even_stages, topics_text
 from benchmarks.learning.comparisons import Verdict, compare
 from benchmarks.report import write_between
@@ -39,7 +40,6 @@ from benchmarks.statistical_efficiency.runs import (
 )
 from benchmarks.statistical_efficiency.tasks import SEQUENCE_LENGTH, TASKS
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cells import Where, all_of, run_cells
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.runtime import Minibatches, run_reference
 from drlpp.schedule.method import Method

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.cells import Where, all_of, run_cells, runners
+from benchmarks import cells
+from benchmarks.cells import Where, all_of, run_cells
 from drlpp.errors import InvalidInput, WorkerLost
 from tests.support.programs.ray_clusters import RayCluster, ray_cluster
 from tests.support.squares import (
@@ -26,7 +27,7 @@ from tests.support.squares import (
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cells in this process, which is faster to begin."""
-    monkeypatch.setattr(runners, "ProcessPoolExecutor", lambda size, _: ThreadPoolExecutor(size))
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda size, _: ThreadPoolExecutor(size))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,101 @@
+"""Every study of the harness: its smallest case, its rows in git, its tables, its commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import STUDIES, app, chosen, page_of, study_of
+from benchmarks.study import Row, Study, read_csv, write_csv
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.io.documents import Record
+
+
+class Case(Record):
+    model: str
+    seed: int = 0
+    note: str = ""
+
+
+class Seen(Row):
+    case: Case
+    seconds: float
+    best: str | None = None
+    steps: tuple[float, ...] = ()
+
+
+ROWS = [
+    Seen(case=Case(model='a, "b"'), seconds=1 / 3, steps=(0.1, 2.0)),
+    Seen(case=Case(model="1", seed=1, note="x"), seconds=2.0, best="plan"),
+]
+
+
+def test_rows_come_back_from_a_table_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "seen.csv"
+    write_csv(path, ROWS)
+    assert path.read_text().splitlines()[0] == "model,seed,note,seconds,best,steps"
+    assert len(path.read_text().splitlines()) == 3
+    assert read_csv(path, Seen) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("a,0,,fast,,[]", "line 3"),
+        ("a,0,,1.0,,[true,{}]", "line 3"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "seen.csv"
+    write_csv(path, ROWS[:1])
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(InvalidFile, match=words):
+        read_csv(path, Seen)
+
+
+def test_cases_are_chosen_by_their_fields() -> None:
+    cases = [Case(model=model, seed=seed) for model in "ab" for seed in (0, 1)]
+    assert chosen(cases, ["model=a", "seed=1"]) == [Case(model="a", seed=1)]
+    assert chosen(cases, []) == cases
+    with pytest.raises(InvalidInput, match="--only model=c"):
+        chosen(cases, ["model=c"])
+
+
+def test_an_unknown_study_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"'nothing'.*search"):
+        study_of("nothing")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_rows_in_git_give_tables(name: str) -> None:
+    study: Study[Any, Any] = study_of(name)
+    assert study.name == name
+    rows = study.stored()
+    if not rows:
+        pytest.skip("not run yet")
+    assert len({row.case for row in rows}) == len(rows)
+    text = page_of(study, rows)
+    assert text.count("| --- |") >= 1
+    assert "nan" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_smallest_case_runs(name: str, tmp_path: Path) -> None:
+    study: Study[Any, Any] = study_of(name)
+    if study.needs.gpu or study.needs.root:
+        pytest.skip(f"needs {study.needs}")
+    case, *_ = study.cases(None, short=True)
+    row = study.run(case)
+    assert row.case == case
+    write_csv(tmp_path / "one.csv", [row])
+    assert read_csv(tmp_path / "one.csv", study.row) == [row]
+    assert page_of(study, [row])
+
+
+def test_the_list_names_every_study() -> None:
+    shown = CliRunner().invoke(app, ["list"], catch_exceptions=False).output
+    assert all(name in shown for name in STUDIES)
