@@ -184,7 +184,7 @@ def main(
         learning_rate=LearningRateSchedule.parse("cosineannealing", T_max=epochs, warm_up=20),
         early_stopping=EarlyStopping(patience=5),
         checkpoint_every=100,
-        trust="examples",
+        model=model,
         out=out / "training",
         resume=resume,
         observer=TrainerCallbacks(on_epoch=tell),

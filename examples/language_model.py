@@ -238,7 +238,7 @@ def main(
             warm_up=epochs * minibatches // 20,
         ),
         checkpoint_every=20,
-        trust="examples",
+        model="examples.language_model:language_model",
         out=out / "training",
         resume=resume,
         observer=TrainerCallbacks(on_epoch=tell),

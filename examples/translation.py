@@ -264,7 +264,7 @@ def main(
     trainer = PipelineTrainer(
         placement,
         early_stopping=EarlyStopping(patience=3),
-        trust="examples",
+        model="examples.translation:translator",
         out=out / "training",
         resume=resume,
         observer=TrainerCallbacks(on_epoch=tell),

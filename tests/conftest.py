@@ -1,4 +1,4 @@
-"""What all tests have in common: where temporary files go, and what is remembered of trust."""
+"""What all tests have in common: where temporary files go."""
 
 import gc
 import os
@@ -52,7 +52,6 @@ def _temporary_files() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
         patch.setitem(os.environ, "TMPDIR", folder)
-        patch.setitem(os.environ, "XDG_STATE_HOME", f"{folder}/state")
         patch.setitem(os.environ, "XDG_CACHE_HOME", f"{folder}/cache")
         yield
 

@@ -6,7 +6,7 @@ In this process, except where what is tested is how a process ends.
 import json
 import os
 import re
-import shutil
+import shlex
 import signal
 import subprocess
 import sys
@@ -190,21 +190,19 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
 
 
 @pytest.mark.system
-def test_the_model_that_was_named_is_trusted_in_the_runs_folder(
-    complete: tuple[Path, str], tmp_path: Path
-) -> None:
-    def train(placement: Path) -> Finished:
-        data = ["--data", "tests.support.models.small:separable", "--epochs", "1"]
-        return shell.finish(drlpp_command.main, "drlpp", "train", placement, *data)
-
-    done = train(complete[0] / "placement.json")
+def test_the_command_that_it_ends_with_trains(complete: tuple[Path, str]) -> None:
+    (said,) = re.findall(r"^train with it: drlpp (.*)$", complete[1], re.MULTILINE)
+    *words, data = shlex.split(said)
+    # No data of drlpp's are made for a model of one's own.
+    assert (words[-1], data) == ("--data", "package.module:factory")
+    named = words[words.index("--model") + 1]
+    assert named == "tests.support.models.small:perceptron"
+    data = "tests.support.models.small:separable"
+    done = shell.finish(drlpp_command.main, "drlpp", *words, data, "--epochs", "1")
     assert done.code == 0, done.err
-    assert "imports tests.support.models.small:perceptron (model), as" in done.out
-    # As somebody else would get it, or send it back.
-    copy = shutil.copytree(complete[0], tmp_path / "copy")
-    done = train(copy / "placement.json")
-    assert done.code == 2
-    assert "--trust tests" in done.err
+    nameless = shell.finish(drlpp_command.main, "drlpp", *words[:2], "--data", data)
+    assert nameless.code == 2
+    assert f"name it again: --model {named}, in Python model='{named}'" in nameless.err
 
 
 @pytest.mark.system

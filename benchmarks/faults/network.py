@@ -38,6 +38,7 @@ KINDS = ("cut", "lost", "paused actor", "frozen actor", "killed actor", "killed 
 PASSING_SECONDS = 1.5
 """Of what passes: less than half of the silence after which a host is lost."""
 
+_MODEL = "tests.support.models.small:perceptron"
 _VICTIM = "host-1"
 _CHECKPOINT_EVERY = 40
 _LONGEST_SECONDS = 300.0
@@ -59,7 +60,7 @@ class NetworkTrials:
         self._emulated = emulated
         self._folder = folder
         self._epochs = epochs
-        captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
+        captured = capture(ModelReference.named(_MODEL))
         count = len(captured.graph)
         document = PlacementFile.create(
             captured.reference,
@@ -184,7 +185,7 @@ def _program(placement: str, epochs: str, out: str) -> None:
     try:
         trainer = PipelineTrainer(
             placement,
-            trust="tests",
+            model=_MODEL,
             cluster="auto",
             checkpoint_every=_CHECKPOINT_EVERY,
             out=folder,

@@ -39,7 +39,6 @@ TOLD = EXPECTED | dict.fromkeys(("lost", "frozen actor", "killed actor", "killed
 _CHECKPOINT_EVERY = 40
 _MOST_DRAWS = 20
 _MINIBATCHES = 3000
-_TRUST = ("benchmarks", "tests")
 
 
 @dataclass(frozen=True)
@@ -281,11 +280,17 @@ class _Strike:
             self._timer.join()
 
 
+def _own(placement: str) -> PlacementFile:
+    """Return the file that :class:`Trials` has written, with the model and optimizer named here."""
+    document = read_placement(placement)
+    optimizer = document.optimizer.changed(document.optimizer.name, {})
+    return document.with_model(document.model.name).model_copy(update={"optimizer": optimizer})
+
+
 def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
     """Train, and say when it begins; to be killed."""
     trainer = PipelineTrainer(
-        placement,
-        trust=_TRUST,
+        _own(placement),
         checkpoint_every=_CHECKPOINT_EVERY,
         out=out,
         observer=TrainerCallbacks(on_begin=lambda: print("begins", flush=True)),
@@ -295,7 +300,7 @@ def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
 
 def _measuring_program(placement: str) -> None:
     """Measure without an end; to be killed."""
-    document = read_placement(placement, trust=_TRUST)
+    document = _own(placement)
     optimizer = document.optimizer
     with ClusterSession(document.model, len(ACCELERATORS), optimizer=optimizer) as session:
         resolved = document.resolve(session.graph)

@@ -15,7 +15,6 @@ from drlpp.envs.measuring.episode_state import EpisodeState
 from drlpp.envs.measuring.search_file import SearchFile, Sureness
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
-from drlpp.io.trust_memory import TrustRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.measurements_file import Entry, Header
@@ -134,7 +133,6 @@ def every_document() -> dict[str, Document]:
         _race(contender),
         EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),
         PartsIndex(number=2, attempt=3, workers=(0, 1, 2), leaders=(0, 2)),
-        TrustRecord(folder="/runs/mine", run=(1, 2), packages={"mymodels": "/mymodels.py"}),
         EpisodeState(
             model=graph.model,
             graph_fingerprint=graph.fingerprint,

@@ -24,7 +24,6 @@ from drlpp.cli.program_console import ProgramConsole, wrapped
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
-from drlpp.io.trust import named_in, require_trust
 from drlpp.runtime.ipc.time_limits import checked_timeout
 from drlpp.schedule.kinds.registry import training_kinds
 from drlpp.schedule.weight_policies import policy_help
@@ -33,7 +32,6 @@ from drlpp.specs.device_choice import DeviceChoice
 if TYPE_CHECKING:
     from drlpp.models.model_reference import ModelReference
     from drlpp.models.task import Option
-    from drlpp.placement.placement_file import PlacementFile
     from drlpp.specs.cluster import Cluster
     from drlpp.specs.optimizer_spec import ParameterGroup
 
@@ -130,13 +128,13 @@ GroupOptions = Annotated[
         "repeated.",
     ),
 ]
-TrustOption = Annotated[
-    list[str],
+SameModelOption = Annotated[
+    str | None,
     typer.Option(
-        "--trust",
-        metavar="PACKAGE",
-        help="Whose model or optimizer PLACEMENT may have imported, which runs its code; may be "
-        "repeated. What you name yourself needs none, and a run folder remembers.",
+        "--model",
+        metavar="NAME",
+        help="The model that PLACEMENT is for, package.module:factory; only models of your own "
+        "have to be named again.",
     ),
 ]
 OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.module:Class"
@@ -228,17 +226,17 @@ def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelRefer
     return ModelReference.named(name, size, **arguments)
 
 
-def settle_imports(file: Path, document: PlacementFile) -> None:
-    """Print what a file is about to have us import; refuse what nobody has trusted.
+def same_model(name: str | None, options: Sequence[str]) -> ModelReference | str | None:
+    """Return the model of a file as it is named again: by its name alone, or with options.
 
     Raises:
-        InvalidInput: naming the packages that would have to be trusted.
+        InvalidInput: options without a name, or one that is not of the form KEY=VALUE.
     """
-    require_trust(file, document)
-    for named in named_in(document):
-        if named.package is not None:
-            text = f"imports {named.name} ({named.what}), as {file} says"
-            build_console().print(text, soft_wrap=True)
+    if not options:
+        return name
+    if name is None:
+        raise InvalidInput("--model-option needs the model's name as well: --model")
+    return model_reference(name, Size.SMALL, options)
 
 
 def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, object]:

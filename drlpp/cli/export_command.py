@@ -12,12 +12,13 @@ from drlpp.cli.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
     MethodOptions,
+    ModelOptions,
     OptimizerOptions,
-    TrustOption,
+    SameModelOption,
     build_console,
     optimizer_options,
     read_options,
-    settle_imports,
+    same_model,
 )
 from drlpp.errors import InvalidInput, InvalidPlacement
 
@@ -82,7 +83,8 @@ def export_placement(
         typer.Option(help="A profile.json, for what the export costs; else made up from sizes."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights and dropout.")] = 0,
-    trust: TrustOption = [],  # noqa: B006
+    model: SameModelOption = None,
+    model_option: ModelOptions = [],  # noqa: B006
 ) -> dict[str, Any]:
     """Write a placement for another program, or the weights of a checkpoint."""
     from drlpp.capturing.capture import capture
@@ -90,16 +92,11 @@ def export_placement(
     from drlpp.exporting.torch_bundle import TorchExport
     from drlpp.placement.placement_file import read_placement
     from drlpp.schedule.method_choice import choose_method
-    from drlpp.specs.optimizer_spec import OptimizerSpec
 
     if to is Target.WEIGHTS:
         return _write_weights(source, output)
     placement = Path(source)
-    document = read_placement(placement, trust=trust)
-    if optimizer is not None:
-        # What the file says of it does not count.
-        document = document.model_copy(update={"optimizer": OptimizerSpec()})
-    settle_imports(placement, document)
+    document = read_placement(placement, model=same_model(model, model_option))
     _check_new(output)
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options, document.method)

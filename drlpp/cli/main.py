@@ -14,15 +14,16 @@ from drlpp.cli.command_line import (
     DeviceOption,
     GroupOptions,
     MethodOptions,
+    ModelOptions,
     OptimizerOptions,
+    SameModelOption,
     SpeedsOption,
     TimeoutOption,
-    TrustOption,
     optimizer_options,
     parameter_groups,
     read_options,
     run_program,
-    settle_imports,
+    same_model,
 )
 from drlpp.cli.common_options import add_command
 from drlpp.cli.emulated_speeds import emulated_speeds
@@ -38,6 +39,8 @@ from drlpp.errors import InvalidInput
 from drlpp.specs.device_choice import DeviceChoice
 
 if TYPE_CHECKING:
+    from drlpp.capturing.capture import CapturedModel
+    from drlpp.models.model_reference import ModelReference
     from drlpp.placement.placement_file import PlacementFile
 
 app = typer.Typer(
@@ -69,6 +72,8 @@ def _begin(
 
 def train(
     placement: Annotated[Path, typer.Argument(help="A placement.json.")],
+    model: SameModelOption = None,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
     data: Annotated[
         str,
         typer.Option(
@@ -164,26 +169,19 @@ def train(
         bool, typer.Option("--resume", help="Continue from the checkpoint, if any.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
-    trust: TrustOption = [],  # noqa: B006
 ) -> dict[str, Any]:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
     from drlpp.cli.training.replanning import placement_for
     from drlpp.cli.training.training_report import train_and_report
-    from drlpp.io.trust_memory import remembered_trust
     from drlpp.placement.placement_file import read_placement
     from drlpp.planners.replanning import Elastic
     from drlpp.runtime import EarlyStopping
     from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.learning_rate import LearningRateSchedule
-    from drlpp.specs.optimizer_spec import OptimizerSpec
 
     folder = out or placement.parent / "training"
-    trusted = {*trust, *remembered_trust(folder)}
-    document = read_placement(placement, trust=trusted)
-    if optimizer is not None:
-        # What the file says of it does not count.
-        document = document.model_copy(update={"optimizer": OptimizerSpec()})
-    settle_imports(placement, document)
+    given_model = same_model(model, model_option)
+    document = read_placement(placement, model=given_model)
     method_options = read_options(method_option, "method", "accumulate=4")
     schedule_options = read_options(lr_schedule_option, "schedule", "T_max=10")
     if schedule_options and lr_schedule is None:
@@ -204,9 +202,9 @@ def train(
         }
     )
     given: Path | PlacementFile = placement
-    captured = None
+    to_train: CapturedModel | ModelReference | str | None = given_model
     if workers not in (None, document.cluster.accelerators):
-        given, captured = placement_for(workers, placement, document, seed)
+        given, to_train = placement_for(workers, placement, document, seed)
         document, workers = given, None
     return train_and_report(
         given,
@@ -214,7 +212,7 @@ def train(
         data=data,
         epochs=epochs,
         minibatches=minibatches,
-        model=captured,
+        model=to_train,
         method=document.method,
         optimizer=document.optimizer,
         learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
@@ -237,7 +235,6 @@ def train(
         out=folder,
         resume=resume,
         seed=seed,
-        trust=trusted,
     )
 
 

@@ -11,7 +11,6 @@ import typer
 from drlpp.cli.command_line import build_console
 from drlpp.errors import InvalidInput
 
-_PRIVATE = {"trust"}
 """What this machine remembers of its user; nobody else writes it."""
 
 
@@ -54,7 +53,7 @@ def all_schemas() -> dict[str, dict[str, Any]]:
     found = {
         kind: schema_of(document)
         for kind, document in document_kinds().items()
-        if document.__module__.startswith("drlpp.") and kind not in _PRIVATE
+        if document.__module__.startswith("drlpp.")
     }
     found["measurements"] = schema_of_lines("a line of measurements.jsonl", Header, Entry)
     return dict(sorted(found.items()))

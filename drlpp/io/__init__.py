@@ -1,4 +1,4 @@
-"""Files and what they may do: documents, run folders, locks, names to import, and whom to trust.
+"""Files and what they may do: documents, run folders, locks, names to import.
 
 Knows nothing of models; everything else in the package may import it.
 """

@@ -1,14 +1,13 @@
-"""Importing what has a name of the form ``package.module:name``, if its package may be imported.
+"""Importing what has a name of the form ``package.module:name``, if the user has said that name.
 
-Importing runs code, and the function that is named is then called with options of the same source.
-So a name counts for nothing by itself. It may be imported if the user has given it, on the command
-line or in code (:meth:`ImportedByName.as_named_by_user`), or trusts its package
-(:mod:`drlpp.io.trust`). Everything else, a name from a file above all, is refused.
+Importing runs code. So a name in a file is information alone: what is imported was given in this
+program, on the command line or in code (:meth:`ImportedByName.as_named_by_user`).
 """
 
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
@@ -26,48 +25,47 @@ from drlpp.near_names import did_you_mean
 class ImportedByName(Record):
     """What may be named by its import path: a model, an optimizer, a learning-rate schedule.
 
-    Whether it may be imported is no field: no file can say that of itself.
+    Whether the user has named it is no field: no file can say that of itself.
 
     Attributes:
-        what: the kind of thing, for error messages.
+        what: the kind of thing, for error messages, which also tell how to name it in a command
+            (``_option``) and ``_in_python``.
         name: the name of one that drlpp knows, or ``package.module:name``.
     """
 
     what: ClassVar[str]
-    _for_users: ClassVar[str] = "parse(name, …)"
+    _option: ClassVar[str]
+    _in_python: ClassVar[str]
 
     name: str
-    _allowed: bool = PrivateAttr(default=False)
-
-    @property
-    def package(self) -> str | None:
-        """The top-level package that has to be imported, None for what drlpp knows."""
-        return _package_of(self.name) if ":" in self.name else None
+    _named_by_user: bool = PrivateAttr(default=False)
 
     @property
     def refused(self) -> bool:
-        """Whether it would have to be imported, and may not be."""
-        return self.package is not None and not self._allowed
+        """Whether it would have to be imported, and only a file names it."""
+        return ":" in self.name and not self._named_by_user
+
+    @property
+    def naming_option(self) -> str:
+        """The option for a command that reads a file with this name; empty if it needs none."""
+        return f" {self._option} {shlex.quote(self.name)}" if ":" in self.name else ""
 
     def as_named_by_user(self) -> Self:
-        """Return a copy that may be imported: the user has named it, or trusts its package."""
-        allowed = self.model_copy()
-        allowed._allowed = True
-        return allowed
+        """Return a copy that may be imported, since the user has named it."""
+        named = self.model_copy()
+        named._named_by_user = True
+        return named
 
     def imported(self, error_type: type[InvalidInput]) -> Callable[..., Any]:
         """Import and return what ``package.module:name`` stands for.
 
         Raises:
-            error_type: it may not be imported, cannot be, or is not there.
+            error_type: only a file names it, it cannot be imported, or does not exist.
         """
         if self.refused:
             raise error_type(
-                f"{self.what} {self.name!r} is not trusted: whatever a file names may be a "
-                f"stranger's, and importing it runs the code of {self.package!r}. If you trust "
-                f"that: --trust {self.package}, in Python "
-                f"read_placement(path, trust={self.package!r}); what your own code names is given "
-                f"to {type(self).__name__}.{self._for_users}"
+                f"{self.what} {self.name!r} is named by a file alone, which imports nothing; name "
+                f"it again:{self.naming_option}, in Python {self._in_python.format(self.name)}"
             )
         return _find(self.name, self.what, error_type)
 
@@ -86,7 +84,7 @@ def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[...,
         )
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         raise error_type(f"{what} {path!r}: expected 'package.module:name', as Python imports it")
-    package = _package_of(path)
+    package = module_name.partition(".")[0]
     if _installed(package) is None and (folder := str(Path.cwd())) not in sys.path:
         # The user's own file in the current folder. That folder comes last, and only for a package
         # that is nowhere else: a `numpy.py` that lies there takes nobody's place.
@@ -94,7 +92,7 @@ def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[...,
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        place = place_of(package)
+        place = _place_of(package)
         found = f" ({place})" if place else ""
         raise error_type(
             f"{what} {path!r}: importing {module_name!r}{found} raised "
@@ -109,11 +107,7 @@ def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[...,
     return factory
 
 
-def _package_of(path: str) -> str:
-    return path.partition(":")[0].partition(".")[0]
-
-
-def place_of(package: str) -> str | None:
+def _place_of(package: str) -> str | None:
     """Return where a package would be imported from, or None if it is nowhere.
 
     Nothing of the package runs.

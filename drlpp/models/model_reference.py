@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import sys
 from collections.abc import Callable
@@ -46,7 +47,8 @@ class ModelReference(ImportedByName):
     """
 
     what: ClassVar[str] = "model"
-    _for_users: ClassVar[str] = "named(name, …)"
+    _option: ClassVar[str] = "--model"
+    _in_python: ClassVar[str] = "model={0!r}"
 
     options: dict[str, Option] = Field(default_factory=dict)
     _held: _Held = PrivateAttr(default_factory=_Held)
@@ -91,7 +93,7 @@ class ModelReference(ImportedByName):
 
     @classmethod
     def named(cls, name: str, size: str = "small", /, **options: Option) -> ModelReference:
-        """Return a model as a user names it; by naming it, the user trusts it.
+        """Return a model as a user names it.
 
         Args:
             name: in the zoo, or ``package.module:factory``.
@@ -101,6 +103,30 @@ class ModelReference(ImportedByName):
         """
         preset = SMALL.get(name, {}) if size == "small" else {}
         return cls(name=name, options={**preset, **options}).as_named_by_user()
+
+    @classmethod
+    def recorded(cls, text: str) -> ModelReference:
+        """Return the model that a graph has the text of, as far as a name can be read from it.
+
+        What no name of a model is, such as that of a table of costs, becomes ``<text>``.
+        """
+        name, _, rest = text.partition("(")
+        options = {}
+        for part in filter(None, rest.removesuffix(")").split(", ")):
+            key, _, value = part.partition("=")
+            options[key] = _option(value)
+        found = cls(name=name, options=options)
+        is_named = ":" in name or name in ZOO or name == huggingface.__name__
+        if text.startswith("<") or not is_named or str(found) != text:
+            return cls(name=text if text.startswith("<") else f"<{text}>")
+        return found
+
+    @property
+    def naming_option(self) -> str:
+        """The option for a command that reads a file about it; empty for drlpp's own models."""
+        if self.name.startswith("<"):
+            return f" {self._option} package.module:factory"
+        return super().naming_option
 
     def __str__(self) -> str:
         options = ", ".join(f"{key}={value}" for key, value in self.options.items())
@@ -139,9 +165,8 @@ class ModelReference(ImportedByName):
         if self.name.startswith("<"):
             raise InvalidModel(
                 f"model {self.name} has a name that builds nothing: it was an object of a program, "
-                "or comes from a profile or a table. Give that program's model again (model=…, in "
-                "Python), name a factory that can be imported, 'package.module:factory', or plan "
-                "again with the model: drlpp plan MODEL --profile …"
+                "or is a table's; name a factory of the same model: --model "
+                "package.module:factory, in Python model=…"
             )
         if ":" in self.name:
             return self.imported(InvalidModel)
@@ -154,6 +179,15 @@ class ModelReference(ImportedByName):
                 "'huggingface' with the option folder, one of your own 'package.module:factory'"
             )
         return ZOO[self.name]
+
+
+def _option(text: str) -> Option:
+    """Return an option's value as its text in :class:`ModelReference` says it."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, Option) else text
 
 
 Model = ModelReference | Task | Callable[..., Any] | str

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
+from pydantic import PrivateAttr
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidPlacement
 from drlpp.io.documents import Document, Record, read_document
 from drlpp.io.quantities import Count
-from drlpp.io.trust import trusted_packages, trusting
-from drlpp.io.trust_memory import remembered_trust
 from drlpp.models.model_reference import Model, ModelReference
 from drlpp.near_names import did_you_mean
 from drlpp.placement.candidate import Candidate
@@ -53,8 +52,10 @@ class PlacementFile(Document):
     """What an agent or a planner exports and the runtime loads.
 
     Attributes:
-        model: where the model comes from.
-        graph_fingerprint: of the graph that the placement is for.
+        model: where the model comes from. Its import path in a file is information: whoever builds
+            the model names it again (:meth:`with_model`).
+        graph_fingerprint: of the graph that the placement is for; tells whether a model that is
+            given is the same.
         configuration: replicas per stage, for readers; the stages below decide.
         stages: in the order of the pipeline.
         method: the schedule and weight policy that it was measured with.
@@ -77,6 +78,7 @@ class PlacementFile(Document):
     cluster: Cluster
     measurement: Measurement | None = None
     versions: Versions
+    _made_for: ModelReference | None = PrivateAttr(default=None)
 
     @classmethod
     def create(
@@ -147,6 +149,19 @@ class PlacementFile(Document):
             versions=Versions.current(),
         )
 
+    def with_model(self, model: Model) -> Self:
+        """Return the file with the model that the user gives.
+
+        The bare name that the file has, ``mymodels:build``, stands for that model with the file's
+        options. Whether it is the model that the placement was made for is checked once it is
+        captured (:meth:`plan`).
+        """
+        same = model == self.model.name
+        given = self.model.as_named_by_user() if same else ModelReference.of(model)
+        changed = self.model_copy(update={"model": given})
+        changed._made_for = self._made_for or self.model
+        return changed
+
     def resolve(self, graph: OpGraph) -> Placement:
         """Return the placement for ``graph``, checked.
 
@@ -173,18 +188,20 @@ class PlacementFile(Document):
 
     def _placement(self, graph: OpGraph) -> Placement:
         """Return the placement by the names of operators, not checked."""
-        if self.graph_fingerprint != graph.fingerprint and str(self.model) == graph.model:
+        made_for = self._made_for or self.model
+        if self.graph_fingerprint != graph.fingerprint and str(made_for) == graph.model:
             raise InvalidPlacement(
-                f"field 'graph_fingerprint' is {self.graph_fingerprint}, but {self.model} is "
+                f"field 'graph_fingerprint' is {self.graph_fingerprint}, but {made_for} is "
                 f"captured to {graph.fingerprint}: this is the placement of another model, or the "
                 f"model's code has changed, or torch has (made with torch {self.versions.torch}, "
                 f"this is {torch.__version__}); learn a new placement"
             )
         if self.graph_fingerprint != graph.fingerprint:
             raise InvalidPlacement(
-                f"the placement is for {self.model} (fingerprint {self.graph_fingerprint}), but "
-                f"this model is {graph.model} ({graph.fingerprint}); load the model that the "
-                "placement was made for, or plan this one anew"
+                f"the placement is for {made_for} (fingerprint {self.graph_fingerprint}), but "
+                f"this model is {graph.model} ({graph.fingerprint}); name the model that it was "
+                f"made for{made_for.naming_option and ':'}{made_for.naming_option}, or plan this "
+                "one anew"
             )
         number_of = {operator.name: operator.id for operator in graph.operators}
         return Placement(
@@ -216,18 +233,16 @@ def _number(name: str, stage: int, number_of: Mapping[str, int]) -> int:
     )
 
 
-def read_placement(path: str | Path, *, trust: str | Iterable[str] = ()) -> PlacementFile:
+def read_placement(path: str | Path, *, model: Model | None = None) -> PlacementFile:
     """Read a placement file, which imports nothing.
 
     Args:
         path: of the file.
-        trust: top-level packages, such as ``mymodels``, of which the model and the optimizer may be
-            imported later, as far as they are not drlpp's or torch's. Packages that the user has
-            trusted for the run that left the file need not be given again
-            (:mod:`drlpp.io.trust_memory`).
+        model: the model that the placement is for. A model of the user's own is named again by
+            whoever builds it; drlpp's and huggingface's need not be.
 
     Raises:
         InvalidFile: naming the file, the field, and what was expected there.
     """
-    known = trusted_packages(trust) | remembered_trust(Path(path).parent)
-    return trusting(read_document(path, PlacementFile), known)
+    document = read_document(path, PlacementFile)
+    return document if model is None else document.with_model(model)

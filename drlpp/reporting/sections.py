@@ -293,7 +293,8 @@ def _machine(files: RunFiles, missing: Sequence[str]) -> Section:
     if files.placement is not None and (files.folder / "placement.json").is_file():
         speeds = () if files.comparison is None else files.comparison.speeds
         path = shlex.quote(str(files.folder / "placement.json"))
-        commands.append(f"drlpp train {path} --data DATA{speeds_option(speeds)}")
+        model = files.placement.model.naming_option
+        commands.append(f"drlpp train {path}{model} --data DATA{speeds_option(speeds)}")
     return Section(
         title="Machine, versions, settings",
         lines=tuple(lines),

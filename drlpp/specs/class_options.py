@@ -181,7 +181,7 @@ def option_text(value: object) -> str:
 
 
 def without_module(name: str, module: str, known: Collection[str]) -> str:
-    """Return ``adam`` for ``torch.optim:Adam``: torch's needs no import path, and no trust.
+    """Return ``adam`` for ``torch.optim:Adam``: torch's needs no import path.
 
     Args:
         name: as the user or a file gives it.

@@ -79,7 +79,11 @@ def fitting_data(example_inputs: Batch, example_targets: Batch | None) -> str:
     targets = () if example_targets is None else tensors_in(example_targets)
     classifies = len(targets) == 1 and targets[0].dim() == 1 and targets[0].dtype == torch.long
     fits = classifies and _are_images(tensors_in(example_inputs))
-    return "digits" if fits else "package.module:factory"
+    return "digits" if fits else OWN_DATA
+
+
+OWN_DATA = "package.module:factory"
+"""What stands for a user's own data in a command."""
 
 
 def _are_images(examples: Sequence[Tensor]) -> bool:
@@ -90,6 +94,8 @@ class DataName(ImportedByName):
     """A factory of data, by its import path."""
 
     what: ClassVar[str] = "data"
+    _option: ClassVar[str] = "--data"
+    _in_python: ClassVar[str] = "data={0!r}"
 
 
 DATA: dict[str, Callable[[Batch], Data]] = {"digits": digits}

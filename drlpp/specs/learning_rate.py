@@ -45,6 +45,8 @@ class LearningRateSchedule(NamedClass):
     """
 
     what: ClassVar[str] = "learning-rate schedule"
+    _option: ClassVar[str] = "--lr-schedule"
+    _in_python: ClassVar[str] = "learning_rate=LearningRateSchedule.parse({0!r})"
     # Only the learning rate changes, and a function cannot stand in a file.
     hidden: ClassVar[frozenset[str]] = frozenset(
         {

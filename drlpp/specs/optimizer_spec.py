@@ -111,6 +111,8 @@ class OptimizerSpec(NamedClass):
     """
 
     what: ClassVar[str] = "optimizer"
+    _option: ClassVar[str] = "--optimizer"
+    _in_python: ClassVar[str] = "optimizer=OptimizerSpec.parse({0!r})"
     # Which kernels run is the runtime's business, nothing differentiates or records an update, and
     # a loss is not maximized.
     hidden: ClassVar[frozenset[str]] = frozenset(
@@ -160,23 +162,22 @@ class OptimizerSpec(NamedClass):
         options: Mapping[str, object],
         groups: Iterable[ParameterGroup] = (),
     ) -> OptimizerSpec:
-        """Return another optimizer, or without a name this one with other options.
+        """Return another optimizer, or this one with other options.
 
-        Groups that are given take the place of all that there were. Without a name, and without
-        any that are given, groups stay as they are.
+        It is this one without a name, and with the name of the user's own class that it has: a file
+        alone names no class to be imported. Groups that are given replace all its groups.
 
         Raises:
             InvalidInput: if there is no such optimizer or option, or it cannot work here.
         """
         groups = tuple(groups)
-        if name is not None:
+        if name is not None and not (name == self.name and ":" in name):
             return self.parse(name, groups, **options)
-        if not options and not groups:
+        if name is None and not options and not groups:
             return self
+        by_user = name is not None or not self.refused
         merged = {**self.options, **options}
-        return self._parse(
-            self.name, merged, by_user=not self.refused, groups=groups or self.groups
-        )
+        return self._parse(self.name, merged, by_user=by_user, groups=groups or self.groups)
 
     def check(self) -> None:
         """Check that there are such classes with these options, for every group.

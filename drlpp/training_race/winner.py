@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import torch
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.io.run_folder import RECORD_NAME, RunRecord
-from drlpp.io.trust_memory import remember_trust
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
@@ -60,11 +60,16 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
             f"{rate:.3g})"
         )
     path = folder / "placement.json"
-    data, seed, device = course.data.first, course.session.seed, course.session.device
+    data, seed = course.data.first, course.session.seed
     epochs = course.race.curves[training].minibatches // data.minibatches + 1
+    session = course.session
+    optimizer = course.optimizer_of(training)
+    reference = session.captured.reference
+    parts = shlex.join([str(path), "--data", data.name, "--out", str(folder), "--resume"])
     command = (
-        f"continue its training: drlpp train {path} --data {data.name} --out {folder} --resume "
-        f"--epochs {epochs} --device {device.value}{f' --seed {seed}' if seed else ''}"
+        f"continue its training: drlpp train {parts}{reference.naming_option}"
+        f"{optimizer.naming_option} --epochs {epochs} --device {session.device.value}"
+        f"{f' --seed {seed}' if seed else ''}"
     )
     if folder.exists():
         # It may have been trained on since.
@@ -73,11 +78,9 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     evaluation = known / "evaluation.json"
     if evaluation.exists():
         shutil.copyfile(evaluation, partial / evaluation.name)
-    session = course.session
-    optimizer = course.optimizer_of(training)
     document = PlacementFile.of(
         session.plan(course.present.anew(candidate.candidate)),
-        session.captured.reference,
+        reference,
         session.graph,
         cluster,
         optimizer=optimizer,
@@ -87,6 +90,4 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     settings = training_settings(document, optimizer, data, TrainingPlan(epochs=1), seed)
     write_document(partial / RECORD_NAME, RunRecord(command="drlpp train", settings=settings))
     partial.rename(folder)
-    # Whoever ran the race has named what is imported.
-    remember_trust(folder, [document.model, optimizer])
     return folder, command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,11 +13,8 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel, capture, microbatch_size
 from drlpp.capturing.module_check import evaluating
 from drlpp.errors import InvalidInput, InvalidPlacement
-from drlpp.io.importing import ImportedByName
 from drlpp.io.run_folder import open_run_folder
-from drlpp.io.trust import require_trust, trusted_packages, trusting
-from drlpp.io.trust_memory import remember_trust, remembered_trust
-from drlpp.models.model_reference import Model, ModelReference
+from drlpp.models.model_reference import Model
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime.device.emulation import checked_speeds
@@ -78,8 +75,8 @@ class PipelineTrainer:
 
     Args:
         placement: a placement file or its path.
-        model: instead of the one that the placement names: the same, of which it may know no more
-            than a name (``<Decoder>``), as a task or captured.
+        model: the one that the placement is for, as a task, captured, a factory or its import
+            path. drlpp's and huggingface's need not be given; a file's word alone imports nothing.
         method: instead of the one that the placement was measured with.
         optimizer: instead of the one that the placement was measured with.
         learning_rate: changes the learning rate over time.
@@ -117,8 +114,6 @@ class PipelineTrainer:
             :class:`~drlpp.runtime.training.trainer.Trainer` says. Where there is none yet,
             training begins, with a note to ``observer``.
         seed: of weights, order of samples, and dropout.
-        trust: packages of which a placement file may have the model and the optimizer imported, if
-            they are not drlpp's or torch's; remembered for ``out``.
         observer: is called with how training goes.
 
     Raises:
@@ -149,7 +144,6 @@ class PipelineTrainer:
         out: str | Path,
         resume: bool = False,
         seed: int = 0,
-        trust: str | Iterable[str] = (),
         observer: TrainerCallbacks | None = None,
     ) -> None:
         check_kind("method", method, Method, 'drlpp.schedule.method_choice.choose_method("stash")')
@@ -158,7 +152,8 @@ class PipelineTrainer:
             "learning_rate",
             learning_rate,
             LearningRateSchedule,
-            'LearningRateSchedule.parse("cosine"); a rate is an option of the optimizer',
+            'LearningRateSchedule.parse("cosineannealing", T_max=10); a rate is an option of the '
+            "optimizer",
         )
         check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
         check_elastic(elastic, copy_every, peer_copies=peer_copies)
@@ -170,16 +165,12 @@ class PipelineTrainer:
         check_seed(seed)
         given = None if isinstance(placement, PlacementFile) else placement
         self.out = Path(out)
-        trusted = trusted_packages(trust) | remembered_trust(self.out)
         self.document = (
-            trusting(placement, trusted)
-            if isinstance(placement, PlacementFile)
-            else read_placement(placement, trust=trusted)
+            placement if isinstance(placement, PlacementFile) else read_placement(placement)
         )
         if model is not None:
             reference = model.reference if isinstance(model, CapturedModel) else model
-            chosen = {"model": ModelReference.of(reference)}
-            self.document = self.document.model_copy(update=chosen)
+            self.document = self.document.with_model(reference)
         known = self.document.cluster.accelerators
         if workers is not None and workers != known:
             raise InvalidPlacement(
@@ -187,13 +178,9 @@ class PipelineTrainer:
                 "workers, or plan it for that number (drlpp train --workers, drlpp.replanned)"
             )
         self.method = method or self.document.method
-        self.optimizer = trusting(optimizer or self.document.optimizer, trusted)
-        self.learning_rate = learning_rate and trusting(learning_rate, trusted)
-        self._named: list[ImportedByName] = [self.document.model, self.optimizer]
-        if self.learning_rate is not None:
-            self._named.append(self.learning_rate)
-        require_trust(given or "the placement", *self._named)
+        self.optimizer = optimizer or self.document.optimizer
         self.optimizer.check()
+        self.learning_rate = learning_rate
         self.synchronous_epochs = synchronous_epochs
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
@@ -318,8 +305,6 @@ class PipelineTrainer:
             resume=self.resume,
             note=self.observer.on_note,
         ) as folder:
-            if reason := remember_trust(folder, self._named):
-                self.observer.on_note(reason)
             store = None
             if self.checkpoints is not None:
                 store = CheckpointParts(self.checkpoints, folder)

@@ -25,6 +25,8 @@ from tests.support.programs.shell import finish
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
+SMALL = "tests.support.models.small:perceptron"
+
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["drlpp", *arguments])
@@ -125,8 +127,8 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     "command",
     [
-        ["train", "PLACEMENT", "--data", "benchmarks.faults.strikes:samples", "--trust", "tests"],
-        ["timeline", "PLACEMENT", "--from", "run", "--trust", "tests"],
+        ["train", "PLACEMENT", "--data", "benchmarks.faults.strikes:samples", "--model", SMALL],
+        ["timeline", "PLACEMENT", "--from", "run", "--model", SMALL],
         [
             "profile",
             "tests.support.models.small:perceptron",

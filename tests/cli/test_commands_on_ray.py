@@ -57,12 +57,12 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     )
     planned = ["--profile", costs, "--cluster", hosts, "--method", "gpipe", "--policy", "stash"]
     told_by("plan", model, *planned, "-o", path)
-    trusting = ["--trust", "tests", *on_ray]
-    told = told_by("timeline", path, "--from", "run", "--minibatches", 2, *trusting)
+    named = ["--model", model, *on_ray]
+    told = told_by("timeline", path, "--from", "run", "--minibatches", 2, *named)
     assert "1-1-1-1, 1f1b, stash, as it ran" in told
 
     rate_one = ["--optimizer", "sgd", "--lr", 1, "--optimizer-option", "momentum=0"]
-    job = ["train", path, "--data", f"{COUNTING}:every_sample", *rate_one, *trusting]
+    job = ["train", path, "--data", f"{COUNTING}:every_sample", *rate_one, *named]
     told_by(*job, "--epochs", 1)
     cluster.nodes[1].stop()
     told = told_by(*job, "--epochs", 2, "--resume", "--workers", 2)

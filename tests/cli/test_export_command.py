@@ -13,6 +13,7 @@ from drlpp.exporting.bundle.facts import Facts
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import read_placement
 from drlpp.schedule.method import Method
 from drlpp.torch_versions import pipelines_take_functions
 from tests.support.models.zoo.tiny_models import tiny
@@ -45,7 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def export(placement: Path, *options: str) -> str:
     """What it prints; what it raises is raised."""
-    arguments = ["export", str(placement), "--trust", "tests", *options]
+    own = read_placement(placement).model.naming_option.split()
+    arguments = ["export", str(placement), *own, *options]
     result = CliRunner().invoke(app, arguments, catch_exceptions=True)
     if result.exception is not None:
         raise result.exception

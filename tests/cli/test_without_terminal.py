@@ -88,8 +88,8 @@ def test_training_says_where_it_is(tmp_path: Path) -> None:
         "tests.support.models.small:separable",
         "--epochs",
         "5000",
-        "--trust",
-        "tests",
+        "--model",
+        "tests.support.models.small:perceptron",
     ]
     with started(*DRLPP, "train", str(placement), *data) as process:
         first_line(process, "^training tests.support.models.small:perceptron")

@@ -32,7 +32,8 @@ def numbers(name: str, printed: str) -> list[float]:
 
 def trained(out: Path) -> dict[str, Tensor]:
     """The weights of a run, which are finite, and none of them as the factory made it."""
-    model = read_placement(out / "placement.json", trust="examples").model
+    path = out / "placement.json"
+    model = read_placement(path, model=read_placement(path).model.name).model
     initial = dict(model.build().module.named_parameters())
     state = torch.load(out / "training" / "model.pt", weights_only=True)
     for name, weight in initial.items():

@@ -40,7 +40,6 @@ KINDS = [
     "microbatches",
     "search",
     "training race",
-    "trust",
     "episode state",
 ]
 

@@ -157,7 +157,7 @@ def test_it_is_measured_placed_and_trained_and_the_users_module_stays_as_it_is(
         assert all(torch.equal(value, states[0][name]) for name, value in state.items())
     with pytest.raises(InvalidInput, match=r"<Sequential> has a name that builds nothing.*model=…"):
         PipelineTrainer(path, out=tmp_path / "none")
-    with pytest.raises(InvalidInput, match="this is the placement of another model"):
+    with pytest.raises(InvalidInput, match=r"is for <Sequential> .*, but this model is <Linear>"):
         PipelineTrainer(path, model=Task(nn.Linear(2, 2), torch.ones(2, 2)), out=tmp_path / "none")
 
 

@@ -142,7 +142,7 @@ def test_class_of_ones_own(own_module: None) -> None:
 def test_reading_a_file_imports_nothing_that_it_names() -> None:
     spec = OptimizerSpec.model_validate({"name": "no_such_module:Lion", "options": {"lr": 0.1}})
     assert str(spec) == "no_such_module:Lion (lr=0.1)"
-    with pytest.raises(InvalidInput, match="'no_such_module:Lion' is not trusted"):
+    with pytest.raises(InvalidInput, match="'no_such_module:Lion' is named by a file alone"):
         spec.check()
     with pytest.raises(InvalidInput, match="importing 'no_such_module' raised"):
         spec.as_named_by_user().check()
@@ -151,7 +151,7 @@ def test_reading_a_file_imports_nothing_that_it_names() -> None:
 def test_a_name_with_torchs_path_is_torchs(own_module: None) -> None:
     assert OptimizerSpec(name="torch.optim:Adam") == OptimizerSpec(name="adam")
     for other in ("torch.hub:load", "torch.optim:lr_scheduler", "torch.optim.adam:Adam"):
-        with pytest.raises(InvalidInput, match=f"{other!r} is not trusted"):
+        with pytest.raises(InvalidInput, match=f"{other!r} is named by a file"):
             OptimizerSpec(name=other).check()
 
 

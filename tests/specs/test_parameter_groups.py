@@ -3,7 +3,6 @@
 import pytest
 
 from drlpp.errors import InvalidInput
-from drlpp.io.trust import named_in, trusting
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.specs.parameter_groups import divided, settled
 
@@ -82,12 +81,10 @@ def test_what_a_file_says_is_read_again_and_absent_groups_are_not_written() -> N
     assert again.changed(None, {}, SPEC.groups[:1]).settings != SPEC.settings
 
 
-def test_a_class_that_a_file_names_for_a_group_is_a_strangers() -> None:
+def test_a_class_that_a_file_names_for_a_group_is_not_imported() -> None:
     group = {"parameters": ["*"], "optimizer": {"name": "mine:Lion"}}
     spec = OptimizerSpec.model_validate({"name": "adam", "groups": [group]})
-    assert [one.name for one in named_in(spec) if one.refused] == ["mine:Lion"]
-    assert not any(one.refused for one in named_in(trusting(spec, ["mine"])))
-    with pytest.raises(InvalidInput, match="'mine:Lion' is not trusted"):
+    with pytest.raises(InvalidInput, match="'mine:Lion' is named by a file alone"):
         spec.check()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,18 +112,21 @@ def say_how_to_train(
         session: with the model.
         speeds: of the accelerators that the placement is for.
         path: of the placement.
-        data: to train on; by default some that the model can read.
+        data: to train on; by default digits for drlpp's own models that can read them.
     """
     from drlpp.io.formatting import speeds_option
-    from drlpp.specs.data import fitting_data
+    from drlpp.specs.data import OWN_DATA, fitting_data
 
-    task = session.captured.task
+    task, reference = session.captured.task, session.captured.reference
     if task.loss is not None:
         emulated = tuple(speeds) if min(speeds) < 1 else ()
-        data = data or fitting_data(task.inputs, task.targets)
-        where = f" --cluster {session.ray_address}" if session.ray_address else ""
-        options = f"--data {data}{speeds_option(emulated)}{where}"
-        console.print(f"train with it: drlpp train {path} {options}")
+        named = reference.naming_option + session.optimizer.naming_option
+        fitting = OWN_DATA if reference.naming_option else fitting_data(task.inputs, task.targets)
+        where = f" --cluster {shlex.quote(session.ray_address)}" if session.ray_address else ""
+        options = f"{named} --data {shlex.quote(data or fitting)}{speeds_option(emulated)}{where}"
+        console.print(
+            f"train with it: drlpp train {shlex.quote(str(path))}{options}", soft_wrap=True
+        )
 
 
 def export_best_so_far(

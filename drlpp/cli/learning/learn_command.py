@@ -182,7 +182,6 @@ def learn(
     from drlpp.exporting.layouts.module_cuts import contracted_at
     from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
-    from drlpp.io.trust_memory import remember_trust
     from drlpp.planners import Space, Vary, read_vary
     from drlpp.runtime import ClusterSession
     from drlpp.schedule.method_choice import choose_method
@@ -249,8 +248,6 @@ def learn(
         resume_hint_on_interrupt("the same command with --resume continues the run"),
     ):
         keep_options(folder)
-        if reason := remember_trust(folder, [reference, optimizer_spec]):
-            console.print(reason)
         parameters = sum(parameter.numel() for parameter in captured.module.parameters())
         console.print(
             f"{reference}: {len(captured.graph)} operators, "

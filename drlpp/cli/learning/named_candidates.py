@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drlpp.cli.command_line import read_options
@@ -76,17 +75,6 @@ def other_optimizer_of(text: str, usual: OptimizerSpec, method: Method) -> Optim
         # It would be refused when its first training begins, hours later.
         other.with_momentum_towards(method.stage_momentum, 1.0)
     return other
-
-
-def read_placements(paths: Sequence[Path], trust: Sequence[str]) -> list[PlacementFile]:
-    """Return the files of placements that a user names.
-
-    Raises:
-        InvalidFile: one of them cannot be read.
-    """
-    from drlpp.placement.placement_file import read_placement
-
-    return [read_placement(path, trust=set(trust)) for path in paths]
 
 
 def named_placements(

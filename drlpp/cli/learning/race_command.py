@@ -23,7 +23,6 @@ from drlpp.cli.command_line import (
     SizeOption,
     SpeedsOption,
     TimeoutOption,
-    TrustOption,
     build_console,
     model_reference,
     optimizer_options,
@@ -40,7 +39,6 @@ from drlpp.cli.learning.named_candidates import (
     named_methods,
     named_placements,
     other_optimizer_of,
-    read_placements,
 )
 from drlpp.cli.learning.run_cluster import RunCluster, least_to_begin_with
 from drlpp.cli.learning.run_record import run_record
@@ -152,12 +150,12 @@ def race_model(
         bool, typer.Option("--resume", help="Continue the race in --out, if it has begun.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order of samples, dropout.")] = 0,
-    trust: TrustOption = [],  # noqa: B006
 ) -> dict[str, Any]:
     """Train candidates in turns on your data, plain PyTorch among them, until one is first."""
     from drlpp.capturing.capture import capture
     from drlpp.cli.learning.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
+    from drlpp.placement.placement_file import read_placement
     from drlpp.runtime import ClusterSession
     from drlpp.schedule.per_stage import refuse_lists
     from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -178,7 +176,7 @@ def race_model(
     optimizers = [other_optimizer_of(text, spec, method) for text in other_optimizer]
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
-    documents = read_placements(placement, trust)
+    documents = [read_placement(path) for path in placement]
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
     wanted = read_hosts(hosts)
     workers, emulated = workers_and_speeds(workers, speeds, device, cluster, wanted)
@@ -339,7 +337,6 @@ def _candidates(
     Behind them is who is named.
     """
     from drlpp.comparison.contenders import Contender
-    from drlpp.io.trust import trusting
     from drlpp.training_race.candidates import (
         are_made_for,
         plain_pytorch,
@@ -369,6 +366,11 @@ def _candidates(
     everybody = with_optimizers([*found, *named], optimizers)
     keys = {racer.key for racer in known}
     racers = known + [racer for racer in everybody if racer.key not in keys]
-    # An optimizer in the file is imported if the user has named its package again.
-    packages = {package for optimizer in optimizers if (package := optimizer.package)}
-    return [trusting(racer, packages) for racer in racers]
+    # Of optimizers that only the file names none is imported: these are the same, as now given.
+    given = [optimizer.with_rate(float(optimizer.value("lr"))) for optimizer in optimizers]
+    return [
+        racer.model_copy(update={"optimizer": same})
+        if (same := next((one for one in given if one == racer.optimizer), None))
+        else racer
+        for racer in racers
+    ]

@@ -360,5 +360,7 @@ def plan_placement(
             planned = proposal.seconds_per_minibatch if proposal is not None else 0.0
             console.print(layout.line(planned), soft_wrap=True, markup=False)
     if output is not None:
-        write_plan(output, of_operators, given, run, updates)
+        how_to_train = write_plan(output, of_operators, given, run, updates)
         console.print(f"written to {output}")
+        if how_to_train is not None and not as_json:
+            console.print(how_to_train, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from drlpp.planners.shared_weights import Sharing
 from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.simulator import Depth
+from drlpp.specs.data import OWN_DATA
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _RULES = {
@@ -280,8 +282,8 @@ def plans_table(
 
 def write_plan(
     path: Path, plan: Plan, given: PlanningInput, method: Method, optimizer: OptimizerSpec
-) -> None:
-    """Write a plan as a placement.json, which ``drlpp train`` takes if it names a model.
+) -> str | None:
+    """Write a plan as a placement.json, and return how to train with it if it is a model's.
 
     Raises:
         InvalidInput: if its stages cannot be run as a pipeline, or do not fit into memory, or the
@@ -293,8 +295,7 @@ def write_plan(
             "memory; plan it with a method that keeps to the limit, such as exact"
         )
     cluster, graph = plan.problem.cluster, given.profile.graph
-    # Of costs without a model the file has the name, which nothing can build it by.
-    reference = given.reference or ModelReference(name=f"<{graph.model}>")
+    reference = given.reference or ModelReference.recorded(graph.model)
     candidate = Candidate(plan.placement, method)
     write_document(
         path,
@@ -307,6 +308,10 @@ def write_plan(
             found_by=plan.method,
         ),
     )
+    if reference.name.startswith("<"):
+        return None
+    named = f"{shlex.quote(str(path))}{reference.naming_option}{optimizer.naming_option}"
+    return f"train with it: drlpp train {named} --data {OWN_DATA}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

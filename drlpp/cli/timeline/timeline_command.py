@@ -14,11 +14,12 @@ from drlpp.cli.command_line import (
     BandwidthOption,
     LatencyOption,
     MethodOptions,
+    ModelOptions,
+    SameModelOption,
     TimeoutOption,
-    TrustOption,
     build_console,
     read_options,
-    settle_imports,
+    same_model,
 )
 from drlpp.errors import InvalidInput
 
@@ -78,7 +79,8 @@ def show_timeline(
         ),
     ] = None,
     timeout: TimeoutOption = None,
-    trust: TrustOption = [],  # noqa: B006 - typer copies it
+    model: SameModelOption = None,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> dict[str, Any]:
     """Show what every worker of a placement does when, and how much of its time that takes."""
     from drlpp.cli.planning.planning_input import read_cluster, read_speeds
@@ -114,9 +116,7 @@ def show_timeline(
     if source is not Source.RUN and timeout is not None:
         raise InvalidInput("--timeout is for --from run")
     relative = None if speeds is None else read_speeds(speeds)
-    document = read_placement(placement, trust=trust)
-    if source is not Source.SIMULATOR:
-        settle_imports(placement, document)
+    document = read_placement(placement, model=same_model(model, model_option))
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options, document.method)
     match source:

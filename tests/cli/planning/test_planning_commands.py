@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from drlpp.capturing.capture import capture
 from drlpp.costs.profile import Profile, RunFactors
+from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.io.documents import read_document, write_document
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import PLANNERS
 from tests.support.planning.command_inputs import LINKS
@@ -276,6 +280,23 @@ def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) 
     )
     assert code == 2
     assert "profile this model again" in err
+
+
+def test_a_profile_names_the_users_model(shell: Shell, tmp_path: Path) -> None:
+    """And the command that the plan ends with trains it, in a folder whose name needs quotes."""
+    model = ModelReference.named("tests.support.models.small:perceptron", layers=3)
+    write_document(tmp_path / "profile.json", estimate_profile(capture(model).graph))
+    written = tmp_path / "a folder" / "placement.json"
+    code, out, err = shell(
+        *("plan", "--profile", tmp_path / "profile.json", *LINKS, "-o", written), *EXACT
+    )
+    assert code == 0, err
+    assert read_placement(written).model == model
+    (said,) = re.findall(r"^train with it: drlpp (.*)$", out, re.MULTILINE)
+    *words, _ = shlex.split(said)
+    assert words == ["train", str(written), "--model", model.name, "--data"]
+    code, _, err = shell(*words, "tests.support.models.small:separable", "--epochs", 1)
+    assert code == 0, err
 
 
 def test_a_cluster_is_described(shell: Shell, cluster: Path) -> None:

@@ -26,7 +26,7 @@ MODEL = ModelReference.named("tests.support.models.small:perceptron", layers=2)
 LINK = Link(bandwidth_bytes_per_second=1e6)
 
 
-TIMELINE = ("timeline", "--trust", "tests")
+TIMELINE = ("timeline", "--model", MODEL.name)
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ from tests.support.programs.ray_clusters import patience
 costs, cluster, placement = (Path(sys.argv[2]) / name for name in ("c.json", "c.yaml", "p.json"))
 model, outside = "tests.support.models.small:forked", ["--cluster", sys.argv[1]]
 planned = ["--profile", costs, "--cluster", cluster, "--method", "gpipe", "-o", placement]
-run = ["--from", "run", "--minibatches", 2, "--trust", "tests"]
+run = ["--from", "run", "--minibatches", 2, "--model", model]
 with patience():
     for command in (
         ["profile", model, "-o", costs, "--write-cluster", cluster, "--repeats", 1, *outside],

@@ -200,7 +200,7 @@ def test_a_timeline_is_drawn_and_written(
     for kind in ("eager-1f1b", "last-first"):
         written_to = tmp_path / f"{kind}.txt"
         code, out, err = shell(
-            *("timeline", placement, "--trust", "tests"),
+            *("timeline", placement, "--model", MODEL.name),
             *("--method-option", f"schedule={kind}", "-o", written_to),
         )
         assert code == 0, err

@@ -1,0 +1,241 @@
+"""What only a file names is not imported: whoever builds it names it again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drlpp.capturing.capture import capture
+from drlpp.errors import InvalidInput
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import read_placement
+from drlpp.runtime import PipelineTrainer
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.programs.shell import Shell
+from tests.support.training.placement_files import file_of
+
+_TRAP = """
+from pathlib import Path
+import torch
+
+Path("trapped").write_text("imported")
+from tests.support.models.small import perceptron
+
+
+class Lion(torch.optim.SGD):
+    pass
+
+
+def run(command="none", **options):
+    Path("trapped").write_text(command)
+"""
+_DATA = ["--data", "tests.support.models.small:separable", "--epochs", "1"]
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, Any]:
+    """A placement file that names a model of a user's own."""
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
+    placement = Placement.from_assignment([0, 0, 0, 1, 1], (0, 1))
+    document = file_of(captured, placement, optimizer=OptimizerSpec())
+    found: dict[str, Any] = document.model_dump(mode="json", exclude_none=True)
+    return {"kind": "placement", "version": 1, **found}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty current folder with two packages, of which nobody knows yet."""
+    for name in ("first_trap", "second_trap"):
+        (tmp_path / f"{name}.py").write_text(_TRAP)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+@pytest.fixture
+def write(content: dict[str, Any], tmp_path: Path) -> Callable[..., Path]:
+    """Writes a placement with another model or optimizer; gives its path."""
+
+    def write(model: str | None = None, optimizer: str | None = None, to: str = "p.json") -> Path:
+        changed = json.loads(json.dumps(content))
+        if model is not None:
+            changed["model"]["name"] = model
+        if optimizer is not None:
+            changed["optimizer"] = {"name": optimizer, "options": {"lr": 0.1}}
+        path = tmp_path / to
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(changed))
+        return path
+
+    return write
+
+
+def nothing_ran() -> bool:
+    return not Path("trapped").exists() and not {"first_trap", "second_trap"} & sys.modules.keys()
+
+
+_OWN = "tests.support.models.small:perceptron"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["train"], ["timeline"], ["timeline", "--from", "run"], ["export", "--to=torch", "-o=x"]],
+)
+@pytest.mark.parametrize(
+    ("model", "optimizer", "way_out"),
+    [
+        ("first_trap:run", None, "--model first_trap:run, in Python model='first_trap:run'"),
+        ("first_trap:perceptron", "second_trap:Lion", " again: --"),
+        ("sympy:sympify", None, "--model sympy:sympify"),
+        ("torch.hub:load", None, "--model torch.hub:load"),
+        ("os:system", "os:remove", " again: --"),
+    ],
+)
+def test_what_a_file_names_does_not_run(
+    shell: Shell,
+    write: Callable[..., Path],
+    command: list[str],
+    model: str,
+    optimizer: str | None,
+    way_out: str,
+) -> None:
+    code, out, err = shell(command[0], write(model, optimizer), *command[1:])
+    assert (code, out) == (2, "")
+    assert way_out in err
+    assert err.count("\n") == 1
+    assert nothing_ran()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.system
+def test_a_model_and_an_optimizer_that_are_named_again_train(
+    shell: Shell, write: Callable[..., Path]
+) -> None:
+    """With the options that the file has, of both: a bare name stands for what the file means."""
+    path = write("first_trap:perceptron", "second_trap:Lion")
+    named = ["--model", "first_trap:perceptron"]
+    code, _, err = shell("train", path, *_DATA, *named, "--out", "runs/x")
+    assert code == 2
+    assert "name it again: --optimizer second_trap:Lion, in Python optimizer=Opt" in err
+    assert "second_trap" not in sys.modules
+    named += ["--optimizer", "second_trap:Lion"]
+    code, out, err = shell("train", path, *_DATA, *named, "--out", "runs/x")
+    assert code == 0, err
+    assert "first_trap:perceptron(layers=2)" in " ".join(out.split())
+    assert "second_trap:Lion (lr=0.1)" in " ".join(out.split())
+    code, out, err = shell("train", path, *_DATA, *named, "--out", "runs/x", "--resume")
+    assert code == 0, err
+
+
+def test_the_fingerprint_says_whether_it_is_the_same_model(
+    shell: Shell, write: Callable[..., Path]
+) -> None:
+    path = write("first_trap:perceptron")
+    for other in (
+        ["--model", _OWN, "--model-option", "layers=3"],
+        ["--model", "first_trap:perceptron", "--model-option", "layers=3"],
+        ["--model", "alexnet"],
+    ):
+        code, _, err = shell("train", path, *_DATA, *other)
+        assert code == 2
+        assert f"{path}: the placement is for first_trap:perceptron(layers=2) (fingerprint" in err
+        assert "was made for: --model first_trap:perceptron, or plan" in err
+    # Another name for the same model will do, as its graph is the same.
+    document = read_placement(path, model=ModelReference.named(_OWN, layers=2))
+    document.resolve(capture(document.model).graph)
+    code, _, err = shell("train", path, "--model-option", "layers=2")
+    assert (code, "--model-option needs the model's name as well: --model" in err) == (2, True)
+
+
+def test_a_document_that_is_named_again_is_the_same(write: Callable[..., Path]) -> None:
+    path = write("first_trap:perceptron")
+    assert read_placement(path).model.refused
+    named = read_placement(path, model="first_trap:perceptron")
+    assert named.model == read_placement(path).model
+    assert not named.model.refused
+    with pytest.raises(InvalidInput, match="name it again: --model first_trap:perceptron"):
+        PipelineTrainer(path, out="out")
+    assert nothing_ran()
+
+
+def test_show_imports_nothing(shell: Shell, write: Callable[..., Path]) -> None:
+    path = write("first_trap:run", "second_trap:Lion")
+    code, out, err = shell("show", path)
+    assert code == 0, err
+    assert "first_trap:run" in out
+    assert "second_trap:Lion" in out
+    assert nothing_ran()
+
+
+def test_the_simulator_imports_nothing(shell: Shell, write: Callable[..., Path]) -> None:
+    code, _, err = shell("timeline", write("first_trap:run"), "--from", "simulator")
+    assert code == 2
+    assert "--profile" in err
+    assert nothing_ran()
+
+
+@pytest.mark.parametrize("kind", [ModelReference, OptimizerSpec, LearningRateSchedule])
+def test_by_itself_a_name_is_refused(kind: Any) -> None:
+    """Whoever makes one from data, and forgets to ask, imports nothing."""
+    given = {"name": "first_trap:Lion"}
+    for found in (
+        kind(**given),
+        kind.model_validate(given),
+        kind.model_validate_json(json.dumps(given)),
+    ):
+        with pytest.raises(InvalidInput, match="'first_trap:Lion' is named by a file alone"):
+            found.build() if kind is ModelReference else found.check()
+        named = found.as_named_by_user()
+        assert named == found
+        assert found.refused
+        assert not named.refused
+        # Nor does a file say it of itself.
+        assert kind.model_validate(named.model_dump()).refused
+    with pytest.raises(ValueError, match="_named_by_user"):
+        kind.model_validate({**given, "_named_by_user": True})
+    assert nothing_ran()
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("mine:f", ModelReference(name="mine:f")),
+        (
+            "mine:f(layers=2, rate=1e-05, causal=True, kind=deep)",
+            ModelReference(
+                name="mine:f", options={"layers": 2, "rate": 1e-5, "causal": True, "kind": "deep"}
+            ),
+        ),
+        ("alexnet(classes=10)", ModelReference(name="alexnet", options={"classes": 10})),
+        ("mine:f(names=a, b)", ModelReference(name="<mine:f(names=a, b)>")),
+        ("<Decoder>", ModelReference(name="<Decoder>")),
+        ("a table", ModelReference(name="<a table>")),
+    ],
+)
+def test_a_model_as_a_graph_records_it(text: str, model: ModelReference) -> None:
+    assert ModelReference.recorded(text) == model
+
+
+def test_the_current_folder_takes_nobodys_place(shell: Shell, tmp_path: Path) -> None:
+    """It is looked at last, and only for a package that is nowhere else."""
+    for name in ("networkx", "sympy", "json"):
+        (tmp_path / f"{name}.py").write_text("open('trapped', 'w')")
+    code, _, err = shell("show", "networkx:path_graph", "-o", "g.json")
+    assert code == 2
+    assert "raised TypeError" in err
+    assert str(tmp_path) not in sys.path
+    assert not Path("trapped").exists()
+    assert shell("show", "first_trap:perceptron", "-o", "g.json")[0] == 0
+    assert sys.path[-1] == str(tmp_path)
