@@ -2,7 +2,6 @@
 
     python -m benchmarks.host_loss --trials 20 --out host_loss.jsonl
     python -m benchmarks.host_loss --trials 20 --out host_loss.jsonl --ray       # needs root
-    python -m benchmarks.host_loss --copies --minibatches 12 --checkpoint-every 4  # 7 minutes
 
 Two hosts of two workers each train a decoder of 60 million parameters. At a random moment behind a
 checkpoint one host is lost: its workers end without a word, and it answers nothing. Training
@@ -13,9 +12,6 @@ minibatches.
 With ``--ray`` the hosts are those of a Ray cluster, emulated with 1 Gbit/s between them. In turns
 the network of one is cut, or Ray's raylet is killed there, which has to be noticed. When the host
 is there again, the network is joined, or Ray is started.
-
-With ``--copies`` nothing is lost: on such hosts, what is timed is how long the pipeline waits for
-copies of the state on each host, on the next one too, and for checkpoints.
 
 The exit code is 1 if weights differ by more than 1e-6, or a lost host costs more than
 10 s.
@@ -35,7 +31,6 @@ from pandas import DataFrame
 
 from benchmarks.cells import read_results_of
 from benchmarks.emulated_cluster import EmulatedCluster, ended_by_signals
-from benchmarks.host_loss.copying import copies_table
 from benchmarks.host_loss.emulated_hosts import CUT, KILLED, EmulatedHosts
 from benchmarks.host_loss.losable_hosts import LosableHosts
 from benchmarks.host_loss.trials import HOSTS, Task, Trial, TrialHosts, run_trial
@@ -69,18 +64,10 @@ def host_loss(
     ray: Annotated[
         bool, typer.Option("--ray", help="Lose emulated hosts with Ray, for real; needs root.")
     ] = False,
-    copies: Annotated[
-        bool, typer.Option("--copies", help="Time copies and checkpoints instead; needs root.")
-    ] = False,
 ) -> None:
     """Lose a host in the middle of a training, again and again."""
     console = build_console()
     console.print(str(this_machine()))
-    if copies:
-        method = METHODS["pipeoptim"]
-        task = Task.of(width, blocks, batch_size, minibatches, checkpoint_every, method)
-        console.print(terminal(copies_table(task)))
-        return
     ways = (CUT, KILLED) if ray else (LosableHosts.lost_by,)
     for policy, method in METHODS.items():
         known = read_results_of(__name__, Trial, out)

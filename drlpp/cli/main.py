@@ -143,21 +143,6 @@ def train(
             "more again when they return.",
         ),
     ] = None,
-    copy_every: Annotated[
-        int,
-        typer.Option(
-            help="With --elastic: minibatches between copies that each worker keeps on its own "
-            "host, to continue from where every stage has one left; 0 for none."
-        ),
-    ] = 0,
-    peer_copies: Annotated[
-        bool,
-        typer.Option(
-            "--peer-copies",
-            help="With --copy-every: send the next host a copy too of every stage that has no "
-            "replica on another host, to continue from when a host is lost.",
-        ),
-    ] = False,
     speeds: SpeedsOption = None,
     device: DeviceOption = DeviceChoice.AUTO,
     cluster: ClusterOption = None,
@@ -226,8 +211,6 @@ def train(
         else None,
         workers=workers,
         elastic=None if elastic is None else Elastic.parse(elastic),
-        copy_every=copy_every,
-        peer_copies=peer_copies,
         speeds=emulated_speeds(speeds, workers),
         device=device,
         cluster=cluster,

@@ -121,15 +121,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class PeerCopy:
-    """A worker's weights and optimizer state, which another host keeps in ``file`` there."""
-
-    sender: int
-    receiver: int
-    file: str
-
-
-@dataclass(frozen=True)
 class Collect:
     """Write weights, buffers and optimizer state of the deployed stage to ``file``.
 
@@ -140,8 +131,6 @@ class Collect:
             finite are not.
         name: of the file there.
         weights: false leaves weights and the optimizer's state to another replica.
-        peer_copies: of ``file``, that workers of the deployment send each other after that; the
-            same for all.
     """
 
     file: str
@@ -149,7 +138,6 @@ class Collect:
     storage: str = ""
     name: str = ""
     weights: bool = True
-    peer_copies: tuple[PeerCopy, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,22 +25,7 @@ def check_seed(seed: object) -> None:
         raise InvalidInput(f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected")
 
 
-def check_elastic(elastic: object, copy_every: object, *, peer_copies: bool) -> None:
-    """Check how a training outlives the loss of workers, and how often they make copies for that.
-
-    Raises:
-        InvalidInput: one of them is something else, or the copies are for nothing.
-    """
+def check_elastic(elastic: object) -> None:
+    """Check how a training outlives the loss of workers."""
     if elastic is not None and not hasattr(elastic, "planner"):
         raise InvalidInput(f"elastic is {elastic!r}; expected such as drlpp.Elastic(2, 4)")
-    check_count("copy_every", copy_every, least=0)
-    if copy_every and elastic is None:
-        raise InvalidInput(
-            f"copy_every is {copy_every}, but training ends with the first worker that is lost; "
-            "give elastic as well, such as 2:4"
-        )
-    if peer_copies and not copy_every:
-        raise InvalidInput(
-            "peer copies are those of copies on the hosts; say how often these are made, too "
-            "(--copy-every, copy_every)"
-        )

@@ -54,13 +54,12 @@ class Elasticity(Protocol):
 class ElasticTraining:
     """Lets a trainer train to its end, whatever becomes of workers.
 
-    A worker that is lost is replaced with all others, in a fraction of a second, and the newest
-    state that is kept continues with what was in flight: copies on the hosts, where there are any
-    and every stage has one left, else the last checkpoint. It is given up when it is lost again
-    before there is another, or cannot be started twice; the workers of a lost host are given up at
-    once. Then there is a plan for those that are left, on which what was in flight is computed
-    again. After every checkpoint those that have returned are taken back, and those that were not
-    there at the beginning.
+    A worker that is lost is replaced with all others, in a fraction of a second, and the last
+    checkpoint continues with what was in flight. It is given up when it is lost again before the
+    next checkpoint, or cannot be started twice; the workers of a lost host are given up at once.
+    Then there is a plan for those that are left, on which what was in flight is computed again.
+    After every checkpoint those that have returned are taken back, and those that were not there
+    at the beginning.
 
     Args:
         trainer: of a session of ``elasticity.most`` workers, some of which may not be there yet.
@@ -79,7 +78,7 @@ class ElasticTraining:
         self._plan = self._first_plan()
         self._losses: Counter[int] = Counter()
         self._replacements = 0
-        self._kept = trainer.kept
+        self._kept = trainer.saved
         trainer.replan = self._grown
 
     def _first_plan(self) -> ExecutionPlan:
@@ -115,22 +114,11 @@ class ElasticTraining:
         Raises:
             RunFailure: too little is left.
         """
-        if self._trainer.kept != self._kept:
+        if self._trainer.saved != self._kept:
             self._losses.clear()
             self._replacements = 0
-        reasons: list[tuple[tuple[int, ...], str]] = []
-        given_up: list[int] = []
-        point = None
-        while point is None:
-            cause = _original(failure)
-            for_good = self._give_up_lost(failure, cause)
-            given_up += for_good
-            what = _given_up(for_good) if for_good else "replaced"
-            reasons.append((tuple(sorted(_lost_in(cause))), f"{cause}: {what}"))
-            try:
-                point = self._trainer.resume_point()
-            except HostLost as another:
-                failure = another
+        cause = _original(failure)
+        given_up = self._give_up_lost(failure, cause)
         if given_up:
             left = self._session.present
             try:
@@ -139,10 +127,9 @@ class ElasticTraining:
                 raise type(failure)(
                     f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
                 ) from error
-        self._kept = point.epochs, point.minibatches
-        # Of hosts that are lost at once, chance decides which is noticed first.
-        reason = "; ".join(text for _, text in sorted(reasons))
-        self._tell(reason, point, given_up=tuple(sorted(given_up)))
+        self._kept = self._trainer.saved
+        what = _given_up(given_up) if given_up else "replaced"
+        self._tell(f"{cause}: {what}", self._trainer.resume_point(), given_up=given_up)
 
     def _give_up_lost(self, failure: RunFailure, cause: DRLPPError) -> tuple[int, ...]:
         """Give up the workers that are lost for good; return their numbers.

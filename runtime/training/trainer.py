@@ -29,7 +29,6 @@ from drlpp.runtime.training.checkpoints.checkpoint_store import (
     CheckpointStore,
 )
 from drlpp.runtime.training.checkpoints.evaluation_file import write_evaluation
-from drlpp.runtime.training.checkpoints.host_copies import HostCopies
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
 from drlpp.runtime.training.training_failures import (
@@ -85,7 +84,6 @@ class Trainer:
             replan: is asked after every checkpoint but the last for a plan to continue with, None
                 for the same.
             saved: the epochs, and the minibatches of the next, that the last checkpoint has.
-            copies: that workers keep on their hosts between checkpoints.
         """
         self.replan: Callable[[], ExecutionPlan | None] | None = None
         self.session = session
@@ -98,7 +96,6 @@ class Trainer:
         self.evaluation = folder / "evaluation.json"
         self.best = folder / "best.pt"
         self._count = data.minibatches
-        self.copies = HostCopies(session, observer.on_note, peers=plan.peer_copies)
         self._progress = TrainingProgress()
         self.saved = 0, 0
         self._saved_at = time.monotonic()
@@ -113,11 +110,6 @@ class Trainer:
     def reports(self) -> tuple[EpochReport, ...]:
         """The reports of all epochs so far."""
         return tuple(self._progress.reports)
-
-    @property
-    def kept(self) -> tuple[int, int]:
-        """The epochs, and the minibatches of the next, that the newest state has that is kept."""
-        return self.copies.place or self.saved
 
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
@@ -193,7 +185,6 @@ class Trainer:
         """Deploy the checkpoint, if any; true if the pipeline continues what it has in flight."""
         plan = self.session.plan(placement)
         self._next = None
-        self.copies.check_peers(plan.pipeline)
         saved, file = self._restore()
         same = saved is not None and saved.deployed == _identity(plan)
         workers = plan.pipeline.workers
@@ -231,18 +222,15 @@ class Trainer:
         self.observer.on_epoch(report)
 
     def _restore(self) -> tuple[TrainingCheckpoint | None, Path | None]:
-        """Return the newest state that is kept, if any, and a file of it for the workers."""
-        if gathered := self.copies.read(self._count):
-            saved, file = gathered
-        elif not self.store.exists():
+        """Return the last checkpoint, if any, and a file of it for the workers."""
+        if not self.store.exists():
             refuse_older_checkpoint(self.folder)
             self._progress, self.saved = TrainingProgress(), (0, 0)
             self._saved_at, self._heard = time.monotonic(), 0
             self.data.load_state(self._first_samples)
             return None, None
-        else:
-            saved, file = self.store.read(self.session, self._count)
-            self.saved, self._saved_at = (len(saved.epochs), saved.position), time.monotonic()
+        saved, file = self.store.read(self.session, self._count)
+        self.saved, self._saved_at = (len(saved.epochs), saved.position), time.monotonic()
         self._progress = TrainingProgress.of(saved, self.evaluation)
         self._heard = self._done
         self.data.load_state(LoaderState(*saved.data))
@@ -277,35 +265,18 @@ class Trainer:
             return with_finite_weights(found, self.store)
         return with_way_on(found, self.store, *self.saved)
 
-    def _save(self, deployment: Deployment, *, copies: bool = False) -> None:
-        """Keep a checkpoint, or only copies on the workers' hosts."""
+    def _save(self, deployment: Deployment) -> None:
         facts = self._progress.facts(_identity(deployment.plan), self.data.state())
         self._heard = self._done
-        if copies:
-            self.copies.keep(deployment, facts)
-            return
         self.store.save(self.session, deployment, facts)
-        self.copies.drop()
         self.saved = len(self.reports), self._progress.position
         self._saved_at = time.monotonic()
 
     def resume_point(self) -> ResumePoint:
-        """Return where :meth:`train` continues after workers were lost: from copies if it can.
-
-        Raises:
-            HostLost: a host is lost whose workers have not been given up.
-        """
-        why_not = self.copies.gather() if self.plan.copy_every else "--copy-every is not given"
-        place, since = self.copies.place, self.copies.since
-        source = "copies on the hosts"
-        if why_not is not None or place is None:
-            # What continues from here is no continuation of theirs.
-            self.copies.drop()
-            place, since = self.saved, self._saved_at
-            kept = "the last checkpoint" if self.store.exists() else "the beginning"
-            source = f"{kept} ({why_not})"
-        lost = self._heard - place[0] * self._count - place[1]
-        return ResumePoint(*place, source, lost, time.monotonic() - since)
+        """Return where :meth:`train` continues after workers were lost."""
+        source = "the last checkpoint" if self.store.exists() else "the beginning"
+        lost = self._heard - self.saved[0] * self._count - self.saved[1]
+        return ResumePoint(*self.saved, source, lost, time.monotonic() - self._saved_at)
 
     def _epoch(
         self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None = None
@@ -330,7 +301,6 @@ class Trainer:
             options = replace(options, loaded=primed(options.loaded))
         left = self._count - began
         checkpoints = self.plan.cuts(deployment.plan, left) if stop is None else [stop - began]
-        copies = self.plan.copies(deployment.plan, left) if stop is None else []
         begin, saving = time.perf_counter(), 0.0
 
         def save(cut: int, results: Mapping[int, RunResult]) -> bool:
@@ -339,10 +309,8 @@ class Trainer:
             losses = before | losses_of(results, began)
             self._log(log, epoch, losses)
             self._progress = TrainingProgress(self._progress.reports, began, began + cut, losses)
-            self._save(deployment, copies=cut not in checkpoints)
+            self._save(deployment)
             saving += time.perf_counter() - paused
-            if cut not in checkpoints:
-                return False
             return began + cut == stop or self._ask_for_another_plan()
 
         live: dict[MicrobatchId, float] = {}
@@ -363,7 +331,7 @@ class Trainer:
             left,
             options,
             on_progress=tell,
-            cuts=sorted({*checkpoints, *copies}),
+            cuts=checkpoints,
             start=done - began if goes_on else None,
             on_cut=save,
         )

@@ -88,11 +88,6 @@ class PipelineTrainer:
             around a checkpoint, which takes memory that the method itself does not need.
         checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every host
             writes its own parts of a checkpoint, instead of ``checkpoint.safetensors`` in ``out``.
-        copy_every: minibatches between two copies of its state that every worker keeps on its own
-            host, for ``elastic`` to continue from where every stage has one left; 0 for none.
-        peer_copies: whether the next host keeps a copy too of every stage that has no replica on
-            another, so that one is left when a host is lost. Every copy then costs what it takes to
-            send the weights and the optimizer's state of such stages to another host.
         workers: how many; has to be the number that the placement knows, which is the default.
             :func:`drlpp.replanned` makes a placement for another number.
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
@@ -132,8 +127,6 @@ class PipelineTrainer:
         early_stopping: EarlyStopping | None = None,
         checkpoint_every: int = 0,
         checkpoints: str | Path | None = None,
-        copy_every: int = 0,
-        peer_copies: bool = False,
         workers: int | None = None,
         elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
@@ -156,7 +149,7 @@ class PipelineTrainer:
             "optimizer",
         )
         check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
-        check_elastic(elastic, copy_every, peer_copies=peer_copies)
+        check_elastic(elastic)
         check_kind("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)")
         check_count("synchronous_epochs", synchronous_epochs, least=0)
         check_count("checkpoint_every", checkpoint_every, least=0)
@@ -184,8 +177,6 @@ class PipelineTrainer:
         self.synchronous_epochs = synchronous_epochs
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
-        self.copy_every = copy_every
-        self.peer_copies = peer_copies
         self.checkpoints = None if checkpoints is None else str(checkpoints)
         self.device = device
         self.speeds = speeds if speeds is None else checked_speeds(speeds, known)
@@ -272,8 +263,6 @@ class PipelineTrainer:
             self.synchronous_epochs,
             self.checkpoint_every,
             self.early_stopping,
-            self.copy_every,
-            self.peer_copies,
         )
         source = training_data(
             data,

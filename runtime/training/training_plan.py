@@ -24,8 +24,6 @@ class TrainingPlan:
         checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. The
             pipeline continues through them.
         early_stopping: ends training before the last epoch; None never does.
-        copy_every: minibatches between two copies that workers keep on their hosts; 0 for none.
-        peer_copies: whether the next host keeps those as well that have no replica on another.
     """
 
     epochs: int
@@ -33,8 +31,6 @@ class TrainingPlan:
     synchronous_epochs: int = 0
     checkpoint_every: int = 0
     early_stopping: EarlyStopping | None = None
-    copy_every: int = 0
-    peer_copies: bool = False
 
     def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
         """Return the learning rate of every minibatch, None if it stays the optimizer's.
@@ -54,11 +50,11 @@ class TrainingPlan:
 
         Every stage has just made an update of all minibatches so far there.
         """
-        return _whole_updates(self.checkpoint_every, plan, minibatches)
-
-    def copies(self, plan: ExecutionPlan, minibatches: int) -> list[int]:
-        """Return the same for copies that workers keep on their hosts."""
-        return _whole_updates(self.copy_every, plan, minibatches)
+        if not self.checkpoint_every:
+            return []
+        together = plan.method.minibatches_together(plan.pipeline)
+        every = -(-self.checkpoint_every // together) * together
+        return list(range(every, minibatches, every))
 
     def check_not_beyond(self, done: int, position: int) -> str | None:
         """Check that no more epochs are done than are wanted; return a note if there are.
@@ -81,14 +77,6 @@ class TrainingPlan:
                 f"of epoch {self.epochs}"
             )
         return None
-
-
-def _whole_updates(often: int, plan: ExecutionPlan, minibatches: int) -> list[int]:
-    if not often:
-        return []
-    together = plan.method.minibatches_together(plan.pipeline)
-    every = -(-often // together) * together
-    return list(range(every, minibatches, every))
 
 
 def training_settings(

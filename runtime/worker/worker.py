@@ -48,7 +48,6 @@ from drlpp.runtime.ipc.commands import (
     Deploy,
     LoadModel,
     LoadSamples,
-    PeerCopy,
     ProfileOperators,
     Release,
     Run,
@@ -119,8 +118,6 @@ class Worker:
 
                 runners = dict(zip(_STAGES, self._runners, strict=False))
                 collect(command, runners, self._inbox, self._folder, self._state)
-                if command.peer_copies:
-                    self._exchange(command.peer_copies, self._folder / command.file)
             case Release():
                 self._release()
             case ProfileOperators():
@@ -128,15 +125,6 @@ class Worker:
             case TimeLink():
                 return self._time_link(command)
         return Done()
-
-    def _exchange(self, copies: Sequence[PeerCopy], own: Path) -> None:
-        # Most trainings have no such copies.
-        from drlpp.runtime.worker.peer_copies import exchange_copies
-
-        assert self._connections is not None
-        assert self._deployed is not None
-        everyone, workers = self._connections.everyone, self._deployed.workers
-        exchange_copies(copies, own, everyone, workers, self._worker, self._channel.send)
 
     def _profile(self, command: ProfileOperators) -> Answer:
         # Most workers measure no profile, and begin sooner without it.

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emulated_cluster.ray_hosts import workers_by_name
 from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidCluster
@@ -28,13 +27,12 @@ from tests.support.models.counting import counting, counts, every_sample
 from tests.support.programs.ray_clusters import (
     PATIENT,
     RayCluster,
-    descendants,
     look_until_it_has_returned,
     ray_cluster,
 )
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
-from tests.support.training.strikes import Strikes, changes_in
+from tests.support.training.strikes import changes_in
 
 
 @pytest.fixture(scope="module")
@@ -65,68 +63,6 @@ def _placed(captured: CapturedModel, *hosts: Host) -> PlacementFile:
     placement = in_a_row(captured.graph, *range(cluster.accelerators))
     document = file_of(captured, placement, Method(policy="stash"), ONE)
     return document.model_copy(update={"cluster": cluster})
-
-
-def _train_with_copies(
-    document: PlacementFile,
-    captured: CapturedModel,
-    cluster: RayCluster,
-    strikes: Strikes,
-    folder: Path,
-    *,
-    epochs: int,
-    peers: bool,
-) -> None:
-    """Fails unless every sample counts once an epoch, whatever is lost."""
-    with strikes.following_checkpoints():
-        trainer = PipelineTrainer(
-            document,
-            model=captured,
-            elastic=Elastic(1, 3),
-            copy_every=4,
-            peer_copies=peers,
-            cluster=cluster.address,
-            time_limits=PATIENT,
-            out=folder,
-            observer=strikes.observer,
-        )
-        result = trainer.fit(every_sample(), epochs=epochs)
-    times = float(epochs)
-    assert counts(result.state_dict) == {(f"layers.{layer}.weight", times) for layer in range(4)}
-
-
-@pytest.mark.system
-def test_copies_that_another_host_keeps_outlive_its_worker(
-    captured: CapturedModel, cluster: RayCluster, tmp_path: Path
-) -> None:
-    """They are fetched from its actor, and what was in flight there continues."""
-    document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
-
-    def kill() -> None:
-        theirs = descendants(cluster.actor(1))
-        (worker,) = [process for process, _ in workers_by_name() if process in theirs]
-        os.kill(worker, signal.SIGKILL)
-
-    strikes = Strikes(tmp_path, kill)
-    _train_with_copies(document, captured, cluster, strikes, tmp_path, epochs=2, peers=False)
-    (change,) = changes_in(tmp_path)
-    assert (change.source, change.configuration) == ("copies on the hosts", "1-1-1")
-    assert change.epochs == 0
-    assert change.minibatches % 4 == 0
-
-
-@pytest.mark.system
-def test_a_host_that_is_lost_has_sent_its_copies_to_the_next(
-    captured: CapturedModel, cluster: RayCluster, tmp_path: Path
-) -> None:
-    """Nothing of its stage is left anywhere else; what it had in flight is computed again."""
-    document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
-    strikes = Strikes(tmp_path, lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL))
-    _train_with_copies(document, captured, cluster, strikes, tmp_path, epochs=5, peers=True)
-    (change,) = changes_in(tmp_path)
-    assert (change.source, change.configuration) == ("copies on the hosts", "1-1")
-    assert change.given_up == (2,)
-    assert change.minibatches % 4 == 0
 
 
 @pytest.mark.system

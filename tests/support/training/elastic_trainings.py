@@ -19,10 +19,6 @@ ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
 EPOCHS = 2
 DOWN_TO_ONE = Elastic(1, 4)
 IN_A_ROW = (0, 1, 2, 3)
-REPLICATED = (0, 1, 0, 1)
-"""Stages of the workers: each on both of two hosts."""
-COPIES = {"copy_every": 4, "checkpoint_every": 26}
-PEERS = {**COPIES, "peer_copies": True}
 METHODS = {
     "stash": Method(policy="stash"),
     "flushed": Method(schedule="1f1b-flush", policy="sync", microbatches=1),

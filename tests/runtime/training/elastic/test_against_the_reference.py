@@ -1,6 +1,5 @@
 """Weights of a training that loses a host and finds it again, against the reference executor."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,11 @@ from drlpp.runtime import Minibatches, ReferenceExecutor, RunOptions
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import in_turns
 from tests.support.models.counting import BATCH_SIZE, SAMPLES, every_sample
 from tests.support.models.forked import largest_difference
 from tests.support.training.elastic_trainings import (
-    COPIES,
     EPOCHS,
     IN_A_ROW,
-    PEERS,
-    REPLICATED,
     fit,
 )
 from tests.support.training.pipelines import in_a_row
@@ -55,39 +50,24 @@ def perceptron() -> Task:
     )
 
 
-SOURCES: dict[str, tuple[Sequence[int], dict[str, Any]]] = {
-    "checkpoints": (IN_A_ROW, {}),
-    "copies": (REPLICATED, COPIES),
-    "peer copies": (IN_A_ROW, PEERS),
-}
-"""Of what a training continues with, the stages of its workers and what makes it keep that."""
-
-
 @pytest.mark.system
-@pytest.mark.parametrize(("source", "method"), in_turns(SOURCES, ORACLE))
+@pytest.mark.parametrize("method", ORACLE)
 def test_weights_are_those_of_a_reference_that_changes_its_placement(
-    tmp_path: Path, source: str, method: str
+    tmp_path: Path, method: str
 ) -> None:
     """Down to two hosts' worth of workers and up again, at the minibatches that the file names."""
-    stages, options = SOURCES[source]
     captured = capture(ModelReference.of(perceptron))
     chosen, tolerance = ORACLE[method]
     momentum = OptimizerSpec(name="sgd", options={"lr": 0.02, "momentum": 0.8})
     hosts = LosableHosts([2, 2])
     strikes = Strikes(tmp_path, lambda: hosts.hosts[1].lose(), lambda: hosts.hosts[1].return_())
-    given = {"method": chosen, "optimizer": momentum, "stages": stages, **options}
-    found = fit(captured, hosts, strikes, tmp_path, **given).state_dict
-    whole = in_a_row(captured.graph, *stages)
+    found = fit(captured, hosts, strikes, tmp_path, method=chosen, optimizer=momentum).state_dict
+    whole = in_a_row(captured.graph, *IN_A_ROW)
     document = file_of(captured, whole, chosen, momentum)
     half = Elastic(1, 4).planner(document, captured.graph, None).plan([0, 1], 4).placement
     lost, returned = changes_in(tmp_path)
-    configuration = "2-2" if stages == REPLICATED else "1-1-1-1"
-    assert (lost.configuration, returned.configuration) == ("1-1", configuration)
+    assert (lost.configuration, returned.configuration) == ("1-1", "1-1-1-1")
     places = [(change.epochs * 100 + change.minibatches) for change in (lost, returned)]
-    if options:
-        assert lost.source == "copies on the hosts"
-        assert lost.minibatches % 4 == 0
-        assert lost.minibatches % 26
 
     data = every_sample().train
     executor = ReferenceExecutor(

@@ -99,7 +99,7 @@ def test_what_is_lost_is_told(captured: CapturedModel, tmp_path: Path) -> None:
         )
         trainer.fit(DataLoader(_Slow(*data.inputs, data.targets), BATCH_SIZE), epochs=1)
     (lost,) = changes_in(tmp_path)
-    assert lost.source == "the beginning (--copy-every is not given)"
+    assert lost.source == "the beginning"
     assert lost.lost_minibatches >= heard[0]
     assert lost.lost_seconds > 0
     assert f"; {lost.lost_minibatches} minibatches and " in lost.text
