@@ -43,7 +43,6 @@ def learn_placement(
     picture: Picture | None = None,
     console: Console | None = None,
     on_sure: Callable[[Sureness], None] = lambda sure: None,
-    log_name: str = "agent",
 ) -> bool:
     """Train drl-pp's agent until ``budget`` distinct placements have been measured.
 
@@ -64,7 +63,6 @@ def learn_placement(
         picture: draws the best placement for TensorBoard; None if it cannot.
         console: for the progress bar, or for lines where it is no terminal.
         on_sure: called at the end with how sure the agent's search is, if it has one.
-        log_name: of what TensorBoard shows of the agent.
 
     Returns:
         False if Ctrl-C ended it before the budget was spent.
@@ -98,7 +96,7 @@ def learn_placement(
     try:
         # The budget ends it; this is only a bound that is never reached.
         with _noticing_interrupts(interrupted), measuring_shown(memory, budget, console):
-            agent.learn(1_000 * budget, callbacks, tb_log_name=log_name, reset_num_timesteps=False)
+            agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
     except KeyboardInterrupt:
         return False
     if interrupted.is_set():

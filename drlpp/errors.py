@@ -85,7 +85,7 @@ class HostLost(RunFailure):
     """A host of the cluster cannot be reached any more; ``workers`` has those that it keeps.
 
     Or some of its GPUs are gone, and ``workers`` has those that computed there. Without it nothing
-    runs, until its workers are given up, as an elastic training and a run that learns do.
+    runs, until its workers are given up, as an elastic training does.
     """
 
     kind = "host lost"

@@ -13,7 +13,6 @@ from drlpp.envs.measuring.contracted_measurer import ContractedMeasurer
 from drlpp.envs.measuring.episode_state import EpisodeState
 from drlpp.envs.measuring.measurer import Measurer
 from drlpp.envs.measuring.memory import MeasurementMemory, MemorySummary
-from drlpp.envs.measuring.part_measurer import PartMeasurer
 from drlpp.envs.measuring_env import MeasuringEnv
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
@@ -22,7 +21,6 @@ __all__ = [
     "ActionCodec",
     "Measurer",
     "ContractedMeasurer",
-    "PartMeasurer",
     "CostPrior",
     "MeasurementMemory",
     "MemorySummary",

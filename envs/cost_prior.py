@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -12,12 +11,9 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement
 from drlpp.planners.best_searched import planned_in
 from drlpp.planners.best_simulated import Choice
 from drlpp.planners.candidates.space import Space
-from drlpp.planners.model_based.calibration import Calibration
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
@@ -54,21 +50,6 @@ class CostPrior:
             Workload.of(profile, method), cluster, memory=memory or MemoryModel.with_state(method)
         )
         return cls(problem, method, space)
-
-    def corrected(self, measured: Iterable[tuple[Candidate, Measurement]]) -> Self:
-        """Return what is known after candidates were measured on these accelerators."""
-        problem = self.problem
-        calibration = Calibration(problem.workload, problem.cluster, problem.memory, self.method)
-        for candidate, measurement in measured:
-            calibration.observe(candidate, measurement)
-        fitted = calibration.fit()
-        corrected = replace(problem, workload=fitted.workload, cluster=fitted.cluster)
-        return replace(self, problem=corrected)
-
-    def part(self, accelerators: Sequence[int]) -> Self:
-        """Return what is known of some of the accelerators, numbered anew in the order given."""
-        part = self.problem.cluster.part(accelerators)
-        return replace(self, problem=replace(self.problem, cluster=part))
 
     def with_seed(self, seed: int) -> Self:
         """Return the same with a seed of planners that draw at random."""

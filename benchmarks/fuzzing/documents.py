@@ -116,7 +116,6 @@ def every_document() -> dict[str, Document]:
             minibatches=30,
             contenders=(contender,),
             heats=(Heat(candidates=(contender,), best=0),),
-            cluster=_CLUSTER,
         ),
         MicrobatchChoice(
             configuration="2-2",
@@ -128,7 +127,6 @@ def every_document() -> dict[str, Document]:
             cluster_seconds=12.0,
             deploying_seconds=2.0,
             sureness=Sureness(configuration="2-2", method=_METHOD, share=0.9, expected_gain=0.004),
-            accelerators=(0, 1),
         ),
         _race(contender),
         EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),

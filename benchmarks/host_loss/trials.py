@@ -219,7 +219,7 @@ def run_trial(task: Task, folder: Path, seed: int, hosts: TrialHosts) -> Trial:
         found = training.train()
     for timer in timers:
         timer.join()
-    changes = read_changes(lost / CHANGES_NAME, WorkersChanged)
+    changes = read_changes(lost / CHANGES_NAME)
     wanted = _by_hand(task, folder / "by-hand", changes)
     return Trial(
         policy=task.document.method.policy,

@@ -28,12 +28,11 @@ from benchmarks.time_to_loss.seconds import Speed, has_replay, measure
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.cli.learning.race_command import run_and_report
-from drlpp.cli.learning.run_cluster import RunCluster
 from drlpp.errors import InvalidInput
 from drlpp.io.json_lines import append
 from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, load_or_measure_profile
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.candidates import usual_candidates
@@ -89,8 +88,8 @@ def race(
         data = RaceData(session.captured, of.data)
         options = RaceOptions(epochs=epochs, finals=finals, halving=halving)
         console = build_console()
-        there = RunCluster(session, folder, console.print, takes_others=False)
-        run_and_report(console, there, [], data, folder, options)
+        known = load_or_measure_profile(session, folder)
+        run_and_report(console, session, *known, [], data, folder, options)
 
 
 @app.command()

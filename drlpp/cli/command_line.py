@@ -21,7 +21,7 @@ from rich.console import Console
 from drlpp.cli.common_options import is_quiet
 from drlpp.cli.entry import INTERRUPTED
 from drlpp.cli.program_console import ProgramConsole, wrapped
-from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
+from drlpp.errors import DRLPPError, HostLost, InvalidInput, ModelNote, RunFailure
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
 from drlpp.runtime.ipc.time_limits import checked_timeout
@@ -318,6 +318,18 @@ def resume_hint_on_interrupt(how: str) -> Iterator[None]:
     except KeyboardInterrupt:
         print(how, file=sys.stderr)
         raise
+
+
+@contextmanager
+def resumable(what: str) -> Iterator[None]:
+    """Say that ``--resume`` continues a run after Ctrl-C, or after the loss of a host."""
+    how = f"the same command with --resume continues the {what}"
+    with resume_hint_on_interrupt(how):
+        try:
+            yield
+        except HostLost as lost:
+            message = f"{lost}; all that was measured is kept: when the host is back, {how}"
+            raise type(lost)(message, lost.workers) from lost
 
 
 def run_program(program: Callable[[], object], name: str) -> NoReturn:

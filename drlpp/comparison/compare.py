@@ -9,12 +9,10 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender, Heat
 from drlpp.comparison.plain import PlainPyTorch
 from drlpp.comparison.race import RaceRules, heat, race
-from drlpp.envs import PartMeasurer
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document, write_document
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.specs.cluster import Cluster
 
 _HEAT_SHARE = 3
 """A measurement of the race has this many times the minibatches of one of a heat."""
@@ -29,8 +27,6 @@ def compare(
     minibatches: int,
     path: Path,
     on_progress: Callable[[str], None] = lambda done: None,
-    part: PartMeasurer | None = None,
-    cluster: Cluster | None = None,
 ) -> Comparison:
     """Race the contenders, and the best of every heat, against each other.
 
@@ -48,25 +44,20 @@ def compare(
         minibatches: of a measurement in the race, unless it is a long one.
         path: the file.
         on_progress: called before a heat's measurements and after a round with how far it is.
-        part: of the session, by whose numbers placements are; by default all of it.
-        cluster: that these are, where they are not all of the run's.
 
     Raises:
         HostLost: a host cannot be reached any more; what was measured is in the file.
     """
     speeds = session.speeds
-    if part is not None:
-        speeds = tuple(speeds[worker] for worker in part.part.numbers)
     fresh = Comparison(
         model=str(session.captured.reference),
         minibatches=minibatches,
         contenders=tuple(contenders),
         heats=tuple(heats),
         speeds=speeds if min(speeds) < 1 else (),
-        cluster=cluster,
     )
     with PlainPyTorch(session) as plain:
-        course = _Course(part or session, plain, _continued(path, fresh), path, on_progress)
+        course = _Course(session, plain, _continued(path, fresh), path, on_progress)
         course.qualify()
         course.race(rules)
     return course.comparison
@@ -77,7 +68,7 @@ class _Course:
 
     def __init__(
         self,
-        workers: ClusterSession | PartMeasurer,
+        workers: ClusterSession,
         plain: PlainPyTorch,
         comparison: Comparison,
         path: Path,

@@ -11,7 +11,6 @@ from drlpp.io.documents import Document
 from drlpp.io.quantities import Count, Speed
 from drlpp.placement.measurement import Outcome
 from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Cluster
 
 
 class Comparison(Document):
@@ -23,17 +22,16 @@ class Comparison(Document):
         contenders: of the race; those that qualified in a heat are the last.
         heats: in which rivals qualified, of each kind one.
         speeds: of every worker, if they emulated accelerators; plain PyTorch had the fastest.
-        cluster: that placements are numbered by; None for all that the run's ``cluster.yaml`` has.
     """
 
     kind: ClassVar[str] = "comparison"
+    former_fields: ClassVar[frozenset[str]] = frozenset({"cluster"})
 
     model: str
     minibatches: Count
     contenders: tuple[Contender, ...]
     heats: tuple[Heat, ...] = ()
     speeds: tuple[Speed, ...] = ()
-    cluster: Cluster | None = None
 
     @property
     def alike(self) -> tuple[tuple[int, ...], ...]:

@@ -16,7 +16,6 @@ from typing import ClassVar
 from pydantic import Field
 
 from drlpp.costs.profile import Profile
-from drlpp.envs import PartMeasurer
 from drlpp.errors import NothingFits
 from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.formatting import seconds_text
@@ -94,7 +93,6 @@ def choose_microbatches(
     cluster: Cluster,
     folder: Path,
     tell: Callable[[str], None] = lambda what: None,
-    part: PartMeasurer | None = None,
 ) -> MicrobatchChoice | None:
     """Try numbers of microbatches on :func:`pipeline_to_try`; a folder's choice stays.
 
@@ -103,7 +101,6 @@ def choose_microbatches(
         profile, cluster: that the pipeline is planned by.
         folder: for ``microbatches.json``.
         tell: called with what is tried.
-        part: of the session, which the cluster describes; by default all of it.
 
     Returns:
         None if there is nothing to choose: the schedule flushes, one worker is all there is, or the
@@ -123,7 +120,7 @@ def choose_microbatches(
             parts = "whole minibatches" if number == 1 else f"{number} microbatches"
             tell(f"trying {parts} on {placement.configuration}")
             candidate = Candidate(placement, _with(session.method, number))
-            outcome = (part or session).measure(candidate, _MINIBATCHES)
+            outcome = session.measure(candidate, _MINIBATCHES)
             if isinstance(outcome, Measurement):
                 seconds[number].append(outcome.seconds_per_minibatch)
     trials = [

@@ -59,10 +59,14 @@ class StrictRecord(Record):
 
 
 class Document(Record):
-    """A file of its own. Subclasses set ``kind`` and ``current_version``."""
+    """A file of its own. Subclasses set ``kind`` and ``current_version``.
+
+    Files of older programs may have the ``former_fields``, which are ignored.
+    """
 
     kind: ClassVar[str]
     current_version: ClassVar[int] = 1
+    former_fields: ClassVar[frozenset[str]] = frozenset()
 
 
 DocumentType = TypeVar("DocumentType", bound=Document)
@@ -183,7 +187,7 @@ def document_of(
     Raises:
         InvalidFile: naming the field, and what was expected there.
     """
-    content = dict(fields)
+    content = {key: fields[key] for key in fields if key not in expected.former_fields}
     kind = content.pop("kind", None)
     if kind != expected.kind:
         found = f"is a {kind} file" if kind else "has no field 'kind'"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,10 +36,10 @@ REPORT_NAME = "report.html"
 """The page about a run, which can be written again at any time."""
 
 CHANGES_NAME = "changes.jsonl"
-"""What became of the workers of an elastic training, or of a run that learns."""
+"""What became of the workers of an elastic training."""
 
 AGENT_NAME = "agent.zip"
-"""The agent of a run that learns, for the accelerators that there are."""
+"""The agent of a run that learns."""
 
 BY_TIME_NAME = "by_time"
 """The folder of events, in that of a training, whose steps are milliseconds."""
@@ -75,7 +75,6 @@ def open_run_folder(
     settings: Mapping[str, Any],
     *,
     resume: bool,
-    may_differ: Collection[str] = (),
     note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[Path]:
     """Claim ``folder`` for a run, or resume the run that it holds, and lend it to the block.
@@ -89,7 +88,6 @@ def open_run_folder(
         command: the command that was given.
         settings: the settings that decide the run's result.
         resume: continue the run in the folder, or begin it if there is nothing to continue.
-        may_differ: settings with other values than which a run may be continued.
         note: called with a line if a run begins that was to be resumed.
 
     Raises:
@@ -109,9 +107,7 @@ def open_run_folder(
             remove_temporary_files(folder)
         record = _record_of(folder)
         if record is not None and (record.command != command or _kept_anything(folder)):
-            known = {k: v for k, v in record.settings.items() if k not in may_differ}
-            decisive = record.model_copy(update={"settings": known})
-            _check_same_run(folder, decisive, command, settings, resume)
+            _check_same_run(folder, record, command, settings, resume)
             yield folder
             return
         if resume:

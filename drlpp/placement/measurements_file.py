@@ -71,13 +71,10 @@ class Entry(Record):
         return Candidate(self.placement, self.method or usual)
 
 
-def open_measurements(
-    path: Path, expected: Header, *, may_grow: bool = False
-) -> tuple[Header, Iterator[Entry]]:
+def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[Entry]]:
     """Read a file's header, and what it holds, after a check that it is of the same run.
 
     If there is no file, it is begun. A half-written last line is cut off, but only in such a file.
-    With ``may_grow`` it may be of fewer accelerators than expected.
 
     Raises:
         InvalidFile: if it is of another run, written by a newer version, or damaged elsewhere.
@@ -85,7 +82,7 @@ def open_measurements(
     lines, rest = read_lines(path)
     header = expected
     if lines:
-        header = _checked_header(path, lines[0], expected, may_grow)
+        header = _checked_header(path, lines[0], expected)
     elif rest and not any(line.startswith(rest) for line in expected.beginnings):
         # Nor what a kill left of a header: nothing of ours.
         raise _not_ours(path)
@@ -96,20 +93,9 @@ def open_measurements(
     return header, _entries(path, lines[1:])
 
 
-def renewed(
-    path: Path, header: Header, *, method: Method | None = None, accelerators: int | None = None
-) -> Header:
-    """Change what a file is about, and return its new header.
-
-    Args:
-        path, header: of the file.
-        method: of entries without one, which a file of before version 3 does not say.
-        accelerators: more than there were, after others have joined.
-    """
-    changes: dict[str, object] = {"version": FORMAT_VERSION}
-    changes |= {"method": method} if method else {}
-    changes |= {"accelerators": accelerators} if accelerators else {}
-    changed = header.model_copy(update=changes)
+def renewed(path: Path, header: Header, method: Method) -> Header:
+    """Say in a file of before version 3 what its entries' method is; return its new header."""
+    changed = header.model_copy(update={"version": FORMAT_VERSION, "method": method})
     _, _, entries = path.read_bytes().partition(b"\n")
     with reporting_disk_errors(path):
         write_atomically(path, _line(changed) + b"\n" + entries)
@@ -198,7 +184,7 @@ def _not_ours(path: Path) -> InvalidFile:
     )
 
 
-def _checked_header(path: Path, line: str, expected: Header, may_grow: bool) -> Header:
+def _checked_header(path: Path, line: str, expected: Header) -> Header:
     found = _read_header(path, line)
     if found.graph_fingerprint != expected.graph_fingerprint:
         raise InvalidFile(
@@ -207,7 +193,7 @@ def _checked_header(path: Path, line: str, expected: Header, may_grow: bool) -> 
         )
     for field in ("accelerators", "minibatches", "repetitions"):
         before, now = getattr(found, field), getattr(expected, field)
-        if before != now and not (may_grow and field == "accelerators" and before < now):
+        if before != now:
             raise InvalidFile(
                 f"{path}: was measured with {before} {field}, but this run has {now}; "
                 f"use {before}, or name another file"

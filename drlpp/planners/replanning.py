@@ -17,7 +17,6 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.placement.renumbering import Renumbering, numbers_by_name
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.best_simulated import best_simulated
 from drlpp.planners.model_based.calibration import Calibration
@@ -228,42 +227,21 @@ def measured_beside(placement: Path, document: PlacementFile) -> tuple[Measured,
     if not path.exists():
         return ()
     header, entries = read_measurements(path)
-    if header.graph_fingerprint != document.graph_fingerprint:
-        return ()
-    beside = placement.parent / "cluster.yaml"
-    whole = read_document(beside, Cluster) if beside.exists() else document.cluster
-    part = _part_of(whole, document.cluster)
-    if part is None or header.accelerators != part.of:
+    accelerators = document.cluster.accelerators
+    if (header.graph_fingerprint, header.accelerators) != (
+        document.graph_fingerprint,
+        accelerators,
+    ):
         return ()
     usual = header.method or document.method
     runs: dict[Candidate, list[Outcome]] = {}
     for entry in entries:
-        candidate = part.in_part(entry.candidate(usual))
-        if candidate is not None:
-            runs.setdefault(candidate, []).append(part.measured_in_part(entry.outcome))
+        runs.setdefault(entry.candidate(usual), []).append(entry.outcome)
     return tuple(
         (candidate, median_measurement(measured))
         for candidate, outcomes in runs.items()
         if (measured := [o for o in outcomes if isinstance(o, Measurement) and not o.cut_short])
     )
-
-
-def _part_of(whole: Cluster, part: Cluster) -> Renumbering | None:
-    """Return which accelerators of a cluster another one is, by its hosts' names.
-
-    Of a host that has another number of accelerators there it is not known which these are.
-
-    Returns:
-        None if some are not known.
-    """
-    known = numbers_by_name(whole.host_name_of)
-    numbers: dict[int, int] = {}
-    for name, accelerators in numbers_by_name(part.host_name_of).items():
-        there = known.get(name, [])
-        if len(there) != len(accelerators):
-            return None
-        numbers |= dict(zip(accelerators, there, strict=True))
-    return Renumbering(tuple(numbers[own] for own in range(part.accelerators)), whole.accelerators)
 
 
 def replanned(

@@ -20,7 +20,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Outcome
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime.training.changes_file import MeasuringChanged, WorkersChanged, read_changes
+from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 from drlpp.training_race.training_race_file import TrainingRace
@@ -55,7 +55,7 @@ class RunFiles:
         train_losses: of every minibatch of a training.
         held_out_losses: of every epoch.
         batch_size: samples in a minibatch of the training; None if it has not told.
-        changes: what became of the workers of an elastic training, or of a run that learned.
+        changes: what became of the workers of an elastic training.
         unread: files that could not be read or do not fit the others, and why.
     """
 
@@ -72,7 +72,7 @@ class RunFiles:
     train_losses: tuple[Scalar, ...] = ()
     held_out_losses: tuple[Scalar, ...] = ()
     batch_size: int | None = None
-    changes: tuple[WorkersChanged | MeasuringChanged, ...] = ()
+    changes: tuple[WorkersChanged, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -81,7 +81,7 @@ class RunFiles:
         if self.cluster is None:
             return None
         if self.comparison is not None:
-            return self.comparison.cluster or self.cluster
+            return self.cluster
         return self.cluster if self.placement is None else self.placement.cluster
 
 
@@ -178,13 +178,12 @@ def _measured(path: Path, unread: dict[str, str]) -> Iterator[tuple[Candidate, O
         unread[path.name] = str(error)
 
 
-def _changes(
-    path: Path, record: RunRecord, unread: dict[str, str]
-) -> tuple[WorkersChanged | MeasuringChanged, ...]:
+def _changes(path: Path, record: RunRecord, unread: dict[str, str]) -> tuple[WorkersChanged, ...]:
+    if record.command != "drlpp train":
+        # Of older runs that learned, which told of hosts here.
+        return ()
     try:
-        if record.command in ("drlpp learn", "drlpp race"):
-            return read_changes(path, MeasuringChanged)
-        return read_changes(path, WorkersChanged)
+        return read_changes(path)
     except InvalidFile as error:
         unread[path.name] = str(error)
         return ()

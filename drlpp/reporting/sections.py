@@ -80,9 +80,6 @@ def _race(files: RunFiles) -> Iterator[Section]:
     lines = () if verdict is None else tuple(verdict_lines(verdict, comparison.entrants))
     if comparison.speeds:
         lines = (*lines, emulation_text(comparison.speeds))
-    if comparison.cluster is not None:
-        hosts = ", ".join(comparison.cluster.host_names)
-        lines = (*lines, f"on {comparison.cluster.accelerators} accelerators, of {hosts}")
     if files.placement is not None:
         exported = files.placement
         by, how = exported.found_by, exported.method
@@ -158,7 +155,6 @@ def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
     lines = [] if files.microbatches is None else [str(files.microbatches)]
-    lines += [change.text for change in files.changes]
     lines += [] if files.search is None else files.search.lines
     yield Section(
         title="The search",

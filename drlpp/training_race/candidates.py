@@ -10,7 +10,7 @@ pipelines as of PipeOptim. With another optimizer everybody takes part once more
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from drlpp.comparison.contenders import PLAIN, Contender
@@ -19,7 +19,6 @@ from drlpp.comparison.plain import PlainPyTorch
 from drlpp.comparison.race import heat
 from drlpp.comparison.rivals import plain_threads
 from drlpp.costs.profile import Profile
-from drlpp.envs import PartMeasurer
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
@@ -57,29 +56,24 @@ def plain_pytorch(session: ClusterSession, cluster: Cluster) -> Contender:
 def usual_candidates(
     session: ClusterSession, profile: Profile, cluster: Cluster
 ) -> list[Contender]:
-    """Return plain PyTorch, and :func:`usual_placements` on all workers."""
-    usual = usual_placements(session, profile, cluster, session)
-    return [plain_pytorch(session, cluster), *usual]
+    """Return plain PyTorch, and :func:`usual_placements`."""
+    return [plain_pytorch(session, cluster), *usual_placements(session, profile, cluster)]
 
 
 def usual_placements(
-    session: ClusterSession,
-    profile: Profile,
-    cluster: Cluster,
-    measurer: ClusterSession | PartMeasurer,
+    session: ClusterSession, profile: Profile, cluster: Cluster
 ) -> list[Contender]:
     """Return data parallelism and pipelines; none twice.
 
     Args:
         session: its method is what PipeOptim's is made of.
         profile, cluster: what planners plan with.
-        measurer: on the accelerators of the cluster, which may be a part of the session's.
     """
     policy = PIPEOPTIM.name if session.method.policy_facts.synchronous else None
     method = choose_method(policy, None, session.method)
     return without_equals(
         [
-            *_data_parallel(session, cluster, measurer),
+            *_data_parallel(session, cluster),
             *_asynchronous(session, profile, cluster, method),
             *_flushed(session, profile, cluster),
         ]
@@ -128,23 +122,6 @@ def with_optimizers(
     return without_equals(racers)
 
 
-def are_made_for(
-    contenders: Iterable[Contender], accelerators: Collection[int], operators: int
-) -> bool:
-    """Return whether the usual placements of these accelerators are among the contenders.
-
-    There is always an even split into as many stages as there can be.
-    """
-    stages = min(len(accelerators), operators)
-    return any(
-        contender.found_by == _EVEN_SPLIT
-        and contender.placement is not None
-        and len(contender.placement.accelerators) == stages
-        and set(contender.placement.accelerators) <= set(accelerators)
-        for contender in contenders
-    )
-
-
 def without_equals(contenders: Iterable[Someone]) -> list[Someone]:
     """Return all but those that run as one before them."""
     found: dict[Hashable, Someone] = {}
@@ -153,9 +130,7 @@ def without_equals(contenders: Iterable[Someone]) -> list[Someone]:
     return list(found.values())
 
 
-def _data_parallel(
-    session: ClusterSession, cluster: Cluster, measurer: ClusterSession | PartMeasurer
-) -> Iterator[Contender]:
+def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Contender]:
     """Yield data parallelism over as many workers as are fastest, measured in turns.
 
     As with torch's DDP, workers divide each minibatch among them; so they have to divide it evenly.
@@ -169,7 +144,7 @@ def _data_parallel(
             chosen = tuple(range(workers))
             whole = Stage(operators=operators, accelerators=chosen)
             found.append(Candidate(Placement(stages=(whole,)), method))
-    best = heat(len(found), lambda index: measurer.measure(found[index], _MINIBATCHES))
+    best = heat(len(found), lambda index: session.measure(found[index], _MINIBATCHES))
     if best is not None:
         yield Contender.of(found[best], "data-parallel")
 

@@ -24,7 +24,6 @@ from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import RaceEnd, run_race
 from drlpp.training_race.learners import Learner, PipelineLearner
 from drlpp.training_race.plain_learner import PlainLearner
-from drlpp.training_race.present_part import PresentPart
 from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.training_race_file import TrainingRace
 
@@ -36,7 +35,6 @@ class Course:
 
     Args:
         session: the workers.
-        present: the race's accelerators that are there, as these.
         fresh: the race, without runs; what the folder has trained of it is taken.
         data: to train and evaluate on.
         optimizer: of who has none of its own; learning rates are each training's.
@@ -49,7 +47,6 @@ class Course:
     def __init__(
         self,
         session: ClusterSession,
-        present: PresentPart,
         fresh: TrainingRace,
         data: RaceData,
         optimizer: OptimizerSpec,
@@ -60,7 +57,6 @@ class Course:
         on_point: Callable[[Training, Point], None] = lambda training, point: None,
     ) -> None:
         self.session = session
-        self.present = present
         self.data = data
         self._optimizer = optimizer
         self.folder = folder
@@ -74,11 +70,9 @@ class Course:
         """Run the race to its end.
 
         Raises:
-            HostLost: a host is lost. The race continues in another course, without those that need
-                it.
-            RunFailure: plain PyTorch fails, or the disk.
+            RunFailure: plain PyTorch fails, a host is lost, or the disk fails.
         """
-        # Who is there may have changed, and nobody may have to train for it.
+        # Candidates and the target may be others than before, though nobody has to train for it.
         write_document(self._path, self.race)
         return run_race(self.race, self.train, self._on_step, self.forget)
 
@@ -154,7 +148,7 @@ class Course:
         optimizer = self.optimizer_of(training)
         data, folder = self.data.ordered(training.seed), self.folder_of(training)
         if candidate.candidate is not None:
-            plan = session.plan(self.present.on_workers(candidate.candidate))
+            plan = session.plan(candidate.candidate)
             return PipelineLearner(session, plan, data, folder, optimizer)
         speed = max(session.speeds)
         cores = tuple(available_cores())

@@ -141,7 +141,6 @@ class Race:
         goal: what wins.
         rules: how it is run.
         references: plain PyTorch's numbers, which do not end before the goal.
-        out: candidates that do not take part, and why.
         on_step: called with what comes next.
         forget: called with a training that will not continue.
     """
@@ -151,7 +150,6 @@ class Race:
     goal: Goal
     rules: Rules
     references: frozenset[int] = frozenset()
-    out: Mapping[int, str] = field(default_factory=dict)
     on_step: Callable[[str], None] = lambda step: None
     forget: Callable[[Training], None] = lambda training: None
 
@@ -160,10 +158,6 @@ class Race:
         result = Result()
         chosen: dict[int, Training] = {}
         for candidate in range(self.candidates):
-            if candidate in self.out:
-                result.rates[candidate] = None
-                result.ended[candidate] = self.out[candidate]
-                continue
             self.on_step(f"learning rates: candidate {candidate + 1} of {self.candidates}")
             rate = best_rate(candidate, self.train, self.rules, self.forget)
             result.rates[candidate] = rate

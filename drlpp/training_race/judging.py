@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from drlpp.comparison.race import Lead, Standing
 from drlpp.comparison.verdict import LEAST_CONFIDENCE, LEAST_GAIN
 from drlpp.errors import RunFailure
-from drlpp.io.formatting import accelerators_text, confidence_text
+from drlpp.io.formatting import confidence_text
 from drlpp.training_race.curves import Curve
 from drlpp.training_race.halving import (
     Final,
@@ -88,7 +88,7 @@ def run_race(
     rules = Rules(race_.rates, wanted, race_.finals, race_.halving, race_.scales)
     goal = _goal(race_, rules, train, on_step)
     count = len(race_.candidates)
-    race = Race(count, train, goal, rules, race_.plain, race_.lost, on_step=on_step, forget=forget)
+    race = Race(count, train, goal, rules, race_.plain, on_step=on_step, forget=forget)
     return RaceEnd(goal, race.run())
 
 
@@ -138,12 +138,6 @@ class _NotTrainedYet(Exception):
 
 def verdict_lines(race_: TrainingRace, end: RaceEnd) -> Iterator[str]:
     """Yield what a race says, in sentences."""
-    if race_.lost:
-        yield (
-            f"without {accelerators_text(race_.absent)}, not there at the end, {len(race_.lost)} "
-            f"of {len(race_.candidates)} candidates are out; they take part again if the race is "
-            "continued with all"
-        )
     names = [_name(candidate) for candidate in race_.candidates]
     winner, goal = end.winner, end.goal
     what = (

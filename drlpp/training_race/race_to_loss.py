@@ -15,7 +15,6 @@ from drlpp.training_race.curves import Point
 from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import RaceEnd
 from drlpp.training_race.plain_learner import held_out, initial_module
-from drlpp.training_race.present_part import PresentPart
 from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.training_race_file import Racer, TrainingRace
 
@@ -63,15 +62,12 @@ def race_to_loss(
     folder: Path,
     options: RaceOptions | None = None,
     *,
-    present: PresentPart | None = None,
     on_step: Callable[[str], None] = lambda step: None,
     on_point: Callable[[Training, Point], None] = lambda training, point: None,
 ) -> tuple[Course, RaceEnd]:
     """Run a race in ``folder``, or continue the one that is there.
 
-    A race may be continued with another target, more finals, or candidates behind the known ones;
-    and without accelerators that are lost, by all candidates that do not need them. Their times
-    before and after are of the same accelerators.
+    A race may be continued with another target, more finals, or candidates behind the known ones.
 
     Args:
         session: the workers; its optimizer has the learning rate that rates are tried around.
@@ -80,19 +76,14 @@ def race_to_loss(
         data: to train and evaluate on.
         folder: for ``race.json`` and the checkpoints.
         options: what wins, and how it is run.
-        present: the accelerators that are there, where candidates have other numbers than workers;
-            by default those of the session.
         on_step: called with what comes next.
         on_point: called after every evaluation, when it is kept.
 
     Raises:
-        HostLost: a host cannot be reached any more; after ``session.give_up`` the race can be
-            continued without it.
         InvalidInput: the folder holds another race.
         RunFailure: a host, a worker or the disk failed; the race can be continued.
     """
     options = options or RaceOptions()
-    present = present or PresentPart.of(session)
     captured, first = session.captured, data.first
     loss, score = held_out(initial_module(captured), captured, first, session.method)
     every = min(options.every or max(first.minibatches // 5, 1), first.minibatches)
@@ -112,11 +103,10 @@ def race_to_loss(
         rates=tuple(middle * _RATE_FACTOR**power for power in powers),
         finals=options.finals,
         halving=options.halving,
-        absent=present.absent,
     )
     start = Point(minibatches=0, seconds=0.0, loss=loss, score=score)
     optimizer = session.optimizer
     course = Course(
-        session, present, fresh, data, optimizer, folder, start, on_step=on_step, on_point=on_point
+        session, fresh, data, optimizer, folder, start, on_step=on_step, on_point=on_point
     )
     return course, course.run()

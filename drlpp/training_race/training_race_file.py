@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from drlpp.comparison.contenders import Contender
 from drlpp.io.documents import Document, Record
-from drlpp.io.formatting import accelerators_text
 from drlpp.io.quantities import Count
 from drlpp.specs.class_options import option_text
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -101,12 +100,11 @@ class TrainingRace(Document):
         rates: learning rates that everybody tries, the race's optimizer's in the middle.
         finals: trainings of a finalist.
         halving: whether candidates end before the goal.
-        absent: accelerators that are not there, by the numbers that placements have; who needs them
-            does not take part, though it may have trained.
         runs: what was trained so far.
     """
 
     kind: ClassVar[str] = "training race"
+    former_fields: ClassVar[frozenset[str]] = frozenset({"absent"})
 
     model: str
     data: str
@@ -121,7 +119,6 @@ class TrainingRace(Document):
     rates: tuple[float, ...] = Field(min_length=1)
     finals: int = Field(ge=1)
     halving: bool = True
-    absent: tuple[Count, ...] = ()
     runs: tuple[TrainingRun, ...] = ()
 
     @model_validator(mode="after")
@@ -145,17 +142,6 @@ class TrainingRace(Document):
     def plain(self) -> frozenset[int]:
         """The numbers of plain PyTorch, once for each optimizer."""
         return frozenset(i for i, one in enumerate(self.candidates) if one.placement is None)
-
-    @property
-    def lost(self) -> dict[int, str]:
-        """The numbers of those that need absent accelerators, and a sentence that says so."""
-        found = {}
-        for number, one in enumerate(self.candidates):
-            if one.placement is not None:
-                needed = sorted(set(one.placement.accelerators) & set(self.absent))
-                if needed:
-                    found[number] = f"needs {accelerators_text(needed)}, not there"
-        return found
 
     @property
     def scales(self) -> Mapping[int, float]:

@@ -30,7 +30,7 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
 
     Args:
         course, end: the race.
-        cluster: of its accelerators that are there.
+        cluster: of its accelerators.
 
     Raises:
         InvalidInput: nobody has won.
@@ -79,7 +79,7 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     if evaluation.exists():
         shutil.copyfile(evaluation, partial / evaluation.name)
     document = PlacementFile.of(
-        session.plan(course.present.anew(candidate.candidate)),
+        session.plan(candidate.candidate),
         reference,
         session.graph,
         cluster,

@@ -23,7 +23,6 @@ from drlpp.placement.measurements_file import (
     settled,
 )
 from drlpp.placement.placement import Placement
-from drlpp.placement.renumbering import Renumbering
 from drlpp.schedule.method import Method
 
 Observer = Callable[[Candidate, Outcome], None]
@@ -32,9 +31,8 @@ Observer = Callable[[Candidate, Outcome], None]
 class MemorySummary(NamedTuple):
     """Counts of a memory, and the fewest seconds per minibatch in it (``None`` without any).
 
-    ``distinct`` counts every placement that was measured, also on accelerators that are not there
-    any more, ``failed`` those on the present ones that failed, ``hits`` how often an outcome was
-    answered from memory since it was opened.
+    ``distinct`` counts every placement that was measured, ``failed`` those that failed, and
+    ``hits`` how often an outcome was answered from memory since it was opened.
     """
 
     distinct: int
@@ -62,17 +60,11 @@ class MeasurementMemory:
     be to blame for a failure in the file. Such a failure is measured once more when the placement
     is asked for again (:func:`drlpp.placement.measurements_file.settled`).
 
-    The measurer may have a part of the accelerators that the file is about (``part``), after some
-    were lost for instance. In the file all have their numbers in the whole cluster, so it serves
-    any part, and the whole again. Candidates on others are counted (``distinct``), and otherwise
-    left alone.
-
     Args:
         measurer: the cluster that measures.
         minibatches: over how many minibatches it measures (drl-pp §4.2: 30), all runs together.
         path: the file to keep runs in; what it already holds is not measured again.
         repetitions: runs of every placement, each over its part of the minibatches.
-        part: the numbers in the file of the measurer's accelerators; by default their own.
 
     Attributes:
         observers: called after every run with the canonical candidate and the run's outcome.
@@ -83,8 +75,7 @@ class MeasurementMemory:
         InvalidInput: for fewer than 1 repetition.
         InvalidFile: if the file was written for another graph, number of accelerators, of
             minibatches or of repetitions, by a newer version, or is damaged elsewhere than in its
-            last line. With a ``part`` the file may be of fewer accelerators, and is of all from
-            then on.
+            last line.
     """
 
     def __init__(
@@ -93,7 +84,6 @@ class MeasurementMemory:
         minibatches: int = 30,
         path: str | Path | None = None,
         repetitions: int = 1,
-        part: Renumbering | None = None,
     ) -> None:
         if repetitions < 1:
             raise InvalidInput(f"repetitions is {repetitions}; at least 1 is needed")
@@ -104,8 +94,6 @@ class MeasurementMemory:
         self.observers: list[Observer] = []
         self.limit_seconds: float | None = None
         self.most_staleness: int | None = None
-        self._part = part or Renumbering.none(measurer.accelerators)
-        self._elsewhere: dict[Candidate, list[Measurement]] = {}
         self._runs: dict[Candidate, list[Measurement]] = {}
         self._outcomes: dict[Candidate, Outcome] = {}
         self._not_asked_for: set[Candidate] = set()
@@ -115,20 +103,16 @@ class MeasurementMemory:
         self._header = Header(
             model=self.graph.model,
             graph_fingerprint=self.graph.fingerprint,
-            accelerators=self._part.of,
+            accelerators=measurer.accelerators,
             minibatches=minibatches,
             repetitions=repetitions,
             method=measurer.method,
         )
         if self.path is not None:
-            self._header, entries = open_measurements(
-                self.path, self._header, may_grow=part is not None
-            )
-            if self._header.accelerators < self._part.of:
-                self._header = renewed(self.path, self._header, accelerators=self._part.of)
+            self._header, entries = open_measurements(self.path, self._header)
             for entry in settled(entries):
                 self._check_possible(entry.placement)
-                self._recall(entry.candidate(self._usual_method), entry.outcome)
+                self._remember(entry.candidate(self._usual_method), entry.outcome)
 
     @property
     def graph(self) -> OpGraph:
@@ -152,16 +136,8 @@ class MeasurementMemory:
 
     @property
     def distinct(self) -> int:
-        """How many distinct candidates have been measured, failed ones included.
-
-        Those on accelerators that are not there count, too.
-        """
-        return len(self._outcomes) + len(self._elsewhere)
-
-    @property
-    def measured_elsewhere(self) -> list[tuple[Candidate, Measurement]]:
-        """What the file holds of accelerators that are not there, by their numbers in it."""
-        return [(c, median_measurement(runs)) for c, runs in self._elsewhere.items() if runs]
+        """How many distinct candidates have been measured, failed ones included."""
+        return len(self._outcomes)
 
     @property
     def failed(self) -> int:
@@ -264,9 +240,7 @@ class MeasurementMemory:
         if self._is_too_slow(plan.candidate, outcome):
             outcome = outcome.model_copy(update={"cut_short": True})
         if self.path is not None:
-            ran = self._part.in_cluster(plan.candidate)
-            measured = self._part.measured_in_cluster(outcome)
-            self._write(self.path, Entry.of(ran, measured, self._usual_method))
+            self._write(self.path, Entry.of(plan.candidate, outcome, self._usual_method))
         self._remember(plan.candidate, outcome)
         for observer in self.observers:
             observer(plan.candidate, outcome)
@@ -281,7 +255,7 @@ class MeasurementMemory:
 
     def _write(self, path: Path, entry: Entry) -> None:
         if entry.method is not None and self._header.method is None:
-            self._header = renewed(path, self._header, method=self._usual_method)
+            self._header = renewed(path, self._header, self._usual_method)
         append(path, entry)
 
     def _check_possible(self, placement: Placement) -> None:
@@ -290,18 +264,9 @@ class MeasurementMemory:
         Somebody may have edited the file.
         """
         try:
-            placement.validate_for(self.graph, self._part.of)
+            placement.validate_for(self.graph, self.accelerators)
         except InvalidInput as error:
             raise InvalidFile(f"{self.path}: a placement in it cannot be: {error}") from None
-
-    def _recall(self, candidate: Candidate, run: Outcome) -> None:
-        """Remember a run in the file."""
-        own = self._part.in_part(candidate)
-        if own is None:
-            runs = self._elsewhere.setdefault(candidate, [])
-            runs += [run] if isinstance(run, Measurement) and not run.cut_short else []
-        else:
-            self._remember(own, self._part.measured_in_part(run))
 
     def _remember(self, candidate: Candidate, run: Outcome) -> None:
         if isinstance(run, FailedMeasurement):

@@ -46,17 +46,16 @@ class SearchFile(Document):
         cluster_seconds: of them, for which placements ran on the workers.
         deploying_seconds: of the others, those that preparing such runs took.
         sureness: of the search at its end; None if it did not end, or of an agent without one.
-        accelerators: that it ended on, by their numbers in ``cluster.yaml``; none for all.
     """
 
     kind: ClassVar[str] = "search"
+    former_fields: ClassVar[frozenset[str]] = frozenset({"accelerators"})
 
     placements: Count
     seconds: Seconds = Field(gt=0)
     cluster_seconds: Seconds
     deploying_seconds: Seconds
     sureness: Sureness | None = None
-    accelerators: tuple[Count, ...] = ()
 
     def after(self, earlier: SearchFile) -> SearchFile:
         """Return both parts together, with what this one ended with."""
@@ -85,6 +84,4 @@ class SearchFile(Document):
         """What a report says of it."""
         if self.sureness is not None:
             yield str(self.sureness)
-        if self.accelerators:
-            yield f"it ended on accelerators {', '.join(map(str, self.accelerators))}"
         yield self.split_text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -56,16 +56,12 @@ class Hosts:
         """The host of every worker."""
         return {worker: host for host in self.hosts for worker in host.workers}
 
-    def places_of(self, workers: Iterable[int]) -> Places:
-        """Return where some workers are now."""
-        found = [self.of_worker[worker] for worker in workers]
-        machines = tuple((host.machine, host.cores) for host in found)
-        return Places(tuple(host.name for host in found), machines)
-
     @property
     def places(self) -> Places:
         """Where all are now."""
-        return self.places_of(sorted(self.of_worker))
+        found = [host for _, host in sorted(self.of_worker.items(), key=lambda pair: pair[0])]
+        machines = tuple((host.machine, host.cores) for host in found)
+        return Places(tuple(host.name for host in found), machines)
 
 
 def default_num_workers(

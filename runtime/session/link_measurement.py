@@ -52,9 +52,7 @@ def time_ways(
 
 
 def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link]:
-    """Time the links within a host and between hosts, of the workers that are there.
-
-    Return them by the places of the workers at their ends among these.
+    """Time the links within a host and between hosts; return them by the workers at their ends.
 
     Args:
         workers: of the session.
@@ -64,9 +62,7 @@ def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link
         RunFailure: if the workers fail.
     """
     found = {}
-    present = workers.present.workers
-    for places in ends_to_measure(workers.hosts.places_of(present)):
-        ends = present[places[0]], present[places[1]]
+    for ends in ends_to_measure(workers.hosts.places):
         command = TimeLink(
             *ends,
             (_SMALL_BYTES, _LARGE_BYTES),
@@ -74,7 +70,7 @@ def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link
             workers.new_name("link"),
             workers.transport(ends),
         )
-        found[places] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
+        found[ends] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
     return found
 
 

@@ -31,7 +31,6 @@ from drlpp.placement.measurement import (
     is_steady,
 )
 from drlpp.placement.placement import Placement
-from drlpp.placement.renumbering import Renumbering
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.deploying.profile_commands import measuring_workers, profile_command, profile_of
 from drlpp.runtime.deploying.run_commands import RunOptions
@@ -192,9 +191,7 @@ class ClusterSession(WorkerSession):
         return middle_of(self.timeline, minibatches)
 
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
-        """Time every operator, and links within a host and between hosts, of those that are there.
-
-        Accelerators of the cluster are the workers that are ``present``, in their order.
+        """Time every operator, and links within a host and between hosts.
 
         Of blocks that repeat, such as a decoder's layers, only a few are timed
         (:mod:`drlpp.capturing.blocks`).
@@ -211,13 +208,11 @@ class ClusterSession(WorkerSession):
             HostLost: a host cannot be reached any more; see :meth:`measure`.
             RunFailure: if the workers fail.
         """
+        self._check_present(range(self.accelerators), "a profile")
         self._workers.prepare()
-        part = Renumbering(self.present, self._workers.size)
-        places = self._workers.hosts.places_of(part.numbers)
-        devices = [self._workers.devices[worker] for worker in part.numbers]
-        speeds = [self.speeds[worker] for worker in part.numbers]
-        first = measuring_workers(speeds, places, devices)
-        measuring = [part.numbers[accelerator] for accelerator in first]
+        places = self._workers.hosts.places
+        devices = [self._workers.devices[worker] for worker in range(self.accelerators)]
+        measuring = measuring_workers(self.speeds, places, devices)
         transport = self._workers.transport(measuring)
         name = self._workers.new_name("profile")
         short = shorten(self.captured)
@@ -233,24 +228,23 @@ class ClusterSession(WorkerSession):
         )
         times = list(self._workers.command(dict.fromkeys(measuring, command)).values())
         links = time_hosts(self._workers, repeats)
-        cluster = session_cluster(places, devices, speeds, links)
-        if crowded := crowded_machine(speeds, places, devices):
+        cluster = session_cluster(places, devices, self.speeds, links)
+        if crowded := crowded_machine(self.speeds, places, devices):
             self._note(crowded)
         profile = profile_of(short.captured, times)
         if short.captured is not self.captured:
             profile = profile.of_repeated_blocks(self.graph, short.alike)
-        return self._with_short_runs(profile, cluster, part, first), cluster
+        return self._with_short_runs(profile, cluster, measuring), cluster
 
     def _with_short_runs(
-        self, profile: Profile, cluster: Cluster, part: Renumbering, accelerators: Sequence[int]
+        self, profile: Profile, cluster: Cluster, accelerators: Sequence[int]
     ) -> Profile:
         """Run a few pipelines of the whole, and add what they took longer than the profile says.
 
         Args:
             profile: of operators.
-            cluster: of the workers that are there.
-            part: their numbers.
-            accelerators: of the cluster, to run them on.
+            cluster: of the workers.
+            accelerators: to run them on.
         """
         precision = self.method.precision
         method = Method()
@@ -259,8 +253,7 @@ class ClusterSession(WorkerSession):
             method = Method(policy=STASH.name, precision=precision)
 
         def measure(placement: Placement) -> Outcome:
-            found = self.measure(part.in_cluster(Candidate(placement, method)), SHORT_MINIBATCHES)
-            return part.measured_in_part(found) if isinstance(found, Measurement) else found
+            return self.measure(Candidate(placement, method), SHORT_MINIBATCHES)
 
         runs = run_short(profile, accelerators, measure)
         self.timeline = ()

@@ -176,11 +176,6 @@ class WorkerSession:
         """Do without these workers from now on, and without their host if it has no others."""
         self._workers.present.give_up(workers)
 
-    @property
-    def returned(self) -> tuple[int, ...]:
-        """The numbers of the workers that were given up and have returned; asking takes no time."""
-        return self._workers.present.returned()
-
     def take_back(self) -> tuple[int, ...]:
         """Count on the workers again that were given up and have returned; return their numbers.
 
@@ -227,11 +222,7 @@ class WorkerSession:
         optimizer = optimizer or self.optimizer
         optimizer.check()
         plan = self.plan(placement, method)
-        if absent := set(plan.pipeline.workers) - set(self.present):
-            raise InvalidInput(
-                f"the placement is on worker {min(absent)}, which was given up; there are workers "
-                f"{', '.join(map(str, self.present))}"
-            )
+        self._check_present(plan.pipeline.workers, "the placement")
         self._workers.prepare()
         lent = self._workers.files.lend(checkpoint) if checkpoint else None
         cutting = time.perf_counter()
@@ -264,6 +255,13 @@ class WorkerSession:
         self.spent.deploying_seconds += times.total_seconds
         self._held = Deployment(plan, optimizer, self._workers.generation, times)
         return self._held
+
+    def _check_present(self, workers: Collection[int], what: str) -> None:
+        if absent := set(workers) - set(self.present):
+            raise InvalidInput(
+                f"{what} is on worker {min(absent)}, which was given up; there are workers "
+                f"{', '.join(map(str, self.present))}"
+            )
 
     @property
     def _holding(self) -> frozenset[int]:

@@ -1,9 +1,8 @@
-"""What became of the workers of an elastic training, or of measuring, a line for every change."""
+"""What became of the workers of an elastic training, a line for every change."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -12,25 +11,13 @@ from drlpp.io.documents import Record, first_problem, parse_mapping
 from drlpp.io.json_lines import append, cut_off, read_lines
 
 
-class Change(Record):
-    """Some workers were given up, or have returned, and what they were for continues.
+class WorkersChanged(Record):
+    """Some workers were replaced, given up, or have returned; training continues.
 
     Attributes:
         reason: what happened, in words.
         given_up, returned: numbers of workers.
         workers: that there are now.
-    """
-
-    reason: str
-    given_up: tuple[int, ...] = ()
-    returned: tuple[int, ...] = ()
-    workers: tuple[int, ...]
-
-
-class WorkersChanged(Change):
-    """Some workers were replaced, given up, or have returned; training continues.
-
-    Attributes:
         epochs: whole epochs that were done.
         minibatches: of the next epoch that were done; those after them are computed again.
         configuration: replicas per stage of the placement that training continues with.
@@ -41,6 +28,10 @@ class WorkersChanged(Change):
         lost_seconds: since that state was kept, or last continued from.
     """
 
+    reason: str
+    given_up: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+    workers: tuple[int, ...]
     epochs: int
     minibatches: int
     configuration: str
@@ -66,38 +57,8 @@ class WorkersChanged(Change):
         )
 
 
-class MeasuringChanged(Change):
-    """Accelerators of the run's ``cluster.yaml`` are gone or there again; measuring continues.
-
-    Workers have the numbers of their accelerators in that file.
-
-    Attributes:
-        measured: placements so far, on any of them.
-        trained: trainings of a race to a loss so far, if it was that which went on.
-    """
-
-    measured: int
-    trained: int | None = None
-
-    @property
-    def text(self) -> str:
-        """The change in one line."""
-        numbers = ", ".join(map(str, self.workers))
-        what = f"after {self.measured} placements measuring continues"
-        if self.trained is not None:
-            what = f"after {self.trained} trainings the race continues"
-        return f"{self.reason}; {what} on {len(self.workers)} accelerators, {numbers}"
-
-
-_Change = TypeVar("_Change", bound=Change)
-
-
-def read_changes(path: Path, kind: type[_Change]) -> tuple[_Change, ...]:
-    """Return the changes of a run, none if there is no file; a half last line is left out.
-
-    Args:
-        path: of the file.
-        kind: of its lines: a training's, or those of measuring.
+def read_changes(path: Path) -> tuple[WorkersChanged, ...]:
+    """Return the changes of a training, none if there is no file; a half last line is left out.
 
     Raises:
         InvalidFile: a line is none of them.
@@ -106,13 +67,13 @@ def read_changes(path: Path, kind: type[_Change]) -> tuple[_Change, ...]:
     for number, line in enumerate(read_lines(path)[0], 1):
         content = parse_mapping(line, f"{path}, line {number}", is_yaml=False)
         try:
-            found.append(kind.model_validate(content))
+            found.append(WorkersChanged.model_validate(content))
         except ValidationError as error:
             raise InvalidFile(f"{path}, line {number}: {first_problem(error)}") from None
     return tuple(found)
 
 
-def write_change(path: Path, change: Change) -> None:
+def write_change(path: Path, change: WorkersChanged) -> None:
     """Append a change to the file of a run.
 
     Raises:

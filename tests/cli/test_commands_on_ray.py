@@ -1,7 +1,5 @@
 """The commands that take ``--cluster``, on the hosts of a Ray cluster, some of which are lost."""
 
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +10,11 @@ import torch
 from drlpp.cli import main as command_line
 from drlpp.io.documents import read_document
 from drlpp.specs.cluster import Cluster
-from tests.cli.learning.test_racing_with_lost_hosts import after, changes, race, raced, used
 from tests.support.models.counting import counts
 from tests.support.programs import shell
 from tests.support.programs.ray_clusters import (
     PATIENT,
     RayCluster,
-    hosts_file,
-    look_until_it_has_returned,
     patience,
     ray_cluster,
 )
@@ -75,38 +70,3 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     told_by(*job, "--epochs", 3, "--resume")
     state = torch.load(tmp_path / "training" / "model.pt")
     assert counts(state) == {(f"layers.{layer}.weight", 3.0) for layer in range(4)}
-
-
-def test_a_race_begins_without_a_host_takes_it_in_and_loses_it(
-    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    last = len(cluster.nodes) - 1
-    cluster.nodes[last].stop()
-    joined: list[int] = []
-    look_until_it_has_returned(monkeypatch, lambda: bool(joined))
-
-    def join() -> None:
-        cluster.restart(last)
-        joined.append(last)
-
-    def lose() -> None:
-        joined.clear()
-        os.kill(cluster.process(last, "/raylet"), signal.SIGKILL)
-
-    acts = iter([join, lose])
-    names = {cluster.addresses[0]: 2, "late": 2}
-    wanted = ["--hosts", hosts_file(tmp_path / "hosts.yaml", names)]
-    out = tmp_path / "race"
-    with after(2, lambda: next(acts)(), then=3):
-        done = race(out, 4, "--cluster", "auto", *wanted)
-    assert done.code == 0, done.err
-    told = " ".join(done.out.split())
-    assert "host late is missing or in use: the profile is of the 2 workers that are there" in told
-    assert changes(out) == [((), (2, 3)), ((2, 3), ())]
-    found = raced(out)
-    assert found.absent == (2, 3)
-    out_of_it = {n for n, one in enumerate(found.candidates) if used(one) & {2, 3}}
-    assert out_of_it == set(found.lost)
-    assert out_of_it
-    # For the next test.
-    cluster.restart(last)

@@ -3,14 +3,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from drlpp.capturing.graph import OpGraph
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.errors import InvalidFile
-from drlpp.io.documents import read_any_document, read_document, write_document
+from drlpp.io.documents import Document, read_any_document, read_document, write_document
 from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.training_race.training_race_file import TrainingRace
 from tests.support.strategies.graphs import cluster_of, graphs
 
 TWO_HOSTS = Cluster(
@@ -35,6 +39,44 @@ def test_every_graph_is_read_as_it_was(tmp_path: Path, graph: OpGraph) -> None:
     found = read_document(path, OpGraph)
     assert found == graph
     assert found.fingerprint == graph.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "former"),
+    [
+        (
+            Comparison,
+            {"model": "a", "minibatches": 4, "contenders": []},
+            {"cluster": TWO_HOSTS.model_dump(mode="json")},
+        ),
+        (
+            SearchFile,
+            {"placements": 1, "seconds": 2.0, "cluster_seconds": 1.0, "deploying_seconds": 0.5},
+            {"accelerators": [0, 1]},
+        ),
+        (
+            TrainingRace,
+            {
+                "model": "a",
+                "data": "digits",
+                "optimizer": "adam",
+                "minibatches": 8,
+                "every": 2,
+                "candidates": [{"found_by": "plain PyTorch", "threads": 1, "method": {}}],
+                "rates": [0.1],
+                "finals": 1,
+            },
+            {"absent": [1]},
+        ),
+    ],
+)
+def test_former_fields_are_read_and_ignored(
+    tmp_path: Path, kind: type[Document], document: dict[str, Any], former: dict[str, Any]
+) -> None:
+    path = tmp_path / "file.json"
+    head = {"kind": kind.kind, "version": kind.current_version}
+    path.write_text(json.dumps(head | document | former))
+    assert read_document(path, kind) == kind.model_validate(document)
 
 
 def test_a_cluster_written_by_hand(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.reporting.page import write_report
 from drlpp.reporting.pipeline_charts import folded
-from drlpp.runtime.training.changes_file import MeasuringChanged, WorkersChanged, write_change
+from drlpp.runtime.training.changes_file import WorkersChanged, write_change
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.curves import Curve, Point
@@ -46,24 +46,6 @@ from tests.support.strategies.graphs import chain_of, cluster_of
 def run(tmp_path: Path) -> Path:
     """A folder of a run that learned and raced."""
     return learned_run(tmp_path)
-
-
-def test_a_run_that_lost_a_host_says_so(run: Path) -> None:
-    """Its comparison has a cluster of its own, by whose numbers its placements are drawn."""
-    change = MeasuringChanged(
-        reason="host far cannot be reached: accelerators 0, 1 are not there",
-        given_up=(0, 1),
-        workers=(2, 3),
-        measured=5,
-    )
-    write_change(run / CHANGES_NAME, change)
-    known = read_document(run / "comparison.json", Comparison)
-    left = cluster_of(2, bandwidth=1e9)
-    write_document(run / "comparison.json", known.model_copy(update={"cluster": left}))
-    page = Page(write_report(run))
-    assert "after 5 placements measuring continues on 2 accelerators, 2, 3" in page.text
-    assert f"on 2 accelerators, of {', '.join(left.host_names)}" in page.text
-    assert "not read:" not in page.text
 
 
 def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
@@ -307,10 +289,7 @@ def test_a_race_to_a_loss_and_a_training(tmp_path: Path) -> None:
     write_document(tmp_path / "run.json", RunRecord(command="drlpp race", settings={}))
     write_document(tmp_path / "profile.json", PROFILE.model_copy(update={"batch_size": 32}))
     raced_and_trained(tmp_path)
-    change = MeasuringChanged(reason="host far is lost", workers=(0, 1), measured=0, trained=7)
-    write_change(tmp_path / CHANGES_NAME, change)
     page = Page(write_report(tmp_path))
-    assert "host far is lost; after 7 trainings the race continues on 2 accelerators" in page.text
     assert page.headings[:2] == ["The race to a loss, on digits", "The training"]
     race, training = page.charts
     # All three orders of samples of both, each with three evaluations.

@@ -10,14 +10,12 @@ from drlpp.comparison.contenders import PLAIN, Contender
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import content_of
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Cluster, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.training_race.candidates import are_made_for, with_optimizers, with_policy
+from drlpp.training_race.candidates import with_optimizers, with_policy
 from drlpp.training_race.training_race_file import Racer, TrainingRace
 from tests.support.models.classified_points import BATCH
 from tests.support.training.pipelines import in_a_row
@@ -57,23 +55,6 @@ def test_a_policy_that_cannot_be_run_is_refused(
         InvalidInput, match=r"policy 2bw cannot take part in this race: .*in flight"
     ):
         with_policy(session, profile, crowded, deep)
-
-
-def test_the_usual_placements_are_made_once_for_every_set_of_accelerators() -> None:
-    def even(*accelerators: int) -> Contender:
-        candidate = Candidate(Placement.straight([1.0] * 4, accelerators), Method())
-        return Contender.of(candidate, "even split")
-
-    known = [even(0, 1), even(0, 1, 2, 3)]
-    assert are_made_for(known, (0, 1, 2, 3), operators=9)
-    assert are_made_for(known, (1, 0), operators=9)
-    assert not are_made_for(known, (0, 1, 2), operators=9)
-    assert not are_made_for(known, (2, 3), operators=9)
-    # There are no more stages than operators.
-    assert are_made_for(known, (0, 1, 5), operators=2)
-    own = Contender.of(Candidate(Placement.straight([1.0] * 4, (2, 3)), Method()), "by hand")
-    assert not are_made_for([*known, own], (2, 3), operators=9)
-    assert not are_made_for([], (0, 1), operators=9)
 
 
 def contenders(session: ClusterSession) -> list[Contender]:

@@ -66,24 +66,6 @@ def test_the_fastest_learner_wins_with_its_own_rate() -> None:
     assert [f.cost for f in result.finals[2]] == pytest.approx([math.log(10) / 0.4] * 3, rel=0.02)
 
 
-def test_who_is_out_takes_no_part_whatever_it_has_trained() -> None:
-    learners = Learners([0.1, 0.2, 0.4, 0.05], [0.3, 0.3, 0.3, 0.3])
-    first = race(4, learners, to_loss(0.1), rules(), reference=0)
-    assert first.finalists == [2, 0]
-    trained = dict(learners.curves)
-    out = {2: "needs accelerator 3, not there"}
-    one = Race(4, learners, to_loss(0.1), rules(), frozenset({0}), out)
-    result = one.run()
-    assert result.finalists == [1, 0]
-    assert result.ended[2] == out[2]
-    assert result.rates[2] is None
-    assert {k: v for k, v in learners.curves.items() if k.candidate == 2} == {
-        k: v for k, v in trained.items() if k.candidate == 2
-    }
-    # With all again it is first again; who had trained longer without it is second.
-    assert race(4, learners, to_loss(0.1), rules(), reference=0).finalists == [2, 1, 0]
-
-
 def test_everybody_searches_on_the_same_minibatches() -> None:
     """However long that takes: a slow candidate's rates are compared on just as much."""
     learners = Learners([0.1, 0.2, 0.4], [0.3, 0.3, 0.3])

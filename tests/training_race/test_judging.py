@@ -37,15 +37,6 @@ def ended(**seconds: float) -> RaceEnd:
     return RaceEnd(Goal(0.5, None, 60.0), result)
 
 
-def test_who_needs_what_is_absent_is_out_and_said_to_be() -> None:
-    absent = RACE.model_copy(update={"absent": (1, 4)})
-    assert absent.lost == dict.fromkeys((1, 3), "needs accelerator 1, not there")
-    assert RACE.lost == {}
-    first, second, *_ = verdict_lines(absent, ended(plain=10, plain_rmsprop=4))
-    assert first.startswith("without accelerators 1, 4, not there at the end, 2 of 4 candidates")
-    assert second.startswith("plain PyTorch with rmsprop was the first")
-
-
 def test_plain_pytorch_with_another_optimizer_is_train_it_plainly() -> None:
     end = ended(plain=10, stash=8, plain_rmsprop=4)
     first, *others = verdict_lines(RACE, end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,9 +69,7 @@ def export_winner(
 
     race, path = course.race, folder / "placement.json"
     if end.winner is not None and (won := race.candidates[end.winner]).candidate is not None:
-        candidate = course.present.anew(won.candidate)
-        won = won.model_copy(update={"placement": candidate.placement})
-        equal = candidate.canonical
+        equal = won.candidate.canonical
         for known in comparison.contenders:
             if known.candidate is not None and known.candidate.canonical == equal:
                 won = won.model_copy(update={"measurements": known.measurements})
@@ -100,17 +97,14 @@ def export_winner(
             "gets there, a race with a longer --limit says (--resume)"
         )
     else:
-        say_how_to_train(session, session.speeds, path, race.data)
+        say_how_to_train(session, path, race.data)
 
 
-def say_how_to_train(
-    session: ClusterSession, speeds: Sequence[float], path: Path, data: str | None = None
-) -> None:
+def say_how_to_train(session: ClusterSession, path: Path, data: str | None = None) -> None:
     """Print a command that trains with a placement, on data that fit the model.
 
     Args:
         session: with the model.
-        speeds: of the accelerators that the placement is for.
         path: of the placement.
         data: to train on; by default digits for drlpp's own models that can read them.
     """
@@ -119,7 +113,7 @@ def say_how_to_train(
 
     task, reference = session.captured.task, session.captured.reference
     if task.loss is not None:
-        emulated = tuple(speeds) if min(speeds) < 1 else ()
+        emulated = session.speeds if min(session.speeds) < 1 else ()
         named = reference.naming_option + session.optimizer.naming_option
         fitting = OWN_DATA if reference.naming_option else fitting_data(task.inputs, task.targets)
         where = f" --cluster {shlex.quote(session.ray_address)}" if session.ray_address else ""
@@ -134,7 +128,7 @@ def export_best_so_far(
 ) -> None:
     """Write the fastest placement that has been measured.
 
-    This is done after Ctrl-C, or without a host.
+    This is done after Ctrl-C, or when a host is lost.
     """
     from drlpp.comparison.contenders import Contender
     from drlpp.comparison.placement_export import export

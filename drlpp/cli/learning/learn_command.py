@@ -32,16 +32,14 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     parameter_groups,
-    read_hosts,
     read_options,
-    resume_hint_on_interrupt,
+    resumable,
     run_program,
 )
 from drlpp.cli.common_options import add_command, keep_options
 from drlpp.cli.emulated_speeds import workers_and_speeds
 from drlpp.cli.learning.learning_job import Job, run_job
-from drlpp.cli.learning.run_cluster import least_to_begin_with
-from drlpp.cli.learning.run_record import run_record
+from drlpp.cli.learning.run_record import hosts_of_run, run_record
 from drlpp.cli.show_command import end_with_report
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
@@ -213,7 +211,7 @@ def learn(
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
     race_data = None if data is None else RaceData(captured, data, seed, _tell)
-    wanted = read_hosts(hosts)
+    wanted = hosts_of_run(hosts, cluster, folder)
     workers, emulated = workers_and_speeds(workers, speeds, device, cluster, wanted)
     layouts = layout_contenders(compare, captured, workers, method)
     settings = {
@@ -236,16 +234,8 @@ def learn(
     if vary is not None or max_staleness is not None:
         settings |= {"vary": vary, "max_staleness": max_staleness}
     with (
-        open_run_folder(
-            folder,
-            "drlpp learn",
-            settings,
-            resume=resume,
-            # What was measured on accelerators that are there counts.
-            may_differ=["workers"],
-            note=_tell,
-        ),
-        resume_hint_on_interrupt("the same command with --resume continues the run"),
+        open_run_folder(folder, "drlpp learn", settings, resume=resume, note=_tell),
+        resumable("run"),
     ):
         keep_options(folder)
         parameters = sum(parameter.numel() for parameter in captured.module.parameters())
@@ -291,7 +281,6 @@ def learn(
             device=device,
             cluster=cluster,
             hosts=wanted,
-            least=least_to_begin_with(workers, wanted),
             note=_tell,
         ) as session:
             run_job(job, session)

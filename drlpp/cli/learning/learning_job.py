@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from drlpp.cli.command_line import build_console, shown
-from drlpp.cli.learning.run_cluster import RunCluster
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters
     from drlpp.comparison.comparison_file import Comparison
     from drlpp.comparison.contenders import Contender
+    from drlpp.costs.profile import Profile
     from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.costs.workload import Workload
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.planners import Space, Vary
     from drlpp.runtime import ClusterSession, TimeSpent
+    from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
     from drlpp.training_race.course import Course
     from drlpp.training_race.judging import RaceEnd
@@ -69,43 +70,52 @@ class Job:
         return self.contracted.expanded_candidate(measured)
 
 
+class Accelerators(NamedTuple):
+    """What a run learns on: the workers, and what is known of them and of the model."""
+
+    session: ClusterSession
+    profile: Profile
+    cluster: Cluster
+
+
 def run_job(job: Job, session: ClusterSession) -> None:
     """Profile, learn, compare, race to a loss if asked to, and export the best placement.
 
-    Where a host is lost, everything goes on with the accelerators that are left.
-
     Raises:
         InvalidInput: no agent proposes placements for the session's method.
+        HostLost: a host is lost; what was measured and trained is kept.
     """
     from drlpp.cli.learning.job_export import export_best, export_winner, say_how_to_train
     from drlpp.envs.action_codec import check_one_stage_each
+    from drlpp.runtime import load_or_measure_profile
 
     # An environment says so as well, but after profiling.
     check_one_stage_each(session.method)
     with shown(console, "profiling operators and links"):
-        there = RunCluster(session, job.out, _tell)
+        profile, cluster = load_or_measure_profile(session, job.out)
+    there = Accelerators(session, profile, cluster)
     if job.chooses_microbatches:
-        measured = (job.out / MEASUREMENTS_NAME).exists()
-        there.surviving(lambda: _choose_microbatches(job, there, measured=measured))
-    found = there.surviving(lambda: _learn_and_compare(job, there))
+        _choose_microbatches(job, there)
+    found = _learn_and_compare(job, there)
     if found is None:
         return
     memory, comparison = found
     # A race takes long, and may be interrupted: whatever comes of it, a placement is there.
     path = export_best(job, session, comparison, there.cluster)
     if job.race_data is None:
-        say_how_to_train(session, there.speeds, path)
+        say_how_to_train(session, path)
     else:
         course, end = _race_to_loss(job, there, memory, job.race_data)
         export_winner(job.out, session, comparison, course, end, there.cluster)
 
 
-def _learn_and_compare(job: Job, there: RunCluster) -> tuple[MeasurementMemory, Comparison] | None:
-    """Learn and compare on the accelerators that there are; None if Ctrl-C ended it.
+def _learn_and_compare(
+    job: Job, there: Accelerators
+) -> tuple[MeasurementMemory, Comparison] | None:
+    """Learn and compare; None if Ctrl-C ended it.
 
     Raises:
-        HostLost: one of these is lost; what was measured is kept.
-        AcceleratorsReturned: others are there again.
+        HostLost: a host is lost; what was measured is kept.
     """
     from drlpp.cli.learning.job_export import export_best_so_far
     from drlpp.costs.memory import MemoryModel
@@ -114,36 +124,30 @@ def _learn_and_compare(job: Job, there: RunCluster) -> tuple[MeasurementMemory, 
     from drlpp.planners import Space
     from drlpp.schedule.analysis.staleness import usual_staleness
 
-    session, part = there.session, there.part
+    session = there.session
     memory_model = MemoryModel.of(session.method, session.optimizer)
-    measurer: Measurer = there.measurer
+    measurer: Measurer = session
     known = there.profile
     if job.contracted is not None:
         measurer = ContractedMeasurer(measurer, job.contracted)
         known = job.contracted.profile(known)
     path = job.out / MEASUREMENTS_NAME
-    memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions, part)
-    there.note_change(memory.distinct)
+    memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions)
     most_staleness = job.most_staleness
     if most_staleness is None and not job.asked_to_vary:
         # Depths are no faster way to the same weights: they are later ones. Nothing is staler by
         # itself than the method is with a stage on every accelerator.
-        most_staleness = usual_staleness(session.method, len(part.numbers))
+        most_staleness = usual_staleness(session.method, session.accelerators)
     space = Space(session.method, job.vary, most_staleness, there.profile.batch_size)
     chosen = methods_of_the_agent(job, space)
-    declared = CostPrior.of(known, there.whole, session.method, memory_model, chosen)
-    if not there.is_whole:
-        # What ran on those that are lost tells of the operators, too.
-        declared = declared.corrected(memory.measured_elsewhere).part(part.numbers)
+    declared = CostPrior.of(known, there.cluster, session.method, memory_model, chosen)
     declared = declared.with_seed(job.seed)
     comparison = None
     try:
         if _learn(job, there, memory, declared):
-            there.look_for_returned()
             comparison = _compare(job, there, memory, declared, space)
-    except HostLost as lost:
-        if not there.can_do_without(lost):
-            export_best_so_far(job, session, memory, there.cluster)
+    except HostLost:
+        export_best_so_far(job, session, memory, there.cluster)
         raise
     if comparison is None:
         export_best_so_far(job, session, memory, there.cluster)
@@ -167,7 +171,7 @@ def methods_of_the_agent(job: Job, space: Space) -> Space | None:
 
 
 def _race_to_loss(
-    job: Job, there: RunCluster, memory: MeasurementMemory, data: RaceData
+    job: Job, there: Accelerators, memory: MeasurementMemory, data: RaceData
 ) -> tuple[Course, RaceEnd]:
     """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
     from drlpp.cli.learning.race_command import run_and_report
@@ -177,12 +181,10 @@ def _race_to_loss(
     # How late gradients are follows from what operators send each other, not modules of them.
     measured = (job.candidate(candidate) for candidate, _ in memory.fastest(memory.distinct))
     fastest = worth_racing(measured, Workload.of(there.profile))[: job.finalists]
-    named = [Contender.of(there.part.in_cluster(candidate), job.agent) for candidate in fastest]
+    named = [Contender.of(candidate, job.agent) for candidate in fastest]
     folder = job.out / "race"
     folder.mkdir(exist_ok=True)
-    return run_and_report(
-        console, there, named, data, folder, job.race_options, measured=memory.distinct
-    )
+    return run_and_report(console, *there, named, data, folder, job.race_options)
 
 
 def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Candidate]:
@@ -216,26 +218,24 @@ def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Ca
     return fastest + fresher
 
 
-def _choose_microbatches(job: Job, there: RunCluster, *, measured: bool) -> None:
+def _choose_microbatches(job: Job, there: Accelerators) -> None:
     """Let the session's method have the microbatches that suit the model here."""
     from drlpp.comparison.microbatches import FILE_NAME, choose_microbatches
     from drlpp.schedule.method_choice import choose_method
 
-    if measured and not (job.out / FILE_NAME).exists():
+    if (job.out / MEASUREMENTS_NAME).exists() and not (job.out / FILE_NAME).exists():
         # A run of an older drlpp, whose placements were measured with whole minibatches.
         return
     session = there.session
     with shown(console, "choosing microbatches") as tell:
-        choice = choose_microbatches(
-            session, there.profile, there.cluster, job.out, tell, there.measurer
-        )
+        choice = choose_microbatches(session, there.profile, there.cluster, job.out, tell)
     if choice is not None:
         options = {"microbatches": choice.best.microbatches}
         session.method = choose_method(None, options, session.method)
         console.print(str(choice), soft_wrap=True)
 
 
-def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: CostPrior) -> bool:
+def _learn(job: Job, there: Accelerators, memory: MeasurementMemory, declared: CostPrior) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
     from drlpp.reporting.board import write_search_layout
@@ -244,7 +244,7 @@ def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: Cos
     if memory.distinct >= job.budget:
         return True
 
-    session, numbers = there.session, there.part.numbers
+    session = there.session
     timelines: dict[Candidate, tuple[TimedAction, ...]] = {}
 
     def keep_timeline(candidate: Candidate, outcome: Outcome) -> None:
@@ -254,14 +254,12 @@ def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: Cos
         if candidate not in timelines:
             return None
         title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        pipeline = session.plan(there.workers.in_cluster(job.candidate(candidate))).pipeline
+        pipeline = session.plan(job.candidate(candidate)).pipeline
         return draw(timelines[candidate], title, pipeline, width_inches=_PANEL_INCHES)
 
     write_search_layout(job.out, has_policy=job.hyperparameters.trains_policy)
-    # When a placement is drawn, others of its rollout may have been measured after it. Whoever has
-    # returned is asked for after every run, which takes no time, so that none is made for fewer
-    # accelerators than there are.
-    memory.observers += [keep_timeline, lambda *_: there.note_run()]
+    # When a placement is drawn, others of its rollout may have been measured after it.
+    memory.observers.append(keep_timeline)
     measured_before = memory.distinct
     before = replace(session.spent)
     sure: list[Sureness] = []
@@ -277,13 +275,10 @@ def _learn(job: Job, there: RunCluster, memory: MeasurementMemory, declared: Cos
             picture=picture,
             console=console,
             on_sure=sure.append,
-            log_name="agent" if there.is_whole else f"agent-on-{there.part.name}",
         )
     finally:
         took = time.perf_counter() - begin
-        measured = memory.distinct - measured_before
-        on = () if there.is_whole else numbers
-        keep_split(job.out, session, before, took, measured, *sure, accelerators=on)
+        keep_split(job.out, session, before, took, memory.distinct - measured_before, *sure)
 
 
 def keep_split(
@@ -293,8 +288,6 @@ def keep_split(
     wall_seconds: float,
     measured: int,
     sure: Sureness | None = None,
-    *,
-    accelerators: tuple[int, ...] = (),
 ) -> None:
     """Print where the time went since ``before``, and write it down with that of earlier parts."""
     from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile
@@ -307,7 +300,6 @@ def keep_split(
         cluster_seconds=session.spent.running_seconds - before.running_seconds,
         deploying_seconds=session.spent.deploying_seconds - before.deploying_seconds,
         sureness=sure,
-        accelerators=accelerators,
     )
     console.print(part.split_text)
     path = folder / FILE_NAME
@@ -316,7 +308,7 @@ def keep_split(
 
 def _compare(
     job: Job,
-    there: RunCluster,
+    there: Accelerators,
     memory: MeasurementMemory,
     declared: CostPrior,
     space: Space,
@@ -329,34 +321,23 @@ def _compare(
     from drlpp.comparison.race import RaceRules
     from drlpp.comparison.rivals import rival_heats
     from drlpp.errors import RunFailure
-    from drlpp.placement.candidate import Candidate
-    from drlpp.planners.best_simulated import best_simulated
     from drlpp.reporting.board import write_race
 
     session = there.session
     fastest = [candidate for candidate, _ in memory.fastest(job.finalists)]
     failed = {c: o.reason for c, o in memory.outcomes.items() if o.outcome == "failed"}
-    if not fastest and failed and not memory.measured_elsewhere:
+    if not fastest and failed:
         reason = list(failed.values())[-1]
         raise RunFailure(f"none of {memory.distinct} placements could be measured: {reason}")
-    if not fastest:
-        # What the budget was spent on ran on accelerators of which some are lost, or failed; it
-        # tells what to plan with.
-        proposals = best_simulated(declared.problem, session.method, deepen=False).proposals
-        planned = [Candidate(one.plan.placement, session.method) for one in proposals]
-        fastest = ([one for one in planned if one.canonical not in failed] or planned)[:1]
     finalists = [Contender.of(job.candidate(candidate), job.agent) for candidate in fastest]
     # What the agent has asked planners for, they need not plan again.
-    alike = declared.space is space and job.contracted is None and there.is_whole
+    alike = declared.space is space and job.contracted is None
     proposed = (lambda: declared.planned) if alike else None
     # Their method may have got its microbatches after they were read.
-    own = []
-    for text, layout in job.layouts.items():
-        assert layout.placement is not None
-        if len(layout.placement.accelerators) > there.cluster.accelerators:
-            _tell(f"{text} is left out: it has more stages than there are accelerators")
-        else:
-            own.append(Heat(candidates=(layout.model_copy(update={"method": session.method}),)))
+    own = [
+        Heat(candidates=(layout.model_copy(update={"method": session.method}),))
+        for layout in job.layouts.values()
+    ]
     begin = time.perf_counter()
     try:
         with shown(console, "planning what a user has without an agent") as tell:
@@ -368,8 +349,6 @@ def _compare(
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
                 on_progress=tell,
-                part=there.measurer,
-                cluster=None if there.is_whole else there.cluster,
             )
     except KeyboardInterrupt:
         return None
@@ -379,7 +358,3 @@ def _compare(
     for line in measured_lines(comparison, job.layouts):
         console.print(line, soft_wrap=True, markup=False)
     return comparison
-
-
-def _tell(line: str) -> None:
-    console.print(line, soft_wrap=True, markup=False)

@@ -27,9 +27,8 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     parameter_groups,
-    read_hosts,
     read_options,
-    resume_hint_on_interrupt,
+    resumable,
     shown,
 )
 from drlpp.cli.common_options import keep_options
@@ -40,10 +39,8 @@ from drlpp.cli.learning.named_candidates import (
     named_placements,
     other_optimizer_of,
 )
-from drlpp.cli.learning.run_cluster import RunCluster, least_to_begin_with
-from drlpp.cli.learning.run_record import run_record
+from drlpp.cli.learning.run_record import hosts_of_run, run_record
 from drlpp.cli.show_command import end_with_report
-from drlpp.errors import InvalidInput
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import PIPEOPTIM
 from drlpp.specs.device_choice import DeviceChoice
@@ -52,11 +49,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from drlpp.comparison.contenders import Contender
+    from drlpp.costs.profile import Profile
     from drlpp.placement.placement_file import PlacementFile
+    from drlpp.runtime import ClusterSession
+    from drlpp.specs.cluster import Cluster
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.course import Course
-    from drlpp.training_race.curves import Point
-    from drlpp.training_race.halving import Training
     from drlpp.training_race.judging import RaceEnd
     from drlpp.training_race.race_data import RaceData
     from drlpp.training_race.race_to_loss import RaceOptions
@@ -156,7 +154,7 @@ def race_model(
     from drlpp.cli.learning.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
     from drlpp.placement.placement_file import read_placement
-    from drlpp.runtime import ClusterSession
+    from drlpp.runtime import ClusterSession, load_or_measure_profile
     from drlpp.schedule.per_stage import refuse_lists
     from drlpp.specs.optimizer_spec import OptimizerSpec
     from drlpp.training_race.race_data import RaceData
@@ -178,10 +176,10 @@ def race_model(
     captured = capture(reference, seed=seed)
     documents = [read_placement(path) for path in placement]
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
-    wanted = read_hosts(hosts)
+    folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
+    wanted = hosts_of_run(hosts, cluster, folder)
     workers, emulated = workers_and_speeds(workers, speeds, device, cluster, wanted)
     layouts = layout_contenders(compare, captured, workers, method)
-    folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {
         "model": reference.model_dump(),
         "data": data,
@@ -202,7 +200,7 @@ def race_model(
         settings["layouts"] = [layout.model_dump(mode="json") for layout in layouts.values()]
     with (
         open_run_folder(folder, "drlpp race", settings, resume=resume, note=console.print),
-        resume_hint_on_interrupt("the same command with --resume continues the race"),
+        resumable("race"),
         ClusterSession(
             captured,
             workers,
@@ -214,17 +212,18 @@ def race_model(
             device=device,
             cluster=cluster,
             hosts=wanted,
-            least=least_to_begin_with(workers, wanted),
             note=console.print,
         ) as session,
     ):
         keep_options(folder)
         with shown(console, "profiling operators and links"):
-            there = RunCluster(session, folder, console.print, takes_others=False)
+            profile, measured = load_or_measure_profile(session, folder)
         named = [*named_placements(session, documents), *layouts.values()]
         run_and_report(
             console,
-            there,
+            session,
+            profile,
+            measured,
             named,
             race_data,
             folder,
@@ -244,7 +243,9 @@ def _told(document: PlacementFile) -> dict[str, Any]:
 
 def run_and_report(
     console: Console,
-    there: RunCluster,
+    session: ClusterSession,
+    profile: Profile,
+    cluster: Cluster,
     named: list[Contender],
     data: RaceData,
     folder: Path,
@@ -252,26 +253,21 @@ def run_and_report(
     *,
     methods: Sequence[Method] = (),
     optimizers: Sequence[OptimizerSpec] = (),
-    measured: int = 0,
 ) -> tuple[Course, RaceEnd]:
     """Run a race, or continue it; print its table and write its picture and the winner's training.
 
-    Where a host is lost, it goes on with those that do not need it, and with what is usual on the
-    accelerators that are left; when it has returned, with all.
-
     Args:
         console: to print on.
-        there: the accelerators.
-        named: who takes part besides those that a user has anyway, by the numbers of the run.
+        session, profile, cluster: the workers, and what is known of the model and of them.
+        named: who takes part besides those that a user has anyway.
         data: to train and evaluate on.
         folder: for everything found.
         options: what wins.
         methods: of weight policies that take part too.
         optimizers: with which everybody takes part once more.
-        measured: placements of the run so far.
 
     Raises:
-        HostLost: too few accelerators are left; the race can be continued when they are back.
+        HostLost: a host is lost; the race can be continued when it is back.
     """
     from drlpp.cli.showing.race_report import draw_race, race_table
     from drlpp.reporting.board import write_training_race
@@ -279,38 +275,17 @@ def run_and_report(
     from drlpp.training_race.race_to_loss import race_to_loss
     from drlpp.training_race.winner import keep_winner
 
-    def race() -> tuple[Course, RaceEnd]:
+    with shown(console, "choosing who takes part") as tell:
         begun = _begun(folder)
-        there.note_change(measured, len(begun.runs) if begun else 0)
-        with shown(console, "choosing who takes part") as tell:
-            candidates = _candidates(there, named, begun, methods, optimizers)
-
-            def look(training: Training, _: Point) -> None:
-                if training.candidate in plain:
-                    there.look_for_returned()
-                else:
-                    there.note_run()
-
-            plain = {n for n, one in enumerate(candidates) if one.placement is None}
-            return race_to_loss(
-                there.session,
-                candidates,
-                data,
-                folder,
-                options,
-                present=there.present,
-                on_step=tell,
-                on_point=look,
-            )
-
-    course, end = there.surviving(race)
+        candidates = _candidates(session, profile, cluster, named, begun, methods, optimizers)
+        course, end = race_to_loss(session, candidates, data, folder, options, on_step=tell)
     write_training_race(folder, course.race)
     console.print(race_table(course.race, end))
     for line in verdict_lines(course.race, end):
         console.print(line, soft_wrap=True)
     console.print(f"picture: {draw_race(course.race, end, folder / 'race.png')}", soft_wrap=True)
     if end.winner is not None:
-        _, how = keep_winner(course, end, there.cluster)
+        _, how = keep_winner(course, end, cluster)
         console.print(how, soft_wrap=True)
     return course, end
 
@@ -326,43 +301,30 @@ def _begun(folder: Path) -> TrainingRace | None:
 
 
 def _candidates(
-    there: RunCluster,
+    session: ClusterSession,
+    profile: Profile,
+    cluster: Cluster,
     named: list[Contender],
     begun: TrainingRace | None,
     methods: Sequence[Method],
     optimizers: Sequence[OptimizerSpec],
 ) -> list[Racer]:
-    """Return who takes part: those of the race that was begun, and the usual ones of who is there.
-
-    Behind them is who is named.
-    """
-    from drlpp.comparison.contenders import Contender
+    """Return who takes part: who has begun, or the usual ones; then who is named."""
     from drlpp.training_race.candidates import (
-        are_made_for,
         plain_pytorch,
         usual_placements,
         with_optimizers,
         with_policy,
     )
 
-    session, cluster = there.session, there.cluster
     known = list(begun.candidates) if begun else []
     # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
     # may come out otherwise again.
-    found: list[Contender] = [*known] or [plain_pytorch(session, cluster)]
-    made: list[Contender] = []
-    if not are_made_for(known, there.part.numbers, len(session.graph)):
-        made += usual_placements(session, there.profile, cluster, there.measurer)
+    found: list[Contender] = [*known]
+    if not known:
+        found = [plain_pytorch(session, cluster), *usual_placements(session, profile, cluster)]
     for method in methods:
-        try:
-            made += with_policy(session, there.profile, cluster, method)
-        except InvalidInput:
-            # It takes part on more accelerators, or fewer, if there are such.
-            if not known:
-                raise
-    for one in made:
-        assert one.candidate is not None
-        found.append(Contender.of(there.part.in_cluster(one.candidate), one.found_by))
+        found += with_policy(session, profile, cluster, method)
     everybody = with_optimizers([*found, *named], optimizers)
     keys = {racer.key for racer in known}
     racers = known + [racer for racer in everybody if racer.key not in keys]

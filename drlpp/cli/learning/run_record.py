@@ -1,9 +1,34 @@
-"""What a run found, as plain data: what ``--json`` prints at its end."""
+"""The folder of a run: the hosts it ran on, and what it found, as ``--json`` prints it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from drlpp.cli.command_line import read_hosts
+
+if TYPE_CHECKING:
+    from drlpp.specs.cluster import Cluster
+
+
+def hosts_of_run(given: Path | None, cluster: str | None, folder: Path) -> Cluster | None:
+    """Return the hosts that a run wants, None for any.
+
+    A run that is resumed on a Ray cluster wants those that it has measured, so that accelerators
+    keep their numbers.
+
+    Args:
+        given: the ``cluster.yaml`` that the user has given.
+        cluster: address of the Ray cluster; None for this machine.
+        folder: of the run.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    known = folder / "cluster.yaml"
+    if given is None and cluster is not None and known.exists():
+        return read_hosts(known)
+    return read_hosts(given)
 
 
 def run_record(folder: Path) -> dict[str, Any]:

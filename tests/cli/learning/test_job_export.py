@@ -23,7 +23,6 @@ from drlpp.training_race.course import Course
 from drlpp.training_race.curves import Point
 from drlpp.training_race.halving import Final, Goal, Result
 from drlpp.training_race.judging import RaceEnd
-from drlpp.training_race.present_part import PresentPart
 from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.training_race_file import Racer
 from tests.support.measured import measurement
@@ -71,7 +70,7 @@ def told(
     end = RaceEnd(Goal(0.5, None, 60.0), result)
     data = RaceData(session.captured, f"{NAME}:points")
     start = Point(minibatches=0, seconds=0.0, loss=1.0)
-    course = Course(session, PresentPart.of(session), race, data, session.optimizer, folder, start)
+    course = Course(session, race, data, session.optimizer, folder, start)
     measured = Contender(
         found_by="searching",
         placement=placement,

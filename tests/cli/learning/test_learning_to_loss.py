@@ -25,7 +25,6 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.placement.renumbering import Renumbering
 from drlpp.schedule.method import Method
 from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay, verdict_lines
 from drlpp.training_race.training_race_file import TrainingRace
@@ -165,7 +164,7 @@ def test_what_was_cut_between_modules_races_as_operators(
         return worth_racing(asked, workload)
 
     monkeypatch.setattr(learning_job, "worth_racing", looked_at)
-    monkeypatch.setattr(race_command, "run_and_report", lambda *given, **_: given[2])
+    monkeypatch.setattr(race_command, "run_and_report", lambda *given, **_: given[4])
     job: Any = SimpleNamespace(
         candidate=halves.expanded_candidate,
         agent=AGENT,
@@ -173,7 +172,9 @@ def test_what_was_cut_between_modules_races_as_operators(
         out=tmp_path,
         race_options=None,
     )
-    there: Any = SimpleNamespace(profile=profile, part=Renumbering.none(2))
+    session: Any = None
+    cluster: Any = None
+    there = learning_job.Accelerators(session, profile, cluster)
     measured = [(Candidate(two, Method()), 1.0)]
     memory: Any = SimpleNamespace(fastest=lambda count: measured, distinct=1)
     data: Any = None

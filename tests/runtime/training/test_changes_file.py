@@ -19,15 +19,15 @@ CHANGE = WorkersChanged(
 
 def test_changes_are_read_as_written_but_for_a_half_line(tmp_path: Path) -> None:
     path = tmp_path / "changes.jsonl"
-    assert read_changes(path, WorkersChanged) == ()
+    assert read_changes(path) == ()
     later = CHANGE.model_copy(update={"epochs": 2, "minibatches": 0})
     for change in (CHANGE, later):
         write_change(path, change)
     with path.open("a") as file:
         file.write('{"epochs"')
-    assert read_changes(path, WorkersChanged) == (CHANGE, later)
+    assert read_changes(path) == (CHANGE, later)
     write_change(path, CHANGE)
-    assert read_changes(path, WorkersChanged) == (CHANGE, later, CHANGE)
+    assert read_changes(path) == (CHANGE, later, CHANGE)
     assert CHANGE.text.endswith(
         "given up; training continues at minibatch 41 of epoch 2 on 2 workers, 1-1"
     )
@@ -38,4 +38,4 @@ def test_another_line_is_told(tmp_path: Path) -> None:
     path = tmp_path / "changes.jsonl"
     path.write_text('{"epochs": 1}\n')
     with pytest.raises(InvalidFile, match=r"changes\.jsonl, line 1: field 'reason'"):
-        read_changes(path, WorkersChanged)
+        read_changes(path)

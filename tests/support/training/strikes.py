@@ -15,7 +15,7 @@ from drlpp.runtime.training.trainer import Trainer
 
 def changes_in(folder: Path) -> tuple[WorkersChanged, ...]:
     """What became of the workers of a training."""
-    return read_changes(folder / CHANGES_NAME, WorkersChanged)
+    return read_changes(folder / CHANGES_NAME)
 
 
 class Strikes:
