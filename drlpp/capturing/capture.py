@@ -28,7 +28,8 @@ from drlpp.capturing.module_check import call_purely, check_evaluation, check_gr
 from drlpp.capturing.target_classes import Classes, classes_in
 from drlpp.capturing.ties import tie_notes
 from drlpp.capturing.tracing.evaluation_mode import evaluation_graph
-from drlpp.capturing.tracing.export import export_graph
+from drlpp.capturing.tracing.export import export_graph, refuse_changed_inputs
+from drlpp.capturing.tracing.refusals import refuse_unsupported
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.models.model_reference import Model, ModelReference
 from drlpp.models.task import Task, checked_task
@@ -166,11 +167,13 @@ def _capture(
 ) -> tuple[CapturedModel, list[str]]:
     """Return a captured model, and notes about it for the user."""
     task = checked_task(reference.build(seed) if task is None else task, f"model {reference}")
+    refuse_unsupported(task.module, f"model {reference}")
     if not task.module.training:
         raise InvalidModel(f"model {reference} is in evaluation mode; call module.train() first")
     if task.targets is None:
         task = task._replace(targets=torch.empty(task.batch_size, 0))
     module, notes = export_graph(task.module, task.inputs, f"model {reference}")
+    refuse_changed_inputs(module, f"model {reference}")
     groups = fold(module)
     if not groups:
         raise InvalidModel(f"model {reference} computes nothing from its inputs")

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.tracing.export import export_graph
+from drlpp.capturing.tracing.refusals import refuse_unsupported
 from drlpp.errors import InvalidModel
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
@@ -103,6 +104,7 @@ def capture_function(
     outputs = _values_returned(module)
     targets = [outputs[0].fake_mode.from_tensor(tensor) for tensor in tensors_in(task.targets)]
     taking = _OnOutputs(function, module, task.targets)
+    refuse_unsupported(taking, f"the {what}")
     captured, _ = export_graph(taking, (*outputs, *targets), f"the {what}")
     results = returned_nodes(captured)
     if len(results) != 1:

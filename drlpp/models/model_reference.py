@@ -6,6 +6,7 @@ import ast
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -15,7 +16,7 @@ from torch import nn
 from drlpp.errors import InvalidModel
 from drlpp.io.importing import ImportedByName
 from drlpp.models.huggingface import huggingface
-from drlpp.models.task import Option, Task, checked_task
+from drlpp.models.task import Option, Task, checked_task, uncompiled
 from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.sizes import check_size
 from drlpp.near_names import did_you_mean
@@ -70,7 +71,7 @@ class ModelReference(ImportedByName):
         if isinstance(model, str):
             return cls.named(model)
         if isinstance(model, tuple) and model and isinstance(model[0], nn.Module):
-            name = model[0]._get_name()
+            name = uncompiled(model[0])._get_name()
         elif callable(model) and not isinstance(model, nn.Module):
             if (path := _importable(model)) is not None:
                 return cls.named(path[0], "published", **path[1])
@@ -172,6 +173,12 @@ class ModelReference(ImportedByName):
             return self.imported(InvalidModel)
         if self.name == huggingface.__name__:
             return huggingface
+        if self.name.endswith(".py"):
+            module = ".".join(Path(self.name).with_suffix("").parts)
+            raise InvalidModel(
+                f"model {self.name!r} is a file; name the function in it that returns the task, as "
+                f"Python imports it: {module}:FUNCTION"
+            )
         if self.name not in ZOO:
             hint = did_you_mean(self.name, ZOO) or f"it has {', '.join(ZOO)}."
             raise InvalidModel(

@@ -92,6 +92,10 @@ def checked_task(result: object, what: str) -> Task:
             f"{what}: the first element is a {type(task.module).__name__}, "
             "expected a torch.nn.Module"
         )
+    if callable(task.targets):
+        raise InvalidModel(
+            f"{what}: its targets are a function; the order is (module, inputs, targets, loss)"
+        )
     inputs = (task.inputs,) if isinstance(task.inputs, Tensor) else task.inputs
     if not isinstance(inputs, tuple | list | Mapping):
         raise InvalidModel(f"{what}: example inputs are {type(inputs).__name__}, expected tensors")
@@ -113,7 +117,13 @@ def checked_task(result: object, what: str) -> Task:
         score = score and _of_outputs(score, "score", what)
     buckets = [_checked_bucket(bucket, inputs, targets, what) for bucket in task.buckets]
     _check_devices(task.module, (inputs, targets, buckets), what)
-    return Task(task.module, inputs, targets, loss, score, tuple(buckets))
+    return Task(uncompiled(task.module), inputs, targets, loss, score, tuple(buckets))
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """Return the module of which ``torch.compile`` made another one; workers compile stages."""
+    inner = getattr(module, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else module
 
 
 def _checked_bucket(

@@ -109,12 +109,6 @@ def test_a_loss_of_the_outputs_alone_goes_before() -> None:
     assert found == captured.module(**task.inputs)[1]
 
 
-def test_a_loss_that_wants_targets_is_refused_without_them() -> None:
-    task = classifier(lambda loss, logits: logits)
-    with pytest.raises(InvalidModel, match=r"has a loss but no targets, .*argument: 'target'"):
-        capture(task._replace(loss=F.cross_entropy))
-
-
 def test_a_type_that_torch_does_not_know_is_named_with_the_way_out() -> None:
     with pytest.raises(InvalidModel, match=r"returns a Unknown, .*register_dataclass\(Unknown\)"):
         capture(classifier(lambda loss, logits: Unknown(logits, loss)))

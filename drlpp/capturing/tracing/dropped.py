@@ -1,11 +1,14 @@
 """What ``torch.export`` drops without a word: noticed while a model is exported, and refused.
 
-A graph of operators has no hooks on gradients and no attributes that one call leaves for the next.
+A graph of operators has no hooks on gradients, no attributes that one call leaves for the next, and
+no random numbers but torch's: those of Python and numpy would be the same in every minibatch.
 ``torch.utils.checkpoint`` changes no number, so the model is captured without it, with a note.
 """
 
 from __future__ import annotations
 
+import pickle
+import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +16,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
+from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 
@@ -58,7 +62,6 @@ def noticing_dropped(module: nn.Module) -> Iterator[Dropped]:
     Nothing is raised here: :meth:`Dropped.refuse` does, once export itself has succeeded.
     """
     dropped = Dropped()
-    dropped.problems += _gradient_hooks(module)
     with ExitStack() as stack:
         for owner, name, replacement in (
             (Tensor, "register_hook", _noticing_hook(dropped)),
@@ -70,6 +73,30 @@ def noticing_dropped(module: nn.Module) -> Iterator[Dropped]:
             stack.enter_context(replaced(owner, name, replacement))
         stack.enter_context(_noticing_state(module, dropped))
         yield dropped
+
+
+def random_states() -> dict[str, bytes]:
+    """Return the states of the generators that are not torch's, by how a user calls them."""
+    return {
+        "random": pickle.dumps(random.getstate()),
+        "numpy.random": pickle.dumps(numpy.random.get_state()),
+    }
+
+
+def draws_elsewhere(before: Mapping[str, bytes]) -> str | None:
+    """Return what is wrong with a forward that drew from these generators, None if it did not.
+
+    Args:
+        before: :func:`random_states` before the forward.
+    """
+    drawn = [name for name, state in random_states().items() if state != before[name]]
+    return (
+        f"its forward draws from {' and '.join(drawn)}, and a graph would keep what was drawn "
+        "once; draw with torch's own random functions, such as torch.rand, and use torch.where "
+        "instead of a branch"
+        if drawn
+        else None
+    )
 
 
 @contextmanager
@@ -84,19 +111,6 @@ def replaced(owner: Any, name: str, replacement: object) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, own)
-
-
-def _gradient_hooks(module: nn.Module) -> Iterator[str]:
-    way_out = "workers run no hooks; put what it does into the forward, the loss or the optimizer"
-    for name, tensor in module.named_parameters():
-        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
-            yield f"the parameter {name} has a hook on its gradient; {way_out}"
-    for name, part in module.named_modules():
-        if part._backward_hooks or part._backward_pre_hooks:
-            shown = f"the module {name}" if name else "the model"
-            yield f"{shown} ({type(part).__name__}) has a backward hook; {way_out}"
-    if torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks:
-        yield f"a backward hook is registered for all modules; {way_out}"
 
 
 def _noticing_hook(dropped: Dropped) -> Callable[..., Any]:
@@ -134,9 +148,20 @@ def _note_checkpoint(dropped: Dropped) -> None:
 def _called_at_once(dropped: Dropped) -> Callable[..., Any]:
     def apply(function: Callable[..., Any], preserve_rng_state: bool, *arguments: Any) -> Any:
         _note_checkpoint(dropped)
-        return function(*arguments)
+        results = function(*arguments)
+        if _requires_gradient(results) and not _requires_gradient(arguments):
+            dropped.problems.append(
+                f"torch.utils.checkpoint ({_place_of_caller()}) of inputs without gradients trains "
+                "nothing in what it calls; give it use_reentrant=False"
+            )
+        return results
 
     return apply
+
+
+def _requires_gradient(values: Any) -> bool:
+    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def _nothing_around(dropped: Dropped) -> Callable[..., Iterator[None]]:
@@ -159,8 +184,14 @@ def _noticing_state(module: nn.Module, dropped: Dropped) -> Iterator[None]:
         name: {key: _content(value) for key, value in attributes.items()}
         for name, attributes in before.items()
     }
+    states: dict[str, bytes] = {}
+
+    def begin(*_: Any) -> None:
+        states.update(random_states())
 
     def compare(*_: Any) -> None:
+        if drawn := draws_elsewhere(states):
+            dropped.problems.append(drawn)
         for name, part in parts.items():
             for key, value in _attributes(part).items():
                 if key not in content[name] or content[name][key] != _content(value):
@@ -172,11 +203,15 @@ def _noticing_state(module: nn.Module, dropped: Dropped) -> Iterator[None]:
                         "call the module once in its factory"
                     )
 
-    handle = module.register_forward_hook(compare, always_call=True)
+    handles = (
+        module.register_forward_pre_hook(begin),
+        module.register_forward_hook(compare, always_call=True),
+    )
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         for name, part in parts.items():
             for key in _attributes(part).keys() - before[name].keys():
                 del part.__dict__[key]
@@ -196,6 +231,10 @@ def _content(value: object, depth: int = _DEPTH) -> object:
             return _Same(value)
         case _ if depth == 0 or callable(value):
             return _Same(value)
+        case random.Random():
+            return _Same(value), value.getstate()
+        case numpy.random.Generator():
+            return _Same(value), repr(value.bit_generator.state)
         case dict():
             return type(value), [(_content(k, 0), _content(v, depth - 1)) for k, v in value.items()]
         case list() | tuple() | deque():

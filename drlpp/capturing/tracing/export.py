@@ -8,23 +8,34 @@ removed, so that the graph may be cut anywhere.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import operator
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+)
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST, is_call, operator_type, viewed, written
+from drlpp.capturing.aten import (
+    EXEMPT_FROM_AUTOCAST,
+    is_call,
+    named_arguments,
+    operator_type,
+    viewed,
+    written,
+)
 from drlpp.capturing.tracing.dropped import noticing_dropped
 from drlpp.capturing.tracing.function_capture import insert_functions, recorded_functions
 from drlpp.capturing.tracing.unlifting import unlift
@@ -74,10 +85,11 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
         if (failure := _own_failure(module, inputs)) is not None:
+            hint = _dictionary_hint(module, inputs)
             raise InvalidModel(
-                f"{what} does not run on its example inputs: {_reason(failure)}"
+                f"{what} does not run on its example inputs: {hint or _reason(failure)}"
             ) from failure
-        reason = _unknown_type(error) or f"{_reason(error)}; {_HINT}"
+        reason = _value_read(error) or _unknown_type(error) or f"{_reason(error)}; {_HINT}"
         raise InvalidModel(f"{what} cannot be captured: {reason}") from error
     dropped.refuse(what)
     graph, root, with_gradients = traced
@@ -164,16 +176,50 @@ def _unknown_type(error: Exception) -> str | None:
     )
 
 
+def _dictionary_hint(module: nn.Module, inputs: Batch) -> str | None:
+    """Return what to write where a forward takes a dictionary, not the keywords in it."""
+    if not isinstance(inputs, Mapping):
+        return None
+    signature = inspect.signature(module.forward)
+    try:
+        signature.bind(**inputs)
+    except TypeError:
+        with contextlib.suppress(TypeError):
+            signature.bind(inputs)
+            keywords = ", ".join(inputs)
+            return (
+                f"a dictionary of inputs gives keyword arguments, and its forward takes no "
+                f"{keywords}; for one argument that is a dictionary, put it into a tuple: "
+                "({…},)"
+            )
+    return None
+
+
+def _value_read(error: Exception) -> str | None:
+    """Return what to do where Python reads the value of a tensor, as ``if`` does."""
+    if not isinstance(error, GuardOnDataDependentSymNode):
+        return None
+    return (
+        f"it decides by a tensor's value{_place(error)}, and a graph has the same operators for "
+        "all values; use torch.where, or keep the number a tensor"
+    )
+
+
 def _reason(error: Exception) -> str:
     """Return the first line of the message, and the place in the user's code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0].rstrip(".;: ") if lines else "no reason given"
+    return f"{type(error).__name__}: {reason}{_place(error)}"
+
+
+def _place(error: Exception) -> str:
+    """Return the place in the user's code in brackets, with a space ahead; empty if unknown."""
     ours = {Path(torch.__file__).parent, Path(contextlib.__file__), Path(__file__).parents[1]}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and not ours & {path, *path.parents}:
-            return f"{type(error).__name__}: {reason} (at {path.name}:{frame.lineno})"
-    return f"{type(error).__name__}: {reason}"
+            return f" (at {path.name}:{frame.lineno})"
+    return ""
 
 
 def _inline_regions(graph: fx.Graph, root: nn.Module, what: str) -> None:
@@ -221,7 +267,12 @@ def _inline(
     with graph.inserting_before(call):
         for node in inner.nodes:
             if node.op not in ("placeholder", "output"):
-                values[node] = graph.node_copy(node, lambda old: values[old])
+                given = values
+                if detached and (changed := written(node)):
+                    # Otherwise a buffer would remember, with gradients, where its values are from.
+                    read = [source for source in node.all_input_nodes if source not in changed]
+                    given = {**values, **{n: _detached(graph, call, values[n]) for n in read}}
+                values[node] = graph.node_copy(node, given.__getitem__)
                 if node.op == "get_attr":
                     values[node].target = f"{body.target}.{node.target}"
         copied = [value for node, value in values.items() if is_call(node)]
@@ -232,13 +283,18 @@ def _inline(
             assert isinstance(index, int)
             result = values[results[index]]
             if detached:
-                value = result.meta["val"].detach()
-                result = graph.call_function(torch.ops.aten.detach.default, (result,))
-                result.meta = {**call.meta, "val": value}
+                result = _detached(graph, call, result)
             reader.replace_all_uses_with(result)
             graph.erase_node(reader)
     graph.erase_node(call)
     return copied
+
+
+def _detached(graph: fx.Graph, call: fx.Node, value: fx.Node) -> fx.Node:
+    """Return the value without gradients, on behalf of ``call``."""
+    result = graph.call_function(torch.ops.aten.detach.default, (value,))
+    result.meta = {**call.meta, "val": value.meta["val"].detach()}
+    return result
 
 
 def _replace_in_place(graph: fx.Graph) -> None:
@@ -272,6 +328,23 @@ def _replace_in_place(graph: fx.Graph) -> None:
         target.replace_all_uses_with(node, delete_user_cb=later.__contains__)
         last_read[node] = max(last_read[node], last_read[target])
         last_read[target] = position[node]
+
+
+def refuse_changed_inputs(module: fx.GraphModule, what: str) -> None:
+    """Refuse a graph that changes an input in place, which other parts of a pipeline read too.
+
+    Raises:
+        InvalidModel: it does.
+    """
+    owners: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        owners[node] = storage_owner(node, owners)
+        for target in written(node):
+            if owners[target].op == "placeholder":
+                raise InvalidModel(
+                    f"{what} cannot be captured: its forward changes its input {owners[target]} in "
+                    f"place ({operator_type(node)}); copy it first: {owners[target]}.clone()"
+                )
 
 
 def storage_owner(node: fx.Node, owners: dict[fx.Node, fx.Node]) -> fx.Node:
@@ -314,6 +387,11 @@ def _check_operators(graph: fx.Graph, what: str) -> None:
             raise InvalidModel(
                 f"{what} cannot be captured: it uses the operator {operator.name()} of an "
                 "extension, and workers have torch's own operators alone"
+            )
+        if named_arguments(node).get("sparse") is True:
+            raise InvalidModel(
+                f"{what} cannot be captured: {operator_type(node)} gives sparse gradients, which "
+                "workers cannot add up; leave out sparse=True"
             )
 
 

@@ -1,0 +1,323 @@
+"""What cannot be captured is refused in one line: what is wrong, and what would be right."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+from drlpp.capturing.capture import capture
+from drlpp.errors import InvalidModel
+from drlpp.models.task import Task
+
+X, Y = torch.randn(8, 4), torch.randn(8, 4)
+
+
+class Layer(nn.Module):
+    """A linear layer whose forward does something more, with itself and the result."""
+
+    def __init__(self, more: Callable[[Any, Tensor], Any] = lambda self, x: x) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.more = more
+        self.history: list[float] = []
+        self.known: dict[str, Any] = {"seen": 0}
+        self.draws = random.Random(0)
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.more(self, self.linear(x))
+
+
+def of(module: nn.Module, inputs: Any = (X,), loss: Any = F.mse_loss, targets: Any = Y) -> Task:
+    return Task(module, inputs, targets, loss)
+
+
+def doing(more: Callable[[Any, Tensor], Any]) -> Callable[[], Task]:
+    return lambda: of(Layer(more))
+
+
+def with_loss(loss: Any, **others: Any) -> Callable[[], Task]:
+    return lambda: of(Layer(), loss=loss)._replace(**others)
+
+
+def keeps(layer: Layer, x: Tensor) -> Tensor:
+    layer.state = x.detach()
+    return x
+
+
+def grows(layer: Layer, x: Tensor) -> Tensor:
+    layer.history.append(1.0)
+    return x
+
+
+def counts(layer: Layer, x: Tensor) -> Tensor:
+    layer.known["seen"] += 1
+    return x
+
+
+def hooks(layer: Layer, x: Tensor) -> Tensor:
+    x.register_hook(lambda gradient: 2 * gradient)
+    return x
+
+
+def autocasts(layer: Layer, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x @ x.T
+
+
+class BeforeTheLayer(Layer):
+    """Does something with the input."""
+
+    def forward(self, x: Tensor) -> Any:
+        return self.linear(self.more(self, x))
+
+
+def fills(layer: Layer, x: Tensor) -> Tensor:
+    x[:, 0] = 0.0
+    return x
+
+
+class TakesADictionary(nn.Linear):
+    """Its forward's one argument is a dictionary."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return super().forward(batch["x"])
+
+
+class Remembering(nn.Module):
+    """A loss that keeps its last value."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.last = F.mse_loss(outputs, targets)
+        return self.last
+
+
+def hooked(hook: Callable[[Layer], Any]) -> Callable[[], Task]:
+    def task() -> Task:
+        layer = Layer()
+        hook(layer)
+        return of(layer)
+
+    return task
+
+
+def sparse() -> Task:
+    module = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Linear(4, 4))
+    return of(module, (torch.randint(9, (8,)),))
+
+
+def quoted() -> Task:
+    return of(nn.Sequential(nn.ModuleDict({'a"b': nn.Linear(4, 4)})))
+
+
+def lazy() -> Task:
+    return of(nn.Sequential(nn.LazyLinear(4)))
+
+
+def scripted() -> Task:
+    return of(nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.ReLU())))
+
+
+def quantized() -> Task:
+    model = nn.Sequential(nn.Linear(4, 4))
+    return of(torch.ao.quantization.quantize_dynamic(model, {nn.Linear}))
+
+
+def distributed() -> Task:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        return of(nn.parallel.DistributedDataParallel(nn.Linear(4, 4)))
+    finally:
+        dist.destroy_process_group()
+
+
+def reentrant() -> Task:
+    first = BeforeTheLayer(lambda self, x: checkpoint(self.linear, x, use_reentrant=True))
+    return of(first)
+
+
+@torch.library.custom_op("drlpp_tests::double", mutates_args=())
+def double(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+double.register_fake(torch.empty_like)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        # Random numbers that are not torch's.
+        (doing(lambda _, x: x.relu() if random.random() < 0.5 else x), "from random,|torch.rand"),
+        (doing(lambda _, x: x * numpy.random.rand()), "from numpy.random,|torch.rand"),
+        (doing(lambda layer, x: x * layer.draws.random()), "attribute draws|the next call"),
+        (with_loss(lambda o, t: F.mse_loss(o, t) * random.random()), "loss of|from random,"),
+        # What torch.export would drop.
+        (doing(keeps), "attribute state|register_buffer"),
+        (doing(grows), "attribute history|register_buffer"),
+        (doing(counts), "attribute known|call the module once in its factory"),
+        (with_loss(Remembering()), "loss of|attribute function.last"),
+        (doing(hooks), "hook on the gradient|(test_refusals.py:"),
+        (
+            hooked(lambda m: m.linear.bias.register_hook(lambda g: g)),
+            "module linear|parameter bias",
+        ),
+        (
+            hooked(lambda m: m.linear.bias.register_post_accumulate_grad_hook(lambda p: None)),
+            "module linear|parameter bias",
+        ),
+        (hooked(lambda m: m.linear.register_full_backward_hook(lambda *_: None)), "linear|hook"),
+        (
+            hooked(lambda m: m.linear.register_full_backward_pre_hook(lambda *_: None)),
+            "linear|hook",
+        ),
+        (reentrant, "(test_refusals.py:|use_reentrant=False"),
+        # Modules that are no plain modules.
+        (lambda: of(nn.DataParallel(nn.Linear(4, 4))), "DataParallel|model.module"),
+        (distributed, "DistributedDataParallel|model.module"),
+        (lazy, "module 0 (LazyLinear)|once in its factory"),
+        (quantized, "module 0 (Linear)|quantized"),
+        (scripted, "module 1|TorchScript"),
+        (
+            lambda: of(nn.utils.spectral_norm(nn.Linear(4, 4))),
+            "parametrizations.spectral_norm|hook",
+        ),
+        (lambda: of(nn.utils.weight_norm(nn.Linear(4, 4))), "parametrizations.weight_norm|hook"),
+        (quoted, "'a\"b'|quotation"),
+        (lambda: of(nn.Linear(4, 4).eval()), "evaluation mode|module.train()"),
+        # Operators.
+        (sparse, "embedding|sparse=True"),
+        (doing(lambda _, x: x if x.sum() > 0 else -x), "(at test_refusals.py:|torch.where"),
+        (doing(lambda _, x: x * int(x.sum())), "(at test_refusals.py:|torch.where"),
+        (doing(lambda _, x: x[x > 0]), "shape of|depends on the values"),
+        (doing(autocasts), "wrap_with_autocast|outside the model"),
+        (doing(lambda _, x: double(x)), "drlpp_tests::double|extension"),
+        (doing(lambda _, x: x @ torch.zeros(9)), "does not run|(at test_refusals.py:"),
+        (lambda: of(BeforeTheLayer(fills)), "changes its input x|x.clone()"),
+        (lambda: of(nn.Identity()), "computes nothing|inputs"),
+        # What goes in and comes out.
+        (lambda: of(TakesADictionary(4, 4), {"x": X}), "keyword|tuple"),
+        (
+            lambda: of(Layer(), loss=Y, targets=F.mse_loss),
+            "targets|(module, inputs, targets, loss)",
+        ),
+        (lambda: of(Layer(), loss=None, targets=F.mse_loss), "a function|(module, inputs, targets"),
+        (doing(lambda _, x: type("Result", (), {})()), "returns a Result|register_dataclass"),
+        (with_loss(F.mse_loss, targets=None), "no targets|argument"),
+        (with_loss(nn.MSELoss), "class MSELoss|MSELoss()"),
+        (with_loss(lambda o, t: o.argmax()), "floating-point|mean"),
+        (with_loss(lambda o, t: o.square()), "floating-point|shape"),
+        (with_loss(lambda o, t: o if o.sum() > 0 else -o), "the loss of|torch.where"),
+        (with_loss(lambda o, t: o @ torch.zeros(9)), "the loss of|example inputs: RuntimeError"),
+        (with_loss(lambda o, t: o.sum().item()), "number of Python's|without .item()"),
+        (with_loss(lambda o, t: o.detach().mean()), "none of its 2 parameters|detach()"),
+        (with_loss(F.mse_loss, score=lambda o, t: (o, o)), "score of|one tensor, not 2"),
+        (with_loss(F.mse_loss, score=lambda o, t: o.mean()), "score of|one number for each"),
+        # What stands for a model.
+        (lambda: "convformer.py", "is a file|convformer:FUNCTION"),
+        (lambda: nn.Linear(4, 4), "Linear|drlpp.Task("),
+    ],
+)
+def test_it_is_refused_in_one_line(
+    model: Callable[[], Any], words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = model()
+    with pytest.raises(InvalidModel) as refused:
+        capture(given)
+    assert "\n" not in str(refused.value)
+    for word in words.split("|"):
+        assert word in str(refused.value)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("draw", [random.random, numpy.random.rand])
+def test_one_draw_is_enough_whichever_branch_it_chooses(draw: Callable[[], float]) -> None:
+    """No luck in it: nearly always the same branch is taken."""
+    for _ in range(3):
+        with pytest.raises(InvalidModel, match="its forward draws from"):
+            capture(of(Layer(lambda _, x: x.relu() if draw() < 2 else x)))
+
+
+def test_a_forward_that_is_traced_otherwise_than_it_runs_may_not_draw_either() -> None:
+    def more(_: Layer, x: Tensor) -> Tensor:
+        return x if torch.compiler.is_exporting() else x * (random.random() < 2)
+
+    with pytest.raises(InvalidModel, match="its forward draws from random"):
+        capture(of(Layer(more)))
+
+
+def test_refusing_leaves_the_module_and_torch_as_they_were() -> None:
+    for more in (keeps, hooks):
+        layer = Layer(more)
+        before = set(vars(layer))
+        with pytest.raises(InvalidModel):
+            capture(of(layer))
+        assert set(vars(layer)) == before
+        assert not layer._forward_hooks
+        assert not layer._forward_pre_hooks
+    layer(X).sum().backward()
+    assert torch.equal(layer.linear.bias.grad, torch.full((4,), 16.0)), "hooks work again"
+    inner = nn.Linear(4, 4)
+    for reentrantly in (True, False):
+        given = torch.randn(2, 4, requires_grad=True)
+        checkpoint(inner, given, use_reentrant=reentrantly).sum().backward()
+    assert torch.equal(inner.bias.grad, torch.full((4,), 4.0))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(lambda: torch.compile(Layer()), id="compiled"),
+        pytest.param(lambda: nn.Sequential(Layer(), torch.compile(nn.Linear(4, 4))), id="in part"),
+        pytest.param(
+            lambda: nn.Sequential(
+                nn.Linear(4, 4), parametrizations.spectral_norm(nn.Linear(4, 4)), nn.Linear(4, 4)
+            ),
+            id="spectral norm",
+        ),
+        pytest.param(lambda: BeforeTheLayer(lambda _, x: x.mul_(2)), id="input in place"),
+        pytest.param(lambda: BeforeTheLayer(lambda self, x: self.average.lerp_(x[0], 0.1) + x)),
+        pytest.param(
+            lambda: nn.Sequential(Layer(), Layer(keeps_an_average)), id="average of what is trained"
+        ),
+    ],
+)
+def test_what_looks_alike_trains_as_it_does_by_itself(module: Callable[[], nn.Module]) -> None:
+    """Several minibatches: what a buffer holds is of the one before."""
+    states = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = module()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = capture(of(model))
+        trained = found.module if captured else model
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.mse_loss(trained(torch.randn(8, 4)), torch.randn(8, 4)).backward()
+            optimizer.step()
+        states.append(dict(found.task.module.state_dict()))
+        assert all(value.grad_fn is None for value in found.task.module.buffers())
+    torch.testing.assert_close(states[1], states[0])
+    assert not any(name.startswith("_orig_mod") for name in states[1])
+
+
+def keeps_an_average(layer: Layer, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        layer.average.mul_(0.9).add_(0.1 * x.mean(0))
+    return x - layer.average
