@@ -24,9 +24,16 @@ from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
 
 STUDIES = {
-    "search": "benchmarks.search",
+    "search": "benchmarks.search:STUDY",
+    "pipedream": "benchmarks.papers.pipedream:TIMES",
+    "pipedream-learning": "benchmarks.papers.pipedream:LEARNING",
+    "pipeoptim": "benchmarks.papers.pipeoptim:THROUGHPUT",
+    "pipeoptim-memory": "benchmarks.papers.pipeoptim:MEMORY",
+    "pipeoptim-learning": "benchmarks.papers.pipeoptim:LEARNING",
+    "pipemare": "benchmarks.papers.pipemare:STUDY",
+    "drl-pp": "benchmarks.papers.drl_pp:STUDY",
 }
-"""The module of each study, whose ``STUDY`` it is; imported when it is asked for."""
+"""Where each study is; imported when it is asked for."""
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
 NameArgument = Annotated[str, typer.Argument(help="A study's name, from `list`.")]
@@ -43,7 +50,8 @@ def study_of(name: str) -> Study[Any, Any]:
     """
     if name not in STUDIES:
         raise InvalidInput(f"no study is called '{name}'; expected one of {', '.join(STUDIES)}")
-    study: Study[Any, Any] = importlib.import_module(STUDIES[name]).STUDY
+    module, _, attribute = STUDIES[name].partition(":")
+    study: Study[Any, Any] = getattr(importlib.import_module(module), attribute)
     return study
 
 

@@ -1,26 +1,27 @@
 """Tables of the papers: what is counted, which runs are made, and how claims are decided."""
 
 import math
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
-from typer.testing import CliRunner
+from pandas import DataFrame
 
 from benchmarks.deep_models import DigitsCNN
-from benchmarks.paper_tables import __main__ as commands
-from benchmarks.paper_tables import drl_pp, pipedream, pipemare, pipeoptim
-from benchmarks.paper_tables.learning import Job, Learned, Point, Row, learn
-from benchmarks.paper_tables.learning_study import Progress, Study
-from benchmarks.paper_tables.pipedream import DATA_PARALLEL, PIPEDREAM, Timing, Training
-from benchmarks.paper_tables.pipeoptim import Throughput
-from benchmarks.paper_tables.report import BEGIN, END
-from benchmarks.paper_tables.tables.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
-from benchmarks.paper_tables.tables.drl_pp_table import bandwidth_of, drl_pp_section
-from benchmarks.paper_tables.tables.papers import PIPEMARE_TABLES_2_AND_3, PIPEOPTIM_TABLE_VI
-from benchmarks.paper_tables.tables.parts import counted, missed, reached_text
-from benchmarks.paper_tables.tables.pipedream_table import pipedream_section
-from benchmarks.paper_tables.tables.pipemare_table import pipemare_section
-from benchmarks.paper_tables.tables.pipeoptim_table import pipeoptim_section
+from benchmarks.papers import drl_pp, pipedream, pipemare, pipeoptim
+from benchmarks.papers.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
+from benchmarks.papers.drl_pp import bandwidth_of
+from benchmarks.papers.figures import PIPEMARE_TABLES_2_AND_3, PIPEOPTIM_TABLE_VI
+from benchmarks.papers.learning import Job, Late, Learned, Point, learn
+from benchmarks.papers.pipedream import DATA_PARALLEL, PIPEDREAM, Timing, Training
+from benchmarks.papers.progress import (
+    Goal,
+    LearningTable,
+    Progress,
+    counted,
+    missed,
+    reached_text,
+)
+from benchmarks.report import markdown
 from drlpp.placement.placement import Placement
 from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
@@ -99,7 +100,7 @@ def test_typed_tables_agree_with_the_papers_words() -> None:
 
 @pytest.mark.slow
 def test_the_runtime_holds_the_versions_of_table_ii() -> None:
-    found = list(pipeoptim.measure_memory(short=True))
+    found = list(pipeoptim.MEMORY.run(*pipeoptim.MEMORY.cases(None, short=True)).stages)
     assert len(found) == len(pipeoptim.METHODS) * pipeoptim.STAGES
     formula = [pipeoptim.formula_versions(m.method, m.stage) for m in found]
     assert [m.versions for m in found] == formula
@@ -112,12 +113,12 @@ def test_the_runtime_holds_the_versions_of_table_ii() -> None:
 # Which runs are made
 
 
-def rows(minibatches: int) -> dict[str, Row]:
-    late = Row(Method(policy="vanilla"))
-    return {"GPipe": Row(GPIPE), "soon": late, "late": late, "lost": Row(Method(policy="stash"))}
+def rows(minibatches: int) -> dict[str, Late]:
+    late = Late(Method(policy="vanilla"))
+    return {"GPipe": Late(GPIPE), "soon": late, "late": late, "lost": Late(Method(policy="stash"))}
 
 
-STUDY = Study("digits", 4, rows, minibatches=16)
+STUDY = LearningTable("digits", 4, rows, minibatches=16)
 
 
 def made_up(job: Job) -> Learned:
@@ -129,15 +130,23 @@ def made_up(job: Job) -> Learned:
         points.append(Point(minibatches=done, loss=loss, score=1 / loss))
         if done >= job.planned and job.target is not None and loss <= job.target:
             break
-    return Learned(job=job, points=tuple(points), seconds=1.0)
+    return Learned(case=job, points=tuple(points), seconds=1.0)
 
 
-def complete(study: Study, methods: tuple[str, ...] = ()) -> list[Learned]:
+def complete(table: LearningTable, methods: tuple[str, ...] = ()) -> list[Learned]:
+    """Run what is wanted, in batches as if by as many processes."""
+    study = pipemare.PipeMareStudy()
+    study._tables = {table.task: table}
+    goals = [Goal(table.task, method) for method in methods or table.methods]
     found: list[Learned] = []
-    while (job := Progress(study, found).next_job(methods)) is not None:
-        assert job not in {learned.job for learned in found}, "no run is made twice"
-        found.append(made_up(job))
+    while jobs := study.wanted(goals, found):
+        assert not {*jobs} & {learned.case for learned in found}, "no run is made twice"
+        found += [made_up(job) for job in jobs]
     return found
+
+
+def text_of(tables: Mapping[str, DataFrame]) -> str:
+    return "\n".join(map(markdown, tables.values()))
 
 
 def test_every_method_has_its_own_rate_and_trains_to_the_baseline_s_loss() -> None:
@@ -153,19 +162,19 @@ def test_every_method_has_its_own_rate_and_trains_to_the_baseline_s_loss() -> No
     assert [f.minibatches_to(progress.target) for f in progress.finals("lost")] == [None] * 3
     assert max(point.minibatches for f in found for point in f.points) == 32
     # Who was there while it tried its rate trains no second time.
-    assert [f.job.longest for f in progress.finals("soon")] == [16, 32, 32]
+    assert [f.case.longest for f in progress.finals("soon")] == [16, 32, 32]
     # Who is not there counts as if it had been there in the end.
     assert counted(progress, "lost") == {0: 32, 1: 32, 2: 32}
     assert reached_text(progress, "lost") == "32 ± 0 (3 of 3 not there)"
     assert [missed(progress, method) for method in ("lost", "late")] == [3, 0]
     # Those of the baseline only, if another method is asked for.
-    assert {f.job.method for f in complete(STUDY, ("late",))} == {"GPipe", "late"}
+    assert {f.case.method for f in complete(STUDY, ("late",))} == {"GPipe", "late"}
 
 
 def test_all_have_the_baseline_s_rate_where_the_paper_gives_them_one() -> None:
-    shared = Study("digits", 4, rows, own_rates=False, minibatches=16)
+    shared = LearningTable("digits", 4, rows, own_rates=False, minibatches=16)
     found = complete(shared)
-    assert {f.job.power for f in found if f.job.method != "GPipe"} == {2}
+    assert {f.case.power for f in found if f.case.method != "GPipe"} == {2}
     assert len(found) == 3 + 2 + 3 * 3
 
 
@@ -203,63 +212,60 @@ def test_claims_are_decided_by_intervals() -> None:
 
 def test_pipeoptim_s_claims() -> None:
     speeds = {"GPipe": 2.0, "PipeDream": 1.0, "2BW": 1.0, "XPipe": 1.3, "PipeOptim": 1.4}
-    samples = [
-        Throughput(
-            case="feed-forwards",
-            method=method,
-            repetition=repetition,
-            seconds=seconds * (1 + 0.001 * repetition * (-1) ** len(method)),
-            machine="none",
-        )
-        for method, seconds in speeds.items()
-        for repetition in range(4)
-    ]
-    text = pipeoptim_section(samples, [], [])
+    row = pipeoptim.Throughput(
+        case=pipeoptim.Case(model="feed-forwards", repetitions=4),
+        seconds={
+            method: tuple(seconds * (1 + 0.001 * n * (-1) ** len(method)) for n in range(4))
+            for method, seconds in speeds.items()
+        },
+        machine="none",
+    )
+    text = text_of(pipeoptim.THROUGHPUT.table([row]))
     assert "| GPipe has the lowest throughput (next: PipeOptim) | feed-forwards | holds |" in text
     assert "| PipeOptim's is within 16.5% of PipeDream's | feed-forwards | does not hold |" in text
     assert "| PipeOptim's is above XPipe's | feed-forwards | does not hold |" in text
     assert "| PipeOptim's is above XPipe's | convolutions | not measured yet |" in text
+    text = text_of(pipeoptim.MEMORY.table([]))
     assert "| versions of the weights are those of Table II | 0 stages | not measured yet |" in text
 
 
 def test_pipedream_s_claims() -> None:
     name, epochs = "AWD LM, text", pipedream.MODELS["AWD LM, text"].epochs
     straight = Placement.from_assignment([0, 1, 2, 3], (0, 1, 2, 3))
-    plain = pipedream.everywhere(4, 4).placement
     timing = Timing(
-        model=name,
-        links="slow",
+        case=pipedream.Case(model=name, links="slow"),
         bandwidth=1e8,
         placement=straight,
-        minibatches=10,
+        epoch=10,
         seconds={DATA_PARALLEL: (0.4, 0.42, 0.41), PIPEDREAM: (0.2, 0.21, 0.2)},
         machine="none",
     )
 
-    def training(placement: Placement, seed: int, factor: float) -> Training:
+    def training(placement: Placement | None, seed: int, factor: float) -> Training:
         points = tuple(
             Point(minibatches=10 * n, loss=factor * (10 - n) + 0.01 * seed, score=None)
             for n in range(1, epochs + 1)
         )
-        return Training(model=name, placement=placement, epochs=epochs, seed=seed, points=points)
+        case = pipedream.TrainingCase(model=name, placement=placement, epochs=epochs, seed=seed)
+        return Training(case=case, points=points)
 
     trainings = [
         training(placement, seed, factor)
-        for placement, factor in ((plain, 1.0), (straight, 0.75))
+        for placement, factor in ((None, 1.0), (straight, 0.75))
         for seed in pipedream.SEEDS
     ]
-    text = pipedream_section([timing], trainings)
-    target = pipedream.target_of(trainings, name, plain, epochs)
+    text = text_of(pipedream.table_1([timing], trainings))
+    target = pipedream.target_of(trainings, name, epochs)
     assert target == pytest.approx(10 - round(0.75 * epochs) + 0.01)
     assert "| 1-1-1-1 | 2.05× |" in text
     where = f"{name}, slow"
     assert f"| an epoch takes less time than with data parallelism | {where} | holds |" in text
     assert f"(figure 11) | {where} | does not hold |" in text
-    assert f"| {where} | not measured yet |" in pipedream_section([timing], trainings[:2])
+    assert f"| {where} | not measured yet |" in text_of(pipedream.table_1([timing], trainings[:2]))
 
 
 def test_pipemare_s_claims_need_runs() -> None:
-    text = pipemare_section([])
+    text = text_of(pipemare.STUDY.table([]))
     assert "| GPipe | not measured yet |" in text
     assert "1.67×" in text, "what is counted needs no run"
     assert "holds" not in text
@@ -267,10 +273,10 @@ def test_pipemare_s_claims_need_runs() -> None:
 
 def test_who_was_given_up_is_not_said_to_be_sooner() -> None:
     """GPipe's minibatches take four and a half times as long, so giving up is sooner than it."""
-    study = next(study for study in pipemare.studies(short=False) if study.task == "text")
+    study = next(study for study in pipemare.STUDY.tables(short=False) if study.task == "text")
     found = complete(study, ("T1", "T1+T2"))
     assert missed(Progress(study, found), "T1") == len(study.seeds)
-    rows = [line.split(" | ") for line in pipemare_section(found).splitlines()]
+    rows = [line.split(" | ") for line in text_of(pipemare.STUDY.table(found)).splitlines()]
     said = {row[0]: row[2:] for row in rows if row[0].endswith("is there sooner than GPipe")}
     verdict, figures = said["| T1 is there sooner than GPipe"]
     assert verdict == NOT_DECIDED
@@ -278,45 +284,32 @@ def test_who_was_given_up_is_not_said_to_be_sooner() -> None:
     assert said["| T1+T2 is there sooner than GPipe"][0] == "holds"
 
 
-def test_the_page_is_written_between_its_marks(tmp_path: Path) -> None:
-    page = tmp_path / "papers.md"
-    page.write_text(f"before\n\n{BEGIN}\n{END}\n\nafter\n")
-    arguments = ["report", "--results", str(tmp_path / "none"), "--document", str(page)]
-    outcome = CliRunner().invoke(commands.app, arguments, catch_exceptions=False)
-    assert outcome.exit_code == 0
-    text = page.read_text()
-    assert text.startswith("before\n\n" + BEGIN)
-    assert text.endswith(END + "\n\nafter\n")
-    for title in ("PipeDream: Table 1", "PipeOptim: figure 6", "PipeMare: Tables 2 and 3"):
-        assert f"### {title}" in text
-
-
-def test_results_are_kept_and_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Job] = []
-
-    def fake(job: Job, row: Row) -> Learned:
-        made.append(job)
-        return made_up(job)
-
-    monkeypatch.setattr(commands, "learn", fake)
-    path = tmp_path / "folder" / "learned.jsonl"
-    commands.learn_all([STUDY], path, methods=["late"])
-    first = len(made)
-    assert {job.method for job in made} == {"GPipe", "late"}
-    commands.learn_all([STUDY], path, task="text")
-    assert len(made) == first
-    commands.learn_all([STUDY], path)
-    assert {job.method for job in made[first:]} == {"soon", "lost"}
-    assert len(set(made)) == len(made) == len(path.read_text().splitlines())
+def test_a_pipeline_trains_when_data_parallelism_has_set_its_loss() -> None:
+    study = pipedream.LEARNING
+    cases = [
+        pipedream.TrainingCase(model=name, placement=placement, epochs=4, seed=seed)
+        for name in ("AWD LM, text",)
+        for placement in (None, Placement.from_assignment([0, 1], (0, 1)))
+        for seed in (0, 1)
+    ]
+    assert study.wanted(cases, []) == cases[:2]
+    points = tuple(Point(minibatches=n, loss=9.0 - n, score=None) for n in range(1, 5))
+    found = [Training(case=case, points=points) for case in cases[:2]]
+    pipelines = study.wanted(cases, found)
+    assert [case.target for case in pipelines] == [6.0, 6.0]
+    assert study.wanted(cases, [*found, Training(case=pipelines[0], points=points)]) == [
+        pipelines[1]
+    ]
 
 
 # DRL-PP
 
 
 def test_published_costs_have_the_papers_placement_on_slow_links_alone() -> None:
-    slow, fast = (drl_pp.simulate_case("alexnet", gigabytes, 60) for gigabytes in (0.5, 16.0))
+    slow, fast = (
+        drl_pp.STUDY.run(drl_pp.Case(model="alexnet", gigabytes=gigabytes, judged=60))
+        for gigabytes in (0.5, 16.0)
+    )
     assert slow.found.configuration == slow.pipedream.configuration == "3-1"
     assert slow.data_parallel.seconds > 5 * slow.found.seconds
     assert fast.found.configuration == fast.data_parallel.configuration == "4"
@@ -326,14 +319,13 @@ def test_published_costs_have_the_papers_placement_on_slow_links_alone() -> None
 
 
 def test_the_links_of_a_ratio_lie_between_those_that_were_simulated() -> None:
-    def case(gigabytes: float, ratio: float) -> drl_pp.Case:
+    def case(gigabytes: float, ratio: float) -> drl_pp.Simulated:
         one, other = (
             drl_pp.Placed(configuration=text, seconds=seconds)
             for text, seconds in (("3-1", 1.0), ("4", ratio))
         )
-        return drl_pp.Case(
-            model="vgg16",
-            gigabytes=gigabytes,
+        return drl_pp.Simulated(
+            case=drl_pp.Case(model="vgg16", gigabytes=gigabytes),
             data_parallel=other,
             gpipe=other,
             pipedream=one,
@@ -344,7 +336,7 @@ def test_the_links_of_a_ratio_lie_between_those_that_were_simulated() -> None:
     assert bandwidth_of(cases, 4) == pytest.approx(2)
     assert bandwidth_of(cases, 8**0.5) == pytest.approx(8**0.5)
     assert bandwidth_of(cases, 9) is None
-    written = drl_pp_section(cases)
+    written = text_of(drl_pp.STUDY.table(cases))
     assert "| VGG-16 | 4 | 3-1 | 3-1 | 2.00× |" in written
     # 0.165 s over 0.082 s.
     assert "| VGG-16 (VGG-16) | 2.01× | 1.30× | 3-1 | 4 GB/s | 3-1 | 1.00× |" in written

@@ -16,6 +16,7 @@ import torch
 from benchmarks.deep_models import even_stages, spread, topics_text
 from benchmarks.learning.curves import minibatches_to, shuffled
 from benchmarks.learning.replay import Replay
+from benchmarks.study import Row
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
@@ -89,7 +90,7 @@ TASKS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class Late:
     """A method of a table.
 
     Attributes:
@@ -132,17 +133,17 @@ class Point(Record):
     score: float | None
 
 
-class Learned(Record):
+class Learned(Row):
     """What came out of a job: its curve, and the seconds of one process."""
 
-    job: Job
+    case: Job
     points: tuple[Point, ...]
     seconds: float
 
     def at_plan(self) -> Point:
         """Return the evaluation after the study's minibatches, or the one that ended the run."""
         return max(
-            (p for p in self.points if p.minibatches <= self.job.planned),
+            (p for p in self.points if p.minibatches <= self.case.planned),
             key=lambda point: point.minibatches,
         )
 
@@ -157,7 +158,7 @@ class Learned(Record):
         return minibatches_to(target, [(p.minibatches, p.loss) for p in self.points])
 
 
-def learn(job: Job, row: Row) -> Learned:
+def learn(job: Job, row: Late) -> Learned:
     """Train in this process, with the weights that the method would give every stage."""
     started = time.perf_counter()
     task, data = TASKS[job.task], _data(job.task)
@@ -175,7 +176,7 @@ def learn(job: Job, row: Row) -> Learned:
         synchronous=row.synchronous,
     )
     return Learned(
-        job=job,
+        case=job,
         points=tuple(_points(job, replay, data.test)),
         seconds=time.perf_counter() - started,
     )

@@ -1,4 +1,4 @@
-"""Statements of the papers, judged by our results over seeds or repetitions."""
+"""Statements of the papers, judged by our results over seeds or repetitions, and their tables."""
 
 from __future__ import annotations
 
@@ -98,3 +98,10 @@ def _in_words(found: Comparison | None, figure: object) -> tuple[str, str]:
     assert callable(figure)
     reach = f"{figure(found.mean)} (± {found.standard_error:.3f})"
     return _WORDS[found.verdict], reach
+
+
+def section(
+    tables: Sequence[tuple[str, DataFrame]], claims: Sequence[Claim]
+) -> dict[str, DataFrame]:
+    """Return tables by their titles, and the verdicts on a paper's claims."""
+    return {**dict(tables), "What the paper says, and what shows here": claims_table(claims)}

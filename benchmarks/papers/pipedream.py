@@ -1,0 +1,442 @@
+"""PipeDream's Table 1: its planner's configuration against data parallelism, an epoch and a loss.
+
+Data parallelism is the paper's: every worker has a minibatch of its own, and one update is made of
+all of them. PipeDream's planner chooses stages and replicas from a profile of the live workers and
+links, for one level of the slowest bandwidth, as for the paper's 15-1.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pandas import DataFrame
+
+from benchmarks.deep_models import VOCABULARY
+from benchmarks.learning.curves import minibatches_to
+from benchmarks.learning.race_tasks import first_text
+from benchmarks.machine import this_machine
+from benchmarks.papers.claims import NOT_YET, Claim, judged_seconds, section, spread
+from benchmarks.papers.figures import PIPEDREAM_TABLE_1
+from benchmarks.papers.learning import Point
+from benchmarks.study import Needs, Row, Study
+from drlpp.capturing.capture import capture
+from drlpp.errors import RunFailure
+from drlpp.io.documents import Record
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Option
+from drlpp.models.zoo import SMALL
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners import PlanningProblem
+from drlpp.planners.pipedream.pipedream import pipedream
+from drlpp.runtime import ClusterSession
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.training_race.learners import PipelineLearner
+from drlpp.training_race.race_data import RaceData
+
+REPETITIONS = 6
+MINIBATCHES = 16
+SEEDS = (0, 1, 2)
+LONGEST = 2
+"""Times the epochs of data parallelism, after which the other is given up."""
+_TARGET_SHARE = 0.75
+DATA_PARALLEL, PIPEDREAM = "data parallelism", "PipeDream"
+
+
+def text(inputs: object = None) -> Data:
+    """Return sequences of Python's documentation: half as many as races have."""
+    return first_text(1600)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A row of the table.
+
+    Attributes:
+        reference: name of the model.
+        data: their name.
+        options: of the model.
+        rate: of Adam, the same for both, as in the paper.
+        epochs: that data parallelism trains.
+        learns: whether it is trained to a loss, or timed only.
+    """
+
+    reference: str
+    data: str
+    options: dict[str, Option] = field(default_factory=dict)
+    rate: float = 0.001
+    epochs: int = 8
+    learns: bool = True
+
+    @property
+    def named(self) -> ModelReference:
+        """The model."""
+        return ModelReference.named(self.reference, **self.options)
+
+    @property
+    def optimizer(self) -> OptimizerSpec:
+        """Adam with the rate."""
+        return OptimizerSpec.parse("adam", lr=self.rate)
+
+
+MODELS = {
+    "AlexNet, digits": Model("alexnet", "digits", SMALL["alexnet"], rate=0.0003),
+    "ResNet-50, digits": Model("resnet50", "digits", SMALL["resnet50"], learns=False),
+    "LSTMs with attention, dates": Model(
+        "examples.translation:translator",
+        "benchmarks.learning.race_tasks:date_sentences",
+        rate=0.003,
+        epochs=6,
+    ),
+    "AWD LM, text": Model(
+        "awd_lm",
+        "benchmarks.papers.pipedream:text",
+        {
+            "batch_size": 32,
+            "sequence_length": 32,
+            "vocabulary": len(VOCABULARY),
+            "embedding": 128,
+            "hidden": 256,
+            "dropout": 0.2,
+        },
+        rate=0.003,
+        epochs=6,
+    ),
+}
+SHORT = "LSTMs with attention, dates"
+WORKERS = 4
+SPEED = 0.4
+"""Of an accelerator, in cores."""
+
+LINKS = {"one host": (None, SPEED), "two hosts, 1 Gbit/s": ("auto", 1.0)}
+"""By the name of the links: the Ray cluster, and the speeds that workers emulate there; the hosts
+of an emulated cluster are slowed down already."""
+
+
+class Case(Record):
+    """A model on links, and how often both ways of training it are measured."""
+
+    model: str
+    links: str
+    repetitions: int = REPETITIONS
+    minibatches: int = MINIBATCHES
+
+
+class Timing(Row):
+    """What the planner chose, and seconds of a minibatch of both ways.
+
+    Attributes:
+        bandwidth: bytes a second between the first and the last worker, as measured.
+        placement: PipeDream's.
+        epoch: minibatches of an epoch.
+        seconds: of a minibatch, of each repetition, by the way of training.
+        machine: where and when.
+    """
+
+    case: Case
+    bandwidth: float
+    placement: Placement
+    epoch: int
+    seconds: dict[str, tuple[float, ...]]
+    machine: str
+
+    @property
+    def found(self) -> Placement | None:
+        """PipeDream's placement; None where that is data parallelism."""
+        return None if len(self.placement.stages) == 1 else self.placement
+
+
+class TrainingCase(Record):
+    """A training on live workers.
+
+    Attributes:
+        model: its name.
+        placement: of the stages; None for data parallelism.
+        epochs: that are trained.
+        target: the loss with which it ends after them; else it is given up after twice as many.
+        seed: of the order.
+    """
+
+    model: str
+    placement: Placement | None
+    epochs: int
+    target: float | None = None
+    seed: int = 0
+
+
+class Training(Row):
+    """One live training, whose seconds do not count: its evaluations after every epoch."""
+
+    case: TrainingCase
+    points: tuple[Point, ...]
+
+    def minibatches_to(self, target: float) -> float | None:
+        """Return after how many minibatches a loss was reached, None if it was not."""
+        return minibatches_to(target, [(p.minibatches, p.loss) for p in self.points])
+
+
+def everywhere(operators: int, workers: int) -> Candidate:
+    """Return data parallelism."""
+    whole = Stage(operators=tuple(range(operators)), accelerators=tuple(range(workers)))
+    return Candidate(Placement(stages=(whole,)), Method(policy="sync"))
+
+
+class Times(Study[Case, Timing]):
+    """PipeDream's Table 1 and figure 11."""
+
+    name = "pipedream"
+    question = "How much faster is PipeDream's configuration than data parallelism (Table 1)?"
+    row = Timing
+    needs = Needs(quiet=True, hours=0.5)
+
+    def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
+        """Return every model on every link; those of two hosts need a cluster of Ray."""
+        if short:
+            return [Case(model=SHORT, links="one host", repetitions=1, minibatches=4)]
+        return [
+            Case(model=model, links=links, repetitions=seeds or REPETITIONS)
+            for links in LINKS
+            for model in MODELS
+        ]
+
+    def run(self, case: Case) -> Timing:
+        """Profile, plan, and measure both ways in turns.
+
+        Raises:
+            RunFailure: a placement cannot be run.
+        """
+        model, (cluster, speed) = MODELS[case.model], LINKS[case.links]
+        captured = capture(model.named)
+        with ClusterSession(
+            captured,
+            WORKERS,
+            optimizer=model.optimizer,
+            speeds=[speed] * WORKERS if speed < 1 else None,
+            device="cpu",
+            cluster=cluster,
+        ) as session:
+            profile, measured = session.profile(5 if case.minibatches >= MINIBATCHES else 2)
+            method = Method(policy="stash")
+            problem = PlanningProblem.profiled(profile, measured, method, session.optimizer)
+            placement = pipedream(problem, flat=True).placement
+            ways = {
+                DATA_PARALLEL: everywhere(len(session.graph), WORKERS),
+                PIPEDREAM: Candidate(placement, method),
+            }
+            seconds: dict[str, list[float]] = {way: [] for way in ways}
+            for repetition in range(case.repetitions):
+                # There and back: what drifts hits both alike.
+                for way in ways if repetition % 2 == 0 else reversed(ways):
+                    outcome = session.measure(ways[way], case.minibatches)
+                    if not isinstance(outcome, Measurement):
+                        raise RunFailure(f"{case.model}, {way}: {outcome.reason}")
+                    seconds[way].append(outcome.seconds_per_minibatch)
+            return Timing(
+                case=case,
+                bandwidth=measured.link(0, WORKERS - 1).bandwidth_bytes_per_second,
+                placement=placement,
+                epoch=RaceData(captured, model.data).first.minibatches,
+                seconds={way: tuple(found) for way, found in seconds.items()},
+                machine=str(this_machine()),
+            )
+
+    def table(self, rows: Sequence[Timing]) -> Mapping[str, DataFrame]:
+        """Return Table 1 and figure 11, with the trainings in git."""
+        return table_1(rows, LEARNING.stored())
+
+
+class Learning(Study[TrainingCase, Training]):
+    """The epochs of PipeDream's Table 1 and figure 11."""
+
+    name = "pipedream-learning"
+    question = "Does PipeDream need as many epochs as data parallelism (figure 11)?"
+    row = Training
+    needs = Needs(hours=3)
+
+    def cases(self, seeds: int | None, *, short: bool) -> list[TrainingCase]:
+        """Return what data parallelism and the placements of the timings in git train."""
+        if short:
+            return [TrainingCase(model=SHORT, placement=None, epochs=1)]
+        timings = TIMES.stored()
+        return [
+            TrainingCase(model=name, placement=placement, epochs=model.epochs, seed=seed)
+            for name, model in MODELS.items()
+            if model.learns
+            for placement in dict.fromkeys(
+                [None, *(t.found for t in timings if t.case.model == name)]
+            )
+            for seed in (range(seeds) if seeds else SEEDS)
+        ]
+
+    def wanted(self, cases: Sequence[TrainingCase], rows: Sequence[Training]) -> list[TrainingCase]:
+        """Return what is missing; pipelines wait for the loss that data parallelism sets."""
+        wanted = []
+        for case in cases:
+            if case.placement is not None:
+                target = target_of(rows, case.model, case.epochs)
+                if target is None:
+                    continue
+                case = case.model_copy(update={"target": target})
+            if training_of(rows, case.model, case.placement, case.epochs, case.seed) is None:
+                wanted.append(case)
+        return wanted
+
+    def run(self, case: TrainingCase) -> Training:
+        """Train on live workers, as fast as they can; nothing is timed."""
+        model = MODELS[case.model]
+        captured = capture(model.named)
+        with ClusterSession(captured, WORKERS, optimizer=model.optimizer, device="cpu") as session:
+            if case.placement is None:
+                way = everywhere(len(session.graph), WORKERS)
+            else:
+                way = Candidate(case.placement, Method(policy="stash"))
+            data = RaceData(captured, model.data)
+            return Training(case=case, points=tuple(_epochs(session, data, way, case)))
+
+    def table(self, rows: Sequence[Training]) -> Mapping[str, DataFrame]:
+        """Return the epochs to the loss that data parallelism has after three quarters of its."""
+        placements = dict.fromkeys((r.case.model, r.case.placement, r.case.epochs) for r in rows)
+        lines = []
+        for name, placement, epochs in placements:
+            target = target_of(rows, name, epochs)
+            found = [r for r in rows if (r.case.model, r.case.placement) == (name, placement)]
+            reached = [r.minibatches_to(target or 0.0) or r.points[-1].minibatches for r in found]
+            lines.append(
+                {
+                    "model, data": name,
+                    "configuration": "data parallelism"
+                    if placement is None
+                    else placement.configuration,
+                    "minibatches to the loss": spread(reached, 1),
+                }
+            )
+        return {"Trainings": DataFrame(lines)}
+
+
+def _epochs(
+    session: ClusterSession,
+    data: RaceData,
+    way: Candidate,
+    case: TrainingCase,
+) -> Iterator[Point]:
+    """Train, and yield an evaluation after every epoch, until the goal or the end."""
+    model, goal, epochs = MODELS[case.model], case.target, case.epochs
+    with TemporaryDirectory() as folder:
+        learner = PipelineLearner(
+            session, session.plan(way), data.ordered(case.seed), Path(folder), model.optimizer
+        )
+        for epoch in range(1, 1 + epochs * (1 if goal is None else LONGEST)):
+            minibatches = epoch * data.first.minibatches
+            stint = learner.train_until(minibatches)
+            assert stint.held_out_loss is not None
+            yield Point(minibatches=minibatches, loss=stint.held_out_loss, score=stint.score)
+            if goal is not None and epoch >= epochs and stint.held_out_loss <= goal:
+                return
+
+
+def training_of(
+    found: Sequence[Training], model: str, placement: Placement | None, epochs: int, seed: int
+) -> Training | None:
+    """Return a training, None if it was not made."""
+    key = (model, placement, epochs, seed)
+    return next(
+        (t for t in found if (t.case.model, t.case.placement, t.case.epochs, t.case.seed) == key),
+        None,
+    )
+
+
+def target_of(found: Sequence[Training], model: str, epochs: int) -> float | None:
+    """Return the mean loss of data parallelism after three quarters of its epochs."""
+    key = (model, None, epochs)
+    trainings = [t for t in found if (t.case.model, t.case.placement, t.case.epochs) == key]
+    chosen = [t.points[max(round(_TARGET_SHARE * epochs), 1) - 1].loss for t in trainings]
+    losses = [loss for loss in chosen if loss is not None]
+    return statistics.mean(losses) if losses else None
+
+
+def table_1(timings: Sequence[Timing], trainings: Sequence[Training]) -> dict[str, DataFrame]:
+    """Return Table 1 and figure 11 from times and from trainings."""
+    rows: list[dict[str, str]] = []
+    claims: list[Claim] = []
+    for timing in timings:
+        ratio = _speed_up(timing)
+        epochs = _epochs_to_target(timing, trainings)
+        plain, theirs = (epochs[way] for way in (DATA_PARALLEL, PIPEDREAM))
+        both = bool(plain and theirs)
+        to_loss = ratio * statistics.mean(plain) / statistics.mean(theirs) if both else None
+        learns = MODELS[timing.case.model].learns
+        rows.append(
+            {
+                "model, data": timing.case.model,
+                "links": f"{timing.case.links} ({timing.bandwidth / 1e6:.0f} MB/s)",
+                "configuration": timing.placement.configuration,
+                "epoch time": f"{ratio:.2f}×",
+                "time to loss": f"{to_loss:.2f}×" if to_loss else NOT_YET if learns else "–",
+                "epochs, data parallelism": spread(plain, 1) if learns else "–",
+                "epochs, PipeDream": spread(theirs, 1) if learns else "–",
+            }
+        )
+        where = f"{timing.case.model}, {timing.case.links}"
+        claims.append(
+            judged_seconds(
+                "an epoch takes less time than with data parallelism",
+                where,
+                dict(enumerate(timing.seconds[PIPEDREAM])),
+                dict(enumerate(timing.seconds[DATA_PARALLEL])),
+            )
+        )
+        if learns:
+            claims.append(
+                judged_seconds(
+                    "about as many epochs (±10%) to the loss (figure 11)",
+                    where,
+                    dict(enumerate(theirs)),
+                    dict(enumerate(plain)),
+                    alike_within=0.1,
+                )
+            )
+    return section(
+        [
+            (
+                "Speed-up of PipeDream's planner's configuration over data parallelism on four "
+                "emulated accelerators; epochs to the loss that data parallelism has after three "
+                "quarters of its own (not reached counts as the last)",
+                DataFrame(rows),
+            ),
+            ("The paper's Table 1", PIPEDREAM_TABLE_1),
+        ],
+        claims,
+    )
+
+
+def _speed_up(timing: Timing) -> float:
+    medians = {way: statistics.median(found) for way, found in timing.seconds.items()}
+    return medians[DATA_PARALLEL] / medians[PIPEDREAM]
+
+
+def _epochs_to_target(timing: Timing, trainings: Sequence[Training]) -> dict[str, list[float]]:
+    """Return the epochs of each seed, by the way of training; none before all are trained."""
+    model = MODELS[timing.case.model]
+    found: dict[str, list[float]] = {}
+    target = target_of(trainings, timing.case.model, model.epochs)
+    for way, placement in ((DATA_PARALLEL, None), (PIPEDREAM, timing.found)):
+        chosen = (
+            training_of(trainings, timing.case.model, placement, model.epochs, seed)
+            for seed in SEEDS
+        )
+        found[way] = [
+            (training.minibatches_to(target) or training.points[-1].minibatches) / timing.epoch
+            for training in chosen
+            if training is not None and target is not None
+        ]
+    return found
+
+
+TIMES, LEARNING = Times(), Learning()
