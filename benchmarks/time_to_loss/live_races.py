@@ -22,7 +22,8 @@ from benchmarks.time_to_loss.seconds import (
 from drlpp.comparison.contenders import PLAIN, Contender
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
-from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
+from drlpp.schedule.analysis.samples_needed import samples_needed
+from drlpp.schedule.analysis.staleness import mean_staleness
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import PIPEOPTIM
 from drlpp.training_race.judging import RaceEnd, is_worth_having, replay

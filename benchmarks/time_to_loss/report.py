@@ -11,7 +11,7 @@ from pandas import DataFrame
 from benchmarks.learning.samples_needed import PLAIN, SamplesNeeded
 from benchmarks.report import markdown
 from benchmarks.time_to_loss.seconds import DIVIDED, KINDS, WHOLE, Speed
-from drlpp.schedule.analysis.staleness import samples_needed
+from drlpp.schedule.analysis.samples_needed import samples_needed
 
 BEGIN = "<!-- results: written by benchmarks.time_to_loss -->"
 END = "<!-- end of results -->"

@@ -1,7 +1,7 @@
 """What workers do: the actions of a schedule, with what is known of each kind of action.
 
 An action's class says how its span looks in pictures and traces, whether it computes, what the
-simulator charges for it, and the letter of its textual form (:mod:`drlpp.schedule.action_text`).
+simulator charges for it, and the letter that stands for it in drawings.
 """
 
 from __future__ import annotations

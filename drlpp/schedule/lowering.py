@@ -1,7 +1,8 @@
 """From the computations of a worker to its actions: recomputation, messages and all-reduces.
 
 Done once for all kinds of schedules. A kind orders ``F0 F1 B0 U1 …``; on the middle one of three
-stages this becomes (the textual form is that of :mod:`drlpp.schedule.action_text`)::
+stages this becomes (``rF1.0:0>1@0`` receives, from worker 0, what stage 0 sends stage 1 for
+minibatch 1, microbatch 0)::
 
     F1   →  rF1.0:0>1@0  F1.0  sF1.0:1>2@2     receive activations, pass, send them on
     B0   →  rB0.0:2>1@2  B0.0  sB0.0:1>0@0     the same for gradients, in the other direction

@@ -12,8 +12,6 @@ long as two forwards, and every backward is followed by an update of its stage::
     stage 1      F0 F1 F2 .. .. .. .. B0··· F3 B1··· F4 B2··· F5
     stage 2         F0 F1 .. .. B0··· F2 B1··· F3 B2··· F4 B3···
     stage 3            F0 B0··· F1 B1··· F2 B2··· F3 B3··· F4
-
-A schedule is written down and read in such words too (:mod:`drlpp.schedule.schedule_file`).
 """
 
 from __future__ import annotations

@@ -68,7 +68,6 @@ class PartCounts:
 
 
 Count = Callable[[PartCounts], int]
-Points = tuple[tuple[float, float], ...]
 
 
 def _none(counts: PartCounts) -> int:
@@ -124,10 +123,6 @@ class PolicyFacts:
         updates_all_in_flight: whether an update needs as many parts as are in flight.
         changes_updates: whether updates are others than the optimizer makes by itself.
         own_options: options that no other policy has.
-        samples: how many times plain PyTorch's minibatches it takes to the same loss, by staleness:
-            of a decoder of 0.3 million weights with AdamW, each at its best rate
-            (``benchmarks/samples_to_loss``). Nothing where it was not tried.
-        samples_at_plain_rate: the same at the learning rate that is best for plain PyTorch.
     """
 
     name: str
@@ -145,8 +140,6 @@ class PolicyFacts:
     updates_all_in_flight: bool = False
     changes_updates: bool = False
     own_options: OwnOptions | None = None
-    samples: Points = ()
-    samples_at_plain_rate: Points = ()
 
 
 SUGGESTED_CORRECTION_DECAY = 0.135
@@ -178,13 +171,6 @@ PIPEOPTIM = PolicyFacts(
     # W_t, while a pass runs with others.
     copies=1,
     writes_in_place=True,
-    # The second is the mean of nine trainings at staleness from 0.375 to 0.5, the third that of
-    # nine from 0.75 to 1: seeds differ by more than these do among themselves. Those from 3 on
-    # are one training each; of other policies those at 1 are mostly means of three. At plain
-    # PyTorch's rate no policy was there with s of 7 after three times the minibatches: where the
-    # line would be below that, there is a point of 3.0.
-    samples=((0.0, 1.0), (0.4375, 1.03), (0.875, 1.09), (3.0, 1.48), (7.0, 2.17)),
-    samples_at_plain_rate=((0.0, 1.0), (0.4375, 1.06), (0.875, 1.14), (3.0, 1.78), (7.0, 3.0)),
 )
 
 STASH = PolicyFacts(
@@ -195,8 +181,6 @@ STASH = PolicyFacts(
     backward="W_t",
     held="s + 1",
     stashes=True,
-    samples=((0.0, 1.0), (1.0, 1.18), (3.0, 1.97), (7.0, 2.93)),
-    samples_at_plain_rate=((0.0, 1.0), (1.0, 1.33), (3.0, 2.59)),
 )
 
 _TWO_VERSIONS = PolicyFacts(
@@ -210,9 +194,6 @@ _TWO_VERSIONS = PolicyFacts(
     version=lambda counts: max(counts.started_from - 1, 0),
     copies=1,
     updates_all_in_flight=True,
-    # Whatever lies between a forward and its backward; the mean of four depths.
-    samples=((0.0, 1.59), (1.0, 1.59)),
-    samples_at_plain_rate=((0.0, 1.80), (1.0, 1.80)),
 )
 
 _TO_THE_INPUT_STAGE = Lookahead(
@@ -231,8 +212,6 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             forward="W_t",
             backward="W_{t+s}",
             held="1",
-            samples=((0.0, 1.0), (1.0, 1.18), (3.0, 1.81), (7.0, 2.81)),
-            samples_at_plain_rate=((0.0, 1.0), (1.0, 1.41), (3.0, 2.56)),
             writes_in_place=True,
         ),
         STASH,
@@ -256,8 +235,6 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             # The last step of the optimizer as well.
             copies=2,
             changes_updates=True,
-            samples=((0.0, 1.21), (1.0, 1.21)),
-            samples_at_plain_rate=((0.0, 1.30), (1.0, 1.30)),
         ),
         PolicyFacts(
             name="spectrain",
@@ -268,8 +245,6 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             held="2",
             lookahead=_TO_THE_INPUT_STAGE,
             copies=1,
-            samples=((0.0, 1.0), (1.0, 1.24), (3.0, 2.09), (7.0, 2.72)),
-            samples_at_plain_rate=((0.0, 1.0), (1.0, 1.50), (3.0, 2.72)),
             writes_in_place=True,
         ),
         PolicyFacts(
@@ -281,8 +256,6 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             held="2",
             lookahead=_TO_THE_INPUT_STAGE,
             copies=1,
-            samples=((0.0, 1.0), (1.0, 1.06), (3.0, 1.32), (7.0, 1.95)),
-            samples_at_plain_rate=((0.0, 1.0), (1.0, 1.16), (3.0, 1.71), (7.0, 3.0)),
             writes_in_place=True,
         ),
         PIPEOPTIM,
@@ -296,8 +269,6 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             lookahead=_TO_THE_UPDATE,
             # W_{t−1}; during a pass W_t has its place.
             copies=1,
-            samples=((0.0, 1.0), (1.0, 1.07), (3.0, 1.50), (7.0, 2.16)),
-            samples_at_plain_rate=((0.0, 1.0), (1.0, 1.17), (3.0, 1.80)),
             writes_in_place=True,
         ),
         PolicyFacts(
@@ -310,8 +281,6 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             lookahead=Lookahead(backward=lambda counts: -counts.difference),
             # W_{t+s}, while a backward runs with others, and δ.
             copies=2,
-            samples=((0.0, 1.0), (1.0, 1.15), (3.0, 1.70), (7.0, 2.36)),
-            samples_at_plain_rate=((0.0, 1.0), (1.0, 1.24), (3.0, 2.03)),
             writes_in_place=True,
             own_options=OwnOptions(
                 names=("annealing_minibatches", "correction_decay"),

@@ -21,7 +21,7 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, even_split, plan
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.analysis.staleness import samples_needed
+from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster

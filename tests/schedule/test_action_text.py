@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.action_text import action_text, actions_text, parse_action, parse_actions
 from drlpp.schedule.actions import (
     Action,
     AllReduce,
@@ -21,6 +20,7 @@ from drlpp.schedule.actions import (
     Send,
     Update,
 )
+from tests.support.action_text import action_text, actions_text, parse_action, parse_actions
 
 numbers = st.integers(0, 10**15 - 1)
 messages = st.builds(

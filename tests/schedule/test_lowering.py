@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drlpp.schedule.action_text import parse_actions
 from drlpp.schedule.lowering import Lowering, with_recomputation, with_whole_backwards
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
+from tests.support.action_text import parse_actions
 from tests.support.schedule_texts import computations, written
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.schedule.action_text import actions_text, parse_actions
+from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import Action, Receive, Send, TiedUpdate, Update
 from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.analysis.weight_versions import (
@@ -20,8 +19,8 @@ from drlpp.schedule.cut import cut_schedule
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule, build_schedule, in_order
-from drlpp.schedule.schedule_file import parse_schedule, schedule_text
 from drlpp.schedule.ties import ties_of, with_ties
+from tests.support.action_text import actions_text, parse_actions
 from tests.support.schedule_texts import folded
 from tests.support.strategies.graphs import pipelines
 
@@ -167,7 +166,6 @@ def test_every_part_meets_the_same_version_everywhere(
     cuts = data.draw(st.sets(st.integers(1, minibatches - 1), max_size=3))
     for segment in cut_schedule(schedule, sorted(cuts)):
         _check_messages({worker: part.actions for worker, part in segment.items()}, pipeline)
-    assert parse_schedule(schedule_text(schedule)) == schedule
 
 
 def _check_messages(actions: dict[int, tuple[Action, ...]], pipeline: Pipeline) -> None:
@@ -206,20 +204,3 @@ def test_a_cut_behind_the_roots_update_has_its_tied_update_too() -> None:
     # The sums of three updates are on their way to the last stage.
     drawn = [a.message for a in before[2].actions[-4:] if isinstance(a, Receive)]
     assert [m.minibatch for m in drawn if m.payload == "sum"] == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("ties: 0+2", "ties: 0+7", "field 'ties': expected stages such as 0\\+3, found '0\\+7'"),
-        ("ties: 0+2", "ties: 2", "field 'ties': expected stages"),
-        ("ties: 0+2\n", "", "there is no such tie"),
-        ("T0.1 U1", "T3.1 U1", "T3.1: there is no such tie"),
-        ("T0.1 U1", "T0 U1", "is no action"),
-    ],
-)
-def test_what_a_file_says_of_ties_is_checked(old: str, new: str, said: str) -> None:
-    text = schedule_text(build_schedule(tied(1, 1, 1), 2))
-    assert old in text
-    with pytest.raises(InvalidFile, match=said):
-        parse_schedule(text.replace(old, new))

@@ -61,13 +61,6 @@ def profile_model(
     repeats: Annotated[
         int, typer.Option(min=1, help="Timed passes of every operator; fewer if they take long.")
     ] = 20,
-    times: Annotated[
-        Path | None,
-        typer.Option(
-            help="Measure nothing here, but read what modules took: a trace of torch.profiler "
-            "(.json, .json.gz; recorded with_stack=True), or a table (.csv) by their names."
-        ),
-    ] = None,
     device: DeviceOption = DeviceChoice.AUTO,
     cluster: ClusterOption = None,
     hosts: HostsOption = None,
@@ -76,7 +69,6 @@ def profile_model(
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> dict[str, Any]:
     """Measure what every operator of a model costs on a worker, and the link between workers."""
-    from drlpp.cli.planning.timed_modules import timed_profile
     from drlpp.cli.showing.tables import describe
     from drlpp.io.documents import write_document
     from drlpp.runtime import ClusterSession, default_num_workers
@@ -88,34 +80,28 @@ def profile_model(
             "cluster to is --write-cluster"
         )
     console = build_console()
-    if times is not None and write_cluster is not None:
-        raise InvalidInput("--times says nothing of links; leave out --write-cluster")
-    measured = None
-    if times is not None:
-        profile = timed_profile(reference, times)
-    else:
-        wanted = read_hosts(hosts)
-        gpus = device is not DeviceChoice.CPU
-        workers = workers or default_num_workers(
-            on_this_machine=2, cluster=cluster, hosts=wanted, gpus=gpus
-        )
-        with (
-            said_if_long(f"profiling {reference}"),
-            ClusterSession(
-                reference,
-                workers=workers,
-                device=device,
-                cluster=cluster,
-                hosts=wanted,
-                timeout_seconds=timeout,
-                note=console.print,
-            ) as session,
-        ):
-            profile, measured = session.profile(repeats)
+    wanted = read_hosts(hosts)
+    gpus = device is not DeviceChoice.CPU
+    workers = workers or default_num_workers(
+        on_this_machine=2, cluster=cluster, hosts=wanted, gpus=gpus
+    )
+    with (
+        said_if_long(f"profiling {reference}"),
+        ClusterSession(
+            reference,
+            workers=workers,
+            device=device,
+            cluster=cluster,
+            hosts=wanted,
+            timeout_seconds=timeout,
+            note=console.print,
+        ) as session,
+    ):
+        profile, measured = session.profile(repeats)
     write_document(output, profile)
     console.print(describe(profile))
     console.print(f"written to {output}")
-    if write_cluster is not None and measured is not None:
+    if write_cluster is not None:
         write_document(write_cluster, measured)
         console.print(describe(measured))
         console.print(f"written to {write_cluster}")

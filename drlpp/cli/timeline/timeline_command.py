@@ -53,8 +53,7 @@ def show_timeline(
         typer.Option(
             "--output",
             "-o",
-            help="A picture (.png, .svg), a trace for Perfetto (.json), or the actions of every "
-            "worker as text (.txt).",
+            help="A picture (.png, .svg), or a trace for Perfetto (.json).",
         ),
     ] = None,
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; else as measured.")] = None,

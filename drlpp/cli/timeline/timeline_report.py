@@ -1,4 +1,4 @@
-"""What is made of a timeline: a table of where the time goes, a picture, a trace, a text."""
+"""What is made of a timeline: a table of where the time goes, a picture, a trace."""
 
 from __future__ import annotations
 
@@ -14,31 +14,29 @@ from drlpp.cli.timeline.timeline_sources import TimelineRun
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import replacing, write_atomically
 from drlpp.io.formatting import predicted_text
-from drlpp.schedule.schedule_file import write_schedule
 from drlpp.timeline.chrome_trace import trace_of
 from drlpp.timeline.figure import draw
 from drlpp.timeline.spans import KINDS, spans_of, time_use
 
 _PICTURES = {".png", ".svg"}
 _TRACE = ".json"
-_ACTIONS = ".txt"
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a file that is neither a picture, a trace nor a schedule.
+    """Refuse a file that is neither a picture nor a trace.
 
     Raises:
         InvalidInput: naming the endings that are known.
     """
-    if path.suffix.lower() not in _PICTURES | {_TRACE, _ACTIONS}:
+    if path.suffix.lower() not in _PICTURES | {_TRACE}:
         raise InvalidInput(
             f"{path}: the ending says what to write: .png or .svg a picture, .json a trace for "
-            "Perfetto, .txt the actions of every worker"
+            "Perfetto"
         )
 
 
 def write_timeline(path: Path, recording: TimelineRun, title: str) -> None:
-    """Write a picture, a trace, or the schedule's actions, as the ending of ``path`` says.
+    """Write a picture or a trace, as the ending of ``path`` says.
 
     Raises:
         InvalidInput: if the ending is another, or nothing can be written there.
@@ -55,9 +53,6 @@ def write_timeline(path: Path, recording: TimelineRun, title: str) -> None:
             title=title,
         )
         write_atomically(path, json.dumps(trace).encode())
-        return
-    if ending == _ACTIONS:
-        write_schedule(path, recording.schedule)
         return
     figure = draw(recording.timeline, title, pipeline, window=recording.bounds, unit=recording.unit)
     with replacing(path) as temporary:

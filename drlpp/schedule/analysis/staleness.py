@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
+from drlpp.schedule.analysis.samples_needed import samples_needed, samples_of_larger
 from drlpp.schedule.analysis.weight_versions import steady_delay
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import PIPEOPTIM, STASH, WEIGHT_POLICIES, Points
-
-_SAMPLES_OF_LARGER: Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84))
-"""Of a decoder with ten times the weights, with PipeOptim: three trainings, and one."""
-
-_SAMPLES_OF_LARGER_AT_PLAIN_RATE: Points = ((0.0, 1.0), (0.75, 1.22), (3.0, 2.27))
+from drlpp.schedule.weight_policies import PIPEOPTIM
 
 
 def mean_staleness(pipeline: Pipeline, method: Method) -> float:
@@ -36,39 +31,6 @@ def usual_staleness(method: Method, accelerators: int) -> int:
     """Return the largest s that a method has with a stage on every accelerator."""
     straight = Pipeline.straight(*[1] * accelerators)
     return max(steady_delay(straight, stage, method) for stage in range(accelerators))
-
-
-def samples_needed(
-    staleness: float, policy: str = PIPEOPTIM.name, *, at_plain_rate: bool = False
-) -> float:
-    """Return how many times plain PyTorch's samples training takes to the same loss, roughly.
-
-    They are those of a decoder of 0.3 million weights with AdamW, of which most is known.
-
-    Args:
-        staleness: as :func:`mean_staleness` gives it. Between those that were tried, and beyond
-            them, lies a straight line.
-        policy: the weight policy; one that was not tried counts as PipeDream's stashing.
-        at_plain_rate: with the learning rate that is best for plain PyTorch, which is what who
-            changes nothing has, instead of the one that is best for it.
-    """
-    facts = WEIGHT_POLICIES[policy]
-    if not facts.samples:
-        facts = STASH
-    return _on_lines(facts.samples_at_plain_rate if at_plain_rate else facts.samples, staleness)
-
-
-def samples_of_larger(staleness: float, *, at_plain_rate: bool = False) -> float:
-    """Return the same of a decoder of 2.8 million weights, with PipeOptim."""
-    return _on_lines(
-        _SAMPLES_OF_LARGER_AT_PLAIN_RATE if at_plain_rate else _SAMPLES_OF_LARGER, staleness
-    )
-
-
-def _on_lines(points: Points, staleness: float) -> float:
-    pairs = list(pairwise(points))
-    (begin, before), (end, after) = next((p for p in pairs if staleness <= p[1][0]), pairs[-1])
-    return before + (after - before) * (staleness - begin) / (end - begin)
 
 
 def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str | None:

@@ -14,8 +14,6 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method
-from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule_file import read_schedule
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.programs.shell import Shell
@@ -221,13 +219,3 @@ def test_a_placement_that_was_edited(shell: Shell, files: dict[str, Path], tmp_p
     code, _, err = shell(*TIMELINE, path)
     assert code == 2
     assert f"{path}: field 'graph_fingerprint' is" in err
-
-
-def test_the_actions_as_text(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
-    path = tmp_path / "schedule.txt"
-    code, _, err = shell(*TIMELINE, files["PLACEMENT"], "--minibatches", 3, "-o", path)
-    assert code == 0, err
-    schedule = read_schedule(path)
-    assert schedule.pipeline == Pipeline.straight(1, 1)
-    assert schedule == Method().schedule_for(schedule.pipeline, schedule.minibatches)
-    assert "F0.0 sF0.0:0>1@1 F1.0" in path.read_text()

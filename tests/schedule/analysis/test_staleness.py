@@ -6,13 +6,8 @@ import re
 
 import pytest
 
-from drlpp.schedule.analysis.staleness import (
-    outcome_text,
-    samples_needed,
-    samples_of_larger,
-    staleness_text,
-    usual_staleness,
-)
+from drlpp.schedule.analysis.samples_needed import samples_needed, samples_of_larger
+from drlpp.schedule.analysis.staleness import outcome_text, staleness_text, usual_staleness
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline

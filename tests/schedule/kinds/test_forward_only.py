@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from drlpp.schedule.action_text import parse_actions
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
+from tests.support.action_text import parse_actions
 
 
 def test_evaluation_has_forwards_only() -> None:

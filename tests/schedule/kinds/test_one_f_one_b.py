@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.schedule.action_text import parse_actions
 from drlpp.schedule.actions import Action, Pass, Receive, Send, Update
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
+from tests.support.action_text import parse_actions
 from tests.support.schedule_texts import computations, passes, starts, written
 from tests.support.strategies.graphs import pipelines
 
