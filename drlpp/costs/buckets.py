@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from drlpp.costs.analytic_model import group_of
-from drlpp.costs.stage_cost import StageSeconds, ring_seconds
+from drlpp.costs.stage_cost import Group, StageSeconds, ring_seconds
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.actions import BUCKET_BYTES
@@ -101,7 +100,7 @@ class SumsLeft:
 
     def _computed(self, stage: Stage, last: bool) -> float:
         workload = self._workload
-        group = group_of(self._cluster, stage.accelerators, ())
+        group = Group.of(self._cluster, stage.accelerators, ())
         replicas = group.replicas
         work = workload.stage(stage.operators, last=last)
         backward = workload.backward_seconds[list(stage.operators)].sum()

@@ -1,4 +1,4 @@
-"""What messages take of the ports that they pass, in seconds per minibatch.
+"""What the messages of a placement take of the ports that they pass, in seconds per minibatch.
 
 A tensor is sent once to every stage that reads it, to the worker that takes the minibatch there,
 and its gradient comes back from each. Replicas take turns, so of m and n replicas those meet whose
@@ -6,9 +6,10 @@ numbers are the same modulo the greatest common divisor. Every accelerator has a
 sends and one for what it receives; between hosts and racks, messages also pass ports that all
 accelerators behind them share (:mod:`drlpp.simulator.playing.network`).
 
-Gradients of copies of weights go to every replica of the stage that sums them, and the sums to
-every replica of the others. Of three copies or more only what each stage sends and receives at
-least is counted: which of them sums is up to the schedule.
+All copies of a weight make an update together (:mod:`drlpp.schedule.ties`), of as many minibatches
+as make whole updates of each stage that holds one. Their gradients go to every replica of the stage
+that sums them, and the sums to every replica of the others. Of three copies or more only what each
+stage sends and receives at least is counted: which of them sums is up to the schedule.
 """
 
 from __future__ import annotations
@@ -20,10 +21,48 @@ from dataclasses import dataclass
 
 import numpy
 
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.workload import Workload
 from drlpp.schedule.pipeline import senders_to_all
 from drlpp.specs.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class TiedSums:
+    """The sums of a placement's copies.
+
+    Attributes:
+        updates: of copies, for each of a stage's own; ``(stages,)``.
+        bytes_: stages that hold copies, and the bytes of a message between two of them, in a
+            minibatch.
+    """
+
+    updates: Array
+    bytes_: tuple[tuple[tuple[int, ...], float], ...]
+
+    @classmethod
+    def of(
+        cls, workload: Workload, work: StageWork, stage_of: Sequence[int], replicas: Sequence[int]
+    ) -> TiedSums:
+        """Look at all stages of a placement.
+
+        Args:
+            workload: with the weights.
+            work: of any stage.
+            stage_of: the stage of every operator.
+            replicas: of every stage.
+        """
+        own = [work.minibatches_of_update(count) for count in replicas]
+        all_bytes, rates, found = numpy.zeros(len(own)), numpy.zeros(len(own)), []
+        for stages, ties in workload.ties_between(stage_of).items():
+            together = math.lcm(*(own[stage] for stage in stages))
+            bytes_ = sum(tie.bytes_ for tie in ties)
+            found.append((stages, bytes_ / together))
+            for stage in stages:
+                all_bytes[stage] += bytes_
+                rates[stage] += bytes_ * own[stage] / together
+        updates = numpy.divide(rates, all_bytes, out=numpy.ones(len(own)), where=all_bytes > 0)
+        return cls(updates, tuple(found))
 
 
 @dataclass(frozen=True)
@@ -52,7 +91,7 @@ class MessageLoad:
             cluster: with the links.
             holders: the accelerators of every stage.
             bytes_: from which stage to which; ``(stages, stages)``.
-            tied: of copies of weights (:class:`drlpp.costs.tied_sums.TiedSums`).
+            tied: of copies of weights (:class:`TiedSums`).
         """
         apart = len(set(holders)) == len(holders)
         if len(cluster.host_names) == 1 and apart and not tied:
@@ -103,21 +142,6 @@ def _fastest(cluster: Cluster, one: Sequence[int], others: Sequence[Sequence[int
     """Return the bytes per second of the fastest link between some accelerators and others."""
     links = (cluster.link(a, b) for a in one for other in others for b in other)
     return max(link.bandwidth_bytes_per_second for link in links)
-
-
-def stage_bytes(workload: Workload, stage_of: Sequence[int], stages: int) -> Array:
-    """Return the bytes of a minibatch from stage to stage, both ways; ``(stages, stages)``.
-
-    Args:
-        workload: with the tensors.
-        stage_of: the stage of every operator.
-        stages: how many there are; the loss is computed with the last.
-    """
-    found = numpy.zeros((stages, stages))
-    for _, transfer, source, target in workload.crossing(stage_of, stages):
-        found[source, target] += transfer.forward_bytes
-        found[target, source] += transfer.backward_bytes
-    return found
 
 
 def _pass_between(

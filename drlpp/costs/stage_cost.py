@@ -25,8 +25,9 @@ W its parameter bytes, B the bandwidth and λ the latency of the slowest link th
   has W − C of them. For every update of C one of these comes after it, in which nobody computes.
   The stage's gradients of them go out, and others' or the sum come in: C / (m B) more each way. All
   copies make such an update together, of as many minibatches as make whole updates of each of their
-  stages. That too takes the whole placement to know (:mod:`drlpp.costs.tied_sums`); by itself, and
-  with ``serial``, a stage counts one for each of its own.
+  stages. That too takes the whole placement to know
+  (:class:`drlpp.costs.message_load.TiedSums`); by itself, and with ``serial``, a stage counts one
+  for each of its own.
 
 ``overlapped`` takes the slower of compute, with what is left of the all-reduce, and messages, since
 these overlap, as the runtime's do. ``serial`` adds up all three, and both directions of the
@@ -35,14 +36,15 @@ messages, as dnn-partitioning does (Tarnawski et al. 2020).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
 import numpy
 
 from drlpp.costs.stage_work import Array, Indices, StageWork
-from drlpp.specs.cluster import Link
+from drlpp.specs.cluster import Cluster, Link
 
 CostModel = Literal["overlapped", "serial"]
 
@@ -62,6 +64,20 @@ class Group:
     speed: float
     ring: Link
     link: Link
+
+    @classmethod
+    def of(cls, cluster: Cluster, accelerators: Sequence[int], others: Sequence[int]) -> Group:
+        """Return what costs depend on for a stage on ``accelerators`` that talks to ``others``."""
+
+        def slowest(links: Collection[Link]) -> Link:
+            return reduce(Link.slower, links) if links else cluster.within_host
+
+        return cls(
+            replicas=len(accelerators),
+            speed=min(cluster.speeds[accelerator] for accelerator in accelerators),
+            ring=slowest(cluster.ring(accelerators)),
+            link=slowest(cluster.links_between(accelerators, others)),
+        )
 
 
 @dataclass(frozen=True)

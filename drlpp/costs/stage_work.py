@@ -47,7 +47,7 @@ class StageWork:
         tied_update_seconds: of their updates, in ``update_seconds``.
         tied_updates: how many there are for each of the stage's own: 1, or less where other stages
             have more replicas, which it takes the whole placement to know
-            (:mod:`drlpp.costs.tied_sums`).
+            (:class:`drlpp.costs.message_load.TiedSums`).
         microbatches: parts of a minibatch, by which replicas take turns.
         accumulate: minibatches whose gradients make one update.
         flushes: whether all stages make their updates together.

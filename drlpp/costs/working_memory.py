@@ -22,7 +22,7 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.profile import Profile
-from drlpp.costs.stage_work import Array, Indices
+from drlpp.costs.stage_work import Array
 from drlpp.costs.tensors import transfers_of
 
 _TENSORS_OF_LOSS = 2
@@ -48,33 +48,15 @@ def working_bytes_of(profile: Profile) -> Array:
     return found
 
 
-def beyond_kept(working: Array, kept: Array, stage_of: Indices, stages: int) -> Array:
-    """Return what each stage of a placement needs beyond what it keeps: shape ``(stages,)``.
+def beyond_kept(
+    working: Array, kept: Array, inside: NDArray[numpy.bool_], last: NDArray[numpy.bool_]
+) -> Array:
+    """Return what each stage needs beyond what it keeps: shape ``(stages,)``.
 
     Args:
         working: w of every operator and of the loss.
         kept: k of every operator, in a topological order.
-        stage_of: the stage of every operator; the loss is computed with the last. None is empty.
-        stages: how many there are.
-    """
-    of_stages = numpy.append(stage_of, stages - 1)
-    order = numpy.argsort(of_stages, kind="stable")
-    kept_so_far = numpy.cumsum(numpy.append(kept, 0.0)[order])
-    sizes = numpy.bincount(of_stages, minlength=stages)
-    ends = numpy.cumsum(sizes)
-    later = numpy.repeat(kept_so_far[ends - 1], sizes) - kept_so_far
-    found: Array = numpy.maximum.reduceat(working[order] - later, ends - sizes)
-    return numpy.maximum(found, 0.0)
-
-
-def beyond_kept_of_sets(
-    working: Array, kept: Array, inside: NDArray[numpy.bool_], last: NDArray[numpy.bool_]
-) -> Array:
-    """Return the same of stages that are rows of ``inside``: shape ``(rows,)``.
-
-    Args:
-        working, kept: as for :func:`beyond_kept`.
-        inside: which operators a stage has, of shape ``(rows, operators)``.
+        inside: which operators a stage has, of shape ``(stages, operators)``.
         last: which stages have the loss.
     """
     so_far = numpy.cumsum(inside * kept, axis=1)

@@ -5,7 +5,7 @@ It comes from a profile (:meth:`Workload.of`). Times are seconds for one minibat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
 from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.tensors import TiedWeights, Transfer, TransferArrays, ties_of, transfers_of
-from drlpp.costs.working_memory import beyond_kept, beyond_kept_of_sets, working_bytes_of
+from drlpp.costs.working_memory import beyond_kept, working_bytes_of
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
@@ -184,25 +184,6 @@ class Workload:
             found[node].add(neighbour)
         return tuple(tuple(sorted(neighbours)) for neighbours in found)
 
-    def crossing(
-        self, stage_of: Sequence[int], stages: int
-    ) -> Iterator[tuple[int, Transfer, int, int]]:
-        """Yield what stages send each other: a tensor with its number, and from where to where.
-
-        Gradients go the other way.
-
-        Args:
-            stage_of: the stage of every operator; the loss is computed with the last.
-            stages: how many there are.
-        """
-        tensors = self.transfer_arrays
-        of_members = numpy.array([*stage_of, stages - 1])
-        sources, targets = of_members[tensors.maker], of_members[tensors.member]
-        apart = sources[tensors.tensor] != targets
-        for number in numpy.unique(tensors.tensor[apart] * stages + targets[apart]).tolist():
-            tensor, target = divmod(number, stages)
-            yield tensor, self.transfers[tensor], int(sources[tensor]), target
-
     @cached_property
     def transfer_arrays(self) -> TransferArrays:
         """The transfers, as arrays."""
@@ -261,22 +242,7 @@ class Workload:
         """
         if self.working_bytes is None:
             return numpy.zeros(len(inside))
-        return beyond_kept_of_sets(self.working_bytes, self.kept_bytes, inside, last)
-
-    def working_bytes_in(self, placement: Placement) -> Array:
-        """Return the same of the stages of a placement.
-
-        Where an accelerator holds two, it computes one of them at a time: the smaller has nothing.
-        """
-        stages = len(placement.stages)
-        if self.working_bytes is None:
-            return numpy.zeros(stages)
-        stage_of = numpy.array(placement.stage_of_operator(len(self)))
-        found = beyond_kept(self.working_bytes, self.kept_bytes, stage_of, stages)
-        if placement.is_folded:
-            other, first = found[::-1], numpy.arange(stages) < stages / 2
-            found = numpy.where((found > other) | ((found == other) & first), found, 0.0)
-        return found
+        return beyond_kept(self.working_bytes, self.kept_bytes, inside, last)
 
     def work_of(
         self,

@@ -15,8 +15,9 @@ from itertools import pairwise
 
 import networkx
 
-from drlpp.costs.analytic_model import group_of, pipeline_of
-from drlpp.costs.tied_sums import TiedSums
+from drlpp.costs.analytic_model import pipeline_of
+from drlpp.costs.message_load import TiedSums
+from drlpp.costs.stage_cost import Group
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
@@ -113,7 +114,7 @@ def shared_weights(problem: PlanningProblem, placement: Placement) -> Iterator[S
         for stage in stages:
             held = placement.stages[stage].accelerators
             others = [a for k in stages if k != stage for a in placement.stages[k].accelerators]
-            link = group_of(cluster, held, others).link
+            link = Group.of(cluster, held, others).link
             longest = max(longest, of_minibatch / link.bandwidth_bytes_per_second)
         names = tuple(name for tie in ties for name in tie.names)
         yield SharedWeights(names, stages, sum(tie.bytes_ for tie in ties), longest)

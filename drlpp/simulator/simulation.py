@@ -9,8 +9,8 @@ from operator import getitem
 
 import numpy
 
-from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import WorkerUsage
 from drlpp.placement.placement import Placement
@@ -36,18 +36,17 @@ _LONG_WINDOW = 512
 class _Pricing:
     """Everything that the costs of a program's steps follow from."""
 
-    workload: Workload
+    placed: PlacedStages
     cluster: Cluster
-    placement: Placement
     method: Method
     work: PlacedWork
     overhead: PassOverhead
 
     def of(self, program: Program) -> Costs:
         return Costs.of(
-            self.workload,
+            self.placed.workload,
             self.cluster,
-            self.placement,
+            self.placed.placement,
             self.work,
             self.overhead,
             program,
@@ -89,7 +88,7 @@ class Simulation:
     @property
     def error_bar(self) -> float:
         """How far off the seconds may be (:meth:`drlpp.costs.workload.Workload.error_bar`)."""
-        return self._pricing.workload.error_bar(self.placement)
+        return self._pricing.placed.workload.error_bar(self.placement)
 
     @property
     def steadiness(self) -> float:
@@ -143,9 +142,7 @@ class Simulation:
         """The most that a worker needs, by index in the program."""
         program = self.program
         work, parts = self._pricing.work, self.method.microbatches
-        memory = replace(
-            work.memory, working_bytes=self._pricing.workload.working_bytes_in(self.placement)
-        )
+        memory = replace(work.memory, working_bytes=self._pricing.placed.working_bytes)
         held = [stage for stages in program.stages_of for stage in stages]
         holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
         # Counted in the schedule, parts are in flight that planners have whole minibatches for.
@@ -333,13 +330,13 @@ def simulate(
         enough: for those who need not know it exactly
             (:func:`drlpp.simulator.steady_state.find_steady_state`).
     """
-    pipeline = pipeline_of(workload, placement)
-    work = PlacedWork.of(workload, placement)
+    placed = PlacedStages(workload, placement)
+    pipeline, work = placed.pipeline, PlacedWork.of(placed)
     overhead = PassOverhead.of(workload, work, pipeline, method)
     factors = numpy.array([one.seconds for one in workload.run_factors(placement)])
     if (factors > 1).any():
         work, overhead = work.times(factors), overhead.times(factors)
-    pricing = _Pricing(workload, cluster, placement, method, work, overhead)
+    pricing = _Pricing(placed, cluster, method, work, overhead)
     endless = endless_for(pipeline, method)
     return Simulation(
         placement=placement,

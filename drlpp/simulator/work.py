@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy
 
-from drlpp.costs.stage_work import Array, StageWork, sums_of
+from drlpp.costs.placed_stages import PlacedStages
+from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.workload import Workload
-from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -150,42 +150,11 @@ class PlacedWork:
     ties: Ties
 
     @classmethod
-    def of(cls, workload: Workload, placement: Placement) -> PlacedWork:
+    def of(cls, placed: PlacedStages) -> PlacedWork:
         """Add up operators and tensors."""
-        stages = len(placement.stages)
-        stage_of = placement.stage_of_operator(len(workload))
-        of_operators = numpy.array(stage_of)
-
-        def total(values: Array) -> Array:
-            return sums_of(of_operators, values, stages)
-
-        incoming, outgoing = [0.0] * stages, [0.0] * stages
-        message_bytes: dict[MessageKind, float] = {}
-        before = -1
-        for number, transfer, source, target in workload.crossing(stage_of, stages):
-            forward, backward = transfer.forward_bytes, transfer.backward_bytes
-            if number != before:
-                # Kept once, however often it is sent.
-                outgoing[source] += forward
-                incoming[source] += backward
-                before = number
-            incoming[target] += forward
-            outgoing[target] += backward
-            there: MessageKind = ("activation", source, target)
-            back: MessageKind = ("gradient", target, source)
-            # Tensors of a backward pass lead back; what is returned for them leads forward.
-            if source > target:
-                there, back = ("gradient", source, target), ("activation", target, source)
-            message_bytes[there] = message_bytes.get(there, 0.0) + forward
-            message_bytes[back] = message_bytes.get(back, 0.0) + backward
-        forward_seconds = total(workload.forward_seconds)
-        backward_seconds = total(workload.backward_seconds)
-        memory = workload.work_of(
-            total,
-            incoming_bytes=numpy.array(incoming),
-            outgoing_bytes=numpy.array(outgoing),
-            last=numpy.arange(stages) == stages - 1,
-        )
+        workload, total, exchange = placed.workload, placed.total, placed.exchange
+        memory = placed.work
+        stage_of = placed.stage_of[:-1].tolist()
         ties = {
             tied: TiedWork(
                 sum(tie.bytes_ for tie in members),
@@ -197,15 +166,20 @@ class PlacedWork:
         for tied, shared in ties.items():
             own_update_seconds[list(tied)] -= shared.update_seconds
         return cls(
-            forward_seconds=forward_seconds,
-            backward_seconds=backward_seconds,
+            forward_seconds=total(workload.forward_seconds),
+            backward_seconds=total(workload.backward_seconds),
             backward_weight_seconds=total(workload.backward_weight_seconds),
             update_seconds=memory.update_seconds,
             own_update_seconds=numpy.maximum(own_update_seconds, 0.0),
             half_done_bytes=total(workload.half_done_bytes),
             weighted=total((workload.parameter_bytes > 0).astype(numpy.float64)),
             memory=memory,
-            message_bytes=message_bytes,
+            message_bytes={
+                ("activation" if source < target else "gradient", source, target): float(
+                    exchange.bytes_[source, target]
+                )
+                for source, target in numpy.argwhere(exchange.talks).tolist()
+            },
             ties=ties,
         )
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.analytic_model import pipeline_of, predict
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
@@ -293,7 +294,7 @@ def test_evaluation_is_played_too(data: st.DataObject) -> None:
     cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=FAST)
     schedule = build_schedule(pipeline_of(workload, placement), 8, "forward")
     program = Program.of(schedule)
-    work = PlacedWork.of(workload, placement)
+    work = PlacedWork.of(PlacedStages(workload, placement))
     overhead = PassOverhead.of(workload, work, schedule.pipeline, Method())
     costs = Costs.of(workload, cluster, placement, work, overhead, program)
     timeline = timeline_of(schedule, program, play_events(program, costs), costs)

@@ -1,34 +1,21 @@
-"""What searches minimise: a placement's seconds per minibatch, by the problem's rule by default.
-
-The rule is :func:`drlpp.costs.analytic_model.predict`'s, with the workload's tensors as arrays,
-since a search asks thousands of times.
-"""
+"""What searches minimise: a placement's seconds per minibatch, by the problem's rule by default."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 
 import numpy
-from numpy.typing import NDArray
 
-from drlpp.costs.analytic_model import group_of
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.message_load import MessageLoad
-from drlpp.costs.stage_cost import Groups, StageSeconds
-from drlpp.costs.stage_work import Array, StageWork, sums_of
-from drlpp.costs.tensors import TransferArrays
-from drlpp.costs.tied_sums import TiedSums
+from drlpp.costs.placed_stages import PlacedStages, PlacementRule
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.schedule.per_stage import of_links
 
 Objective = Callable[[Placement], float]
 """Seconds per minibatch of a valid placement: predicted, simulated or measured."""
 
-_Flags = NDArray[numpy.bool_]
-_Holders = tuple[tuple[int, ...], ...]
 _Key = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 """The operators and the accelerators of every stage."""
 
@@ -43,9 +30,8 @@ class AnalyticObjective:
     def __init__(self, problem: PlanningProblem) -> None:
         cluster = problem.cluster
         self.problem = problem
-        self._one_link = len(cluster.host_names) == 1
-        self._groups: dict[tuple[_Holders, bytes], Groups] = {}
-        self._known: dict[_Key, tuple[float, StageWork, _Flags]] = {}
+        self._rule = PlacementRule(cluster, problem.costs)
+        self._known: dict[_Key, tuple[float, PlacedStages | None]] = {}
         self._limits = numpy.array(
             [numpy.inf if limit is None else limit for limit in cluster.memory_bytes]
         )
@@ -76,132 +62,18 @@ class AnalyticObjective:
         key = tuple((stage.operators, stage.accelerators) for stage in placement.stages)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._placed(placement)
-        seconds, work, talks = found
-        if not self._limited:
-            return seconds, 0.0
-        return seconds, self._missing(placement, work, talks)
+            placed = PlacedStages(self.problem.workload, placement)
+            found = self._rule.seconds(placed).slowest, placed if self._limited else None
+            self._known[key] = found
+        seconds, limited = found
+        return seconds, 0.0 if limited is None else self._missing(limited)
 
-    def _placed(self, placement: Placement) -> tuple[float, StageWork, _Flags]:
-        """Return seconds per minibatch, the work of the stages, and which of them talk."""
-        problem, stages = self.problem, placement.stages
-        stage_of = numpy.empty(len(problem.workload) + 1, dtype=int)
-        for index, stage in enumerate(stages):
-            stage_of[list(stage.operators)] = index
-        stage_of[-1] = len(stages) - 1
-
-        incoming, outgoing, bytes_, talks = _crossing(
-            self.problem.workload.transfer_arrays, stage_of, len(stages)
-        )
-
-        def total(values: Array) -> Array:
-            return sums_of(stage_of[:-1], values, len(stages))
-
-        work = problem.workload.work_of(
-            total,
-            incoming_bytes=incoming,
-            outgoing_bytes=outgoing,
-            last=numpy.arange(len(stages)) == len(stages) - 1,
-            working_bytes=problem.workload.working_bytes_in(placement) if self._limited else 0.0,
-        )
-        together, linked = work, talks
-        copies: Sequence[tuple[tuple[int, ...], float]] = ()
-        if problem.workload.ties:
-            tied = TiedSums.of(
-                problem.workload, work, stage_of.tolist(), [len(s.accelerators) for s in stages]
-            )
-            copies, linked = tied.bytes_, talks.copy()
-            for sharing, _ in copies:
-                linked[numpy.ix_(sharing, sharing)] = True
-            numpy.fill_diagonal(linked, False)
-            if problem.costs == "overlapped":
-                together = tied.applied(work, range(len(stages)))
-        holders = tuple(stage.accelerators for stage in stages)
-        group = self._groups_of(holders, linked)
-        seconds, slowest = StageSeconds.of(together, group, problem.costs), 0.0
-        if problem.costs == "overlapped":
-            load = MessageLoad.of(problem.cluster, holders, bytes_, copies)
-            seconds = replace(seconds, messages=load.stages)
-            slowest = max(load.shared.values(), default=0.0)
-        if placement.is_folded:
-            seconds = seconds.of_both(problem.costs)
-        slowest = max(slowest, float(seconds.total(problem.costs).max()))
-        return slowest, work, talks
-
-    def _groups_of(self, holders: _Holders, linked: _Flags) -> Groups:
-        """Return the groups of stages; links to others are looked at where they may differ."""
-        # A search comes back to the same few, and looking at all their links takes long.
-        key = holders, b"" if self._one_link else linked.tobytes()
-        if key not in self._groups:
-            groups = []
-            for index, held in enumerate(holders):
-                partners = () if self._one_link else numpy.flatnonzero(linked[index])
-                others = tuple(a for partner in partners for a in holders[partner])
-                groups.append(group_of(self.problem.cluster, held, others))
-            self._groups[key] = Groups.of(groups)
-        return self._groups[key]
-
-    def _missing(self, placement: Placement, work: StageWork, talks: _Flags) -> float:
-        limits = numpy.array(
-            [self._limits[list(stage.accelerators)].min() for stage in placement.stages]
-        )
-        replicas = numpy.array([len(stage.accelerators) for stage in placement.stages])
-        memory = self.problem.memory
-        if placement.is_folded:
-            # As in predict: such schedules flush, and an accelerator has both of its stages.
-            needed = memory.stage_bytes(work, numpy.ones(len(replicas)), replicas)
-            needed, limits = (needed + needed[::-1])[: len(needed) // 2], limits[: len(limits) // 2]
-        else:
-            in_flight = _in_flight(replicas, talks, memory.in_flight_per_link)
-            needed = memory.stage_bytes(work, in_flight, replicas)
+    def _missing(self, placed: PlacedStages) -> float:
+        limits = numpy.array([self._limits[list(held)].min() for held in placed.holders])
+        needed = placed.on_accelerators(placed.memory_bytes(self.problem.memory))
+        if placed.placement.is_folded:
+            needed, limits = needed[: len(needed) // 2], limits[: len(limits) // 2]
         return float((numpy.maximum(needed - limits, 0) / limits).sum())
-
-
-def _crossing(
-    tensors: TransferArrays, stage_of: NDArray[numpy.int64], stages: int
-) -> tuple[Array, Array, Array, _Flags]:
-    """Return incoming and outgoing bytes of every stage, those from stage to stage, and talks.
-
-    Stages talk between which there are tensors at all, be they empty.
-
-    In the former a tensor counts once for the stage that makes it, in the latter for each that
-    reads it.
-    """
-    present = numpy.zeros((len(tensors.maker), stages), dtype=bool)
-    present[tensors.tensor, stage_of[tensors.member]] = True
-    sources = stage_of[tensors.maker]
-    present[numpy.arange(len(sources)), sources] = False
-    # Of all stages that a tensor touches, its source sends it and the others receive it.
-    crossing, targets = present.nonzero()
-    senders = sources[crossing]
-    there, back = senders * stages + targets, targets * stages + senders
-    forward, backward = tensors.forward_bytes[crossing], tensors.backward_bytes[crossing]
-    between = sums_of(there, forward, stages * stages)
-    between += sums_of(back, backward, stages * stages)
-    talks = numpy.zeros(stages * stages, dtype=bool)
-    talks[there] = talks[back] = True
-    once = present.any(axis=1)
-    sent, returned = (
-        sums_of(sources[once], bytes_[once], stages)
-        for bytes_ in (tensors.forward_bytes, tensors.backward_bytes)
-    )
-    incoming = sums_of(targets, forward, stages) + returned
-    outgoing = sums_of(targets, backward, stages) + sent
-    shape = (stages, stages)
-    return incoming, outgoing, between.reshape(shape), talks.reshape(shape)
-
-
-def _in_flight(
-    replicas: NDArray[numpy.int64], talks: _Flags, per_link: int | tuple[int, ...]
-) -> Array:
-    """Return what :meth:`drlpp.schedule.pipeline.Pipeline.in_flight` does, as an array."""
-    links = of_links(per_link, len(replicas))
-    into = replicas * (1 + numpy.array([0, *links]))
-    behind = numpy.zeros(len(replicas), dtype=int)
-    for stage in reversed(range(len(replicas))):
-        later = (into + behind)[stage + 1 :][talks[stage, stage + 1 :]]
-        behind[stage] = later.max(initial=0)
-    return 1 + numpy.ceil(behind / replicas)
 
 
 def _unreachable_seconds(problem: PlanningProblem) -> float:

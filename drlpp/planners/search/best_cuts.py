@@ -19,7 +19,6 @@ from itertools import combinations, pairwise
 
 import numpy
 
-from drlpp.costs.analytic_model import group_of
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.costs.stage_work import Array, Indices
 from drlpp.costs.workload import Workload
@@ -163,7 +162,7 @@ def _stages(
         held = accelerators[taken[begin] : taken[end]]
         if problem.replicate or len(held) == 1:
             beside = [*accelerators[: taken[begin]][-1:], *accelerators[taken[end] :][:1]]
-            of_held = group_of(problem.cluster, tuple(sorted(held)), beside)
+            of_held = Group.of(problem.cluster, tuple(sorted(held)), beside)
             group[end, begin] = groups.setdefault(of_held, len(groups) + 1)
     behind = numpy.tri(len(cuts), k=-1, dtype=bool)
     each = numpy.full((2, len(groups) + 1, *behind.shape), math.inf)

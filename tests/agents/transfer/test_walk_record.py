@@ -12,8 +12,7 @@ from drlpp.agents import retrace
 from drlpp.agents.paper.walk import CUT
 from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed, stage_ideals
 from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, recorded
-from drlpp.costs.analytic_model import group_of
-from drlpp.costs.stage_cost import StageSeconds
+from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.planners.search.random_placements import random_placement
@@ -31,7 +30,7 @@ def stage_by_stage(problem: PlanningProblem, placement: Placement) -> float:
         float(
             StageSeconds.of(
                 problem.workload.stage(stage.operators, last=stage is last),
-                group_of(problem.cluster, stage.accelerators, ()),
+                Group.of(problem.cluster, stage.accelerators, ()),
             ).total()
         )
         for stage in placement.stages

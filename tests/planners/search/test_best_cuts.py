@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.costs.analytic_model import group_of
-from drlpp.costs.stage_cost import StageSeconds
+from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.best_cuts import best_cuts
 from drlpp.planners.search.narrow_orders import narrow_order
@@ -59,7 +58,7 @@ def stages_of(
     found = []
     for number, (part, (begin, end)) in enumerate(zip(parts, borders, strict=True)):
         beside = [accelerators[a] for a in (begin - 1, end) if 0 <= a < len(accelerators)]
-        group = group_of(problem.cluster, tuple(sorted(accelerators[begin:end])), beside)
+        group = Group.of(problem.cluster, tuple(sorted(accelerators[begin:end])), beside)
         work = problem.workload.stage(part, last=number == len(parts) - 1)
         seconds = StageSeconds.of(work, group, problem.costs).total(problem.costs)
         messages = work.incoming_bytes / group.link.bandwidth_bytes_per_second
