@@ -1,6 +1,6 @@
 """A chain of four layers, one a stage, and how asynchronous methods train it, by hand.
 
-The rule is that of `docs/methods.md`, "Microbatches without a flush" and "Asynchronous methods", in
+The rule is that of `docs/methods.md`, "Microbatches without a flush" and "All weight policies", in
 a loop over minibatches that knows of no schedule, stage or worker: only how many updates late each
 layer is. So it can tell when workers and reference, which follow one schedule, are wrong together.
 """
