@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from drlpp.cli.option_hints import HintingCommand, meant
 from drlpp.errors import InvalidInput
 from drlpp.io.run_folder import OPTIONS_NAME
+from drlpp.near_names import did_you_mean
 
 _NOT_KEPT = {"out", "resume", "config", "quiet", "as_json"}
 
@@ -53,7 +53,7 @@ def add_command(
         by_name: an argument that may also be given as an option of this name.
     """
     command = _with_common_options(function, quiet, as_json, by_name)
-    app.command(name, cls=HintingCommand)(command)
+    app.command(name)(command)
 
 
 def _with_common_options(
@@ -177,8 +177,7 @@ def _read_options(context: typer.Context, path: Path | None) -> Path | None:
         if chosen is None:
             usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
             options = ", ".join(sorted(usual))
-            near = meant(str(key).replace("_", "-"), known)
-            there = f"there are {options}" if near is None else f"did you mean {near!r}?"
+            there = did_you_mean(str(key).replace("_", "-"), known) or f"there are {options}"
             raise InvalidInput(f"{path}: {key!r} is no option of this command; {there}")
         several = getattr(chosen, "multiple", False)
         if value is not None:

@@ -31,9 +31,7 @@ from drlpp.cli.export_command import export_placement
 from drlpp.cli.learning.learn_command import learn
 from drlpp.cli.learning.race_command import race_model
 from drlpp.cli.planning.planning_commands import plan_placement, profile_model
-from drlpp.cli.schema_command import print_schema
 from drlpp.cli.show_command import show
-from drlpp.cli.slurm_command import slurm
 from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.errors import InvalidInput
 from drlpp.specs.device_choice import DeviceChoice
@@ -227,10 +225,8 @@ add_command(app, "profile", profile_model, quiet=True, as_json=True)
 add_command(app, "plan", plan_placement, quiet=True)
 add_command(app, "timeline", show_timeline, quiet=True, as_json=True)
 add_command(app, "export", export_placement, quiet=True, as_json=True)
-add_command(app, "schema", print_schema)
 add_command(app, "show", show, as_json=True)
 add_command(app, "train", train, quiet=True, as_json=True)
-add_command(app, "slurm", slurm)
 
 
 def main() -> None:

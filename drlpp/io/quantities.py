@@ -5,7 +5,7 @@ few of them is a finite number, in time. What memory and time grow with has its 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -33,8 +33,8 @@ Speed = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
 """A speed relative to another device."""
 
 
-def one_of(names: Callable[[], Iterable[str]]) -> tuple[Any, Any]:
-    """Return what refuses all but the names known when it runs, and lists them in a schema."""
+def one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
+    """Return what refuses all but the names known when it runs."""
 
     def check(value: object) -> object:
         known = list(names())
@@ -44,7 +44,4 @@ def one_of(names: Callable[[], Iterable[str]]) -> tuple[Any, Any]:
             raise PydanticCustomError("literal_error", "Input should be {of}", {"of": expected})
         return value
 
-    def add(schema: dict[str, Any]) -> None:
-        schema["enum"] = list(names())
-
-    return BeforeValidator(check), Field(json_schema_extra=add)
+    return BeforeValidator(check)

@@ -47,8 +47,8 @@ def _needs_recomputation(facts: PolicyFacts, precision: object) -> bool:
     return facts.writes_in_place and precision in ("bfloat16", "float16")
 
 
-PolicyName = Annotated[str, *one_of(lambda: WEIGHT_POLICIES)]
-KindName = Annotated[str, *one_of(training_kinds)]
+PolicyName = Annotated[str, one_of(lambda: WEIGHT_POLICIES)]
+KindName = Annotated[str, one_of(training_kinds)]
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
