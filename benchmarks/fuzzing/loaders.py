@@ -29,7 +29,6 @@ from benchmarks.fuzzing.damage import damaged
 from drlpp.agents.transfer.weights import load_weights, save_weights
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console
-from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_any_document, read_document, write_document
@@ -80,14 +79,6 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         found_by="fuzzing",
     )
     record = RunRecord(command="drlpp train", settings={"seed": 0})
-    pipedream = (
-        b"node1 -- Input0 -- forward_compute_time=0.0, backward_compute_time=0.0, "
-        b"activation_size=0.0, parameter_size=0.0\n"
-        b"node2 -- Conv2d(3, 64) -- forward_compute_time=0.5, backward_compute_time=1.1, "
-        b"activation_size=[64.0; 8.0], parameter_size=7168.000\n"
-        b"node3 -- ReLU -- forward_compute_time=0.1, backward_compute_time=0.2, "
-        b"activation_size=64.0, parameter_size=0.000\n\tnode1 -- node2\n\tnode2 -- node3\n"
-    )
     network = torch.nn.Linear(3, 2)
     report = EpochReport(1, 0.5, None, None, 10.0)
     tree = {
@@ -152,7 +143,6 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
             ".safetensors",
             written("weights.safetensors", lambda path: save_weights(network, path, {})),
         ),
-        "pipedream": Loader(read_pipedream_profile, ".txt", pipedream),
     }
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from pandas import DataFrame
 
 from benchmarks.papers.figures import AGENT, DRL_PP_TABLE_1
+from benchmarks.papers.pipedream_profile import read_pipedream_profile
 from benchmarks.study import Row, Study
-from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate

@@ -11,7 +11,7 @@ import numpy
 
 from benchmarks import PROFILES
 from benchmarks.search.graphs import NAMES, graph_of
-from drlpp.costs.files.profile_files import read_profile
+from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload

@@ -200,7 +200,7 @@ def _check_new(output: Path) -> None:
 
 def _costs(plan: ExecutionPlan, path: Path | None) -> tuple[Profile, str]:
     """Return a profile of the model, and where it is from."""
-    from drlpp.costs.files.profile_files import read_profile
+    from drlpp.costs.cost_table import read_profile
     from drlpp.costs.profiles.estimated_profile import estimate_profile
 
     assert plan.graph is not None

@@ -81,7 +81,7 @@ def _write_page(console: Console, folder: Path) -> dict[str, str]:
 def _show_file(console: Console, file: Path) -> Any:
     from drlpp.cli.showing.measurements_table import describe_measurements
     from drlpp.cli.showing.tables import describe, describe_options
-    from drlpp.costs.files.profile_files import read_profile
+    from drlpp.costs.cost_table import read_profile
     from drlpp.io.documents import content_of, read_any_document, read_mapping
     from drlpp.io.run_folder import OPTIONS_NAME
 
@@ -92,7 +92,7 @@ def _show_file(console: Console, file: Path) -> Any:
         options = read_mapping(file)
         console.print(describe_options(options, file))
         return options
-    document = read_profile(file) if file.suffix in {".csv", ".txt"} else read_any_document(file)
+    document = read_profile(file) if file.suffix == ".csv" else read_any_document(file)
     console.print(describe(document))
     return content_of(document)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from drlpp.costs.files.cost_table import profile_of_table
-from drlpp.costs.files.profile_files import read_profile
+from drlpp.costs.cost_table import profile_of_table, read_profile
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
@@ -61,8 +60,8 @@ def plan(
         [stage.operators for stage in found.placement.stages]
 
     Args:
-        costs: rows of a table (:mod:`drlpp.costs.files.cost_table`), the content of a profile.json,
-            the path of one, of a table as CSV or of PipeDream's ``graph.txt``, or a
+        costs: rows of a table (:mod:`drlpp.costs.cost_table`), the content of a profile.json,
+            the path of one or of a table as CSV, or a
             :class:`~drlpp.costs.profile.Profile`. Operators of the placement are numbered in the
             order of the rows.
         cluster: how many equal accelerators of one host there are; or a cluster.yaml, its content,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import PROFILES
 from drlpp.capturing.capture import capture
 from drlpp.cli.learning import learn_command
 from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.io.progress_lines import said_while_it_lasts
 from drlpp.models.model_reference import ModelReference
-from tests.support.planning.public_data import PROFILES
 from tests.support.programs.shell import Shell, finish
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
@@ -102,14 +102,14 @@ def test_planning_says_on_standard_error_what_lasts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shell = Shell(monkeypatch, capsys)
-    plan = ("plan", "--profile", PROFILES / "vgg16.txt", "--accelerators", 4, "--bandwidth", 1e9)
+    plan = ("plan", "--profile", PROFILES / "vgg16.json", "--accelerators", 4, "--bandwidth", 1e9)
     _, quick, nothing = shell(*plan, "--json")
     assert nothing == ""
     often = partial(said_while_it_lasts, seconds_between=1e-4)
     monkeypatch.setattr("drlpp.cli.command_line.said_while_it_lasts", often)
     _, out, err = shell(*plan, "--json")
     assert {line.split(":")[0] for line in err.splitlines()} <= {
-        f"reading {PROFILES / 'vgg16.txt'}",
+        f"reading {PROFILES / 'vgg16.json'}",
         "planning with all planners, and simulating",
     }
     assert "planning with all planners, and simulating: 0:00 so far\n" in err

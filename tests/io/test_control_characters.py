@@ -18,7 +18,6 @@ from benchmarks.fuzzing.numbers import Path_, fields_of, with_value
 from drlpp.cli.command_line import build_console
 from drlpp.cli.showing.measurements_table import describe_measurements
 from drlpp.cli.showing.tables import describe
-from drlpp.costs.files.pipedream_profile import read_pipedream_profile
 from drlpp.errors import InvalidFile, InvalidInput, RunFailure
 from drlpp.file_content import problem_of_text, visible
 from drlpp.io.documents import read_any_document, write_document
@@ -137,23 +136,6 @@ def test_lines_of_measurements(tmp_path: Path) -> None:
     console.file = StringIO()
     console.print(describe_measurements(path))
     assert "[red]why[/red]" in console.file.getvalue()
-
-
-_PROFILE = (
-    "node1 -- Conv2d(3, 64) -- forward_compute_time=0.5, backward_compute_time=1.1, "
-    "activation_size=64.0, parameter_size=7168.0"
-)
-
-
-@pytest.mark.parametrize("dangerous", [one for one in DANGEROUS if one not in "\n\r\ud800"])
-def test_pipedreams_profiles(tmp_path: Path, dangerous: str) -> None:
-    path = tmp_path / "graph.txt"
-    path.write_text(f"{_PROFILE}\r\nnode2{_PROFILE[5:]}\n\tnode1 -- node2\n")
-    assert len(read_pipedream_profile(path).graph) == 2
-    path.write_text(_PROFILE.replace("Conv2d", f"Conv{dangerous}2d"))
-    with pytest.raises(InvalidFile, match=r"line 1: has the (control|invisible) character") as told:
-        read_pipedream_profile(path)
-    assert str(told.value).isprintable()
 
 
 def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:

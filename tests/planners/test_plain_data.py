@@ -11,7 +11,7 @@ import pytest
 
 import drlpp
 from drlpp import InvalidInput, Placement, Workload, simulate
-from drlpp.costs.files.cost_table import profile_of_table, read_cost_table
+from drlpp.costs.cost_table import profile_of_table, read_cost_table
 from drlpp.errors import InvalidFile, ModelNote, NothingFits
 from drlpp.placement.placement import Stage
 from drlpp.specs.cluster import Link, local_cluster

@@ -117,7 +117,7 @@ def plan_placement(
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="Costs: a profile.json, a table (.csv), or PipeDream's graph.txt. Without it "
+            help="Costs: a profile.json, or a table (.csv). Without it "
             "MODEL is profiled here, on one worker."
         ),
     ] = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from drlpp.costs.files.profile_files import read_profile
+from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput

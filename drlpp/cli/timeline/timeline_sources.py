@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drlpp.capturing.capture import capture, microbatch_size
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.files.profile_files import read_profile
+from drlpp.costs.cost_table import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
 from drlpp.placement.execution_plan import ExecutionPlan

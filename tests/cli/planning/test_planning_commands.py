@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.papers.pipedream_profile import read_pipedream_profile
 from drlpp.capturing.capture import capture
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.profiles.estimated_profile import estimate_profile
@@ -20,13 +21,11 @@ from tests.support.planning.public_data import PROFILES
 from tests.support.programs.shell import Shell
 from tests.support.strategies.graphs import chain_of, tied_chain
 
-GRAPH_TXT = """\
-node1 -- Input0 -- forward_compute_time=0.0, backward_compute_time=0.0, activation_size=0.0, parameter_size=0.0
-node2 -- Conv -- forward_compute_time=2.0, backward_compute_time=4.0, activation_size=8.0, parameter_size=4.0
-node3 -- Linear -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=8.0, parameter_size=400.0
-\tnode1 -- node2
-\tnode2 -- node3
-"""  # noqa: E501 - PipeDream's format
+TABLE = """\
+name,forward_ms,backward_ms,output_bytes,parameter_bytes
+Conv,2.0,4.0,8,4
+Linear,1.0,2.0,8,400
+"""
 
 
 EXACT = ("--method", "exact")
@@ -225,9 +224,9 @@ def test_all_planners_are_compared_by_one_rule(shell: Shell, profile: Path) -> N
     assert all(name in out for name in PLANNERS)
 
 
-def test_pipedreams_profiles_and_unequal_accelerators(shell: Shell, tmp_path: Path) -> None:
-    path = tmp_path / "graph.txt"
-    path.write_text(GRAPH_TXT)
+def test_a_table_of_costs_and_unequal_accelerators(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "costs.csv"
+    path.write_text(TABLE)
     given = ("plan", "--profile", path, "--bandwidth", 1e5, *EXACT)
     equal = shell.json(*given, "--accelerators", 2)
     assert equal["seconds_per_minibatch"] == pytest.approx(0.0045)
@@ -249,14 +248,17 @@ def test_pipedreams_profiles_and_unequal_accelerators(shell: Shell, tmp_path: Pa
 )
 def test_published_plans(
     shell: Shell,
+    tmp_path: Path,
     model: str,
     accelerators: int,
     bandwidth: float,
     milliseconds: float,
     configuration: str,
 ) -> None:
+    published = read_pipedream_profile(PROFILES / f"{model}.txt")
+    path = write_document(tmp_path / "profile.json", published)
     found = shell.json(
-        *("plan", "--profile", PROFILES / f"{model}.txt", "--method", "pipedream-code"),
+        *("plan", "--profile", path, "--method", "pipedream-code"),
         *("--accelerators", accelerators, "--bandwidth", bandwidth),
     )
     assert round(1e3 * found["seconds_per_minibatch"], 2) == milliseconds

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.papers.pipedream_profile import read_pipedream_profile
 from drlpp import PlanningProblem, Workload, read_placement
-from drlpp.costs.files.profile_files import read_profile
+from drlpp.io.documents import write_document
 from drlpp.planners import plan
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.public_data import PROFILES
@@ -22,13 +23,17 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_plan_of_a_published_profile_is_written(shell: Shell, tmp_path: Path) -> None:
-    costs, written = PROFILES / "vgg16.txt", tmp_path / "vgg16.json"
+    costs, written = tmp_path / "costs.json", tmp_path / "vgg16.json"
+    profile = read_pipedream_profile(PROFILES / "vgg16.txt")
+    # No name that a model can be built by.
+    graph = profile.graph.model_copy(update={"model": "published"})
+    profile = profile.model_copy(update={"graph": graph})
+    write_document(costs, profile)
     arguments = ("plan", "--profile", costs, "--accelerators", 4, "--bandwidth", 1e9)
     code, _, error = shell(*arguments, "--method", "exact", "--no-replication", "-o", written)
     assert code == 0, error
     document = read_placement(written)
-    profile = read_profile(costs)
-    assert str(document.model) == "<vgg16>"
+    assert str(document.model) == "<published>"
     work, cluster = Workload.of(profile), local_cluster(4, LINK)
     found = plan("exact", PlanningProblem(work, cluster, replicate=False)).placement
     assert document.resolve(profile.graph) == found

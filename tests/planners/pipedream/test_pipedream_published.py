@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.costs.files.pipedream_profile import read_pipedream_profile
+from benchmarks.papers.pipedream_profile import read_pipedream_profile
 from drlpp.costs.workload import Workload
 from drlpp.planners.pipedream.pipedream import Cuts, Variant, pipedream
 from drlpp.planners.problem.problem import PlanningProblem, Solution

@@ -1,4 +1,4 @@
-"""A profile from a table of somebody's own costs: a row for every operator, layer or module.
+"""A profile from a file, or from a table of somebody's own costs: a row for every operator.
 
 As CSV, or as rows of plain data with the same names::
 
@@ -26,7 +26,7 @@ from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.file_content import problem_of_text
-from drlpp.io.documents import StrictRecord, first_problem, read_text
+from drlpp.io.documents import StrictRecord, first_problem, read_document, read_text
 from drlpp.io.quantities import Count, Seconds
 from drlpp.near_names import did_you_mean
 
@@ -195,6 +195,17 @@ def read_cost_table(path: str | Path) -> Profile:
         return profile_of_table(rows, model=path.stem)
     except InvalidInput as error:
         raise InvalidFile(f"{path}: {error}") from None
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile of this project, or a table of costs (``.csv``).
+
+    Raises:
+        InvalidFile: naming the file and what is wrong in it.
+    """
+    if path.suffix == ".csv":
+        return read_cost_table(path)
+    return read_document(path, Profile)
 
 
 def _problem_of_columns(columns: Sequence[str]) -> str | None:
