@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification")
 _LENGTH = 128
+_POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 
 
@@ -51,8 +52,8 @@ def from_huggingface(
             tensors by the names of the model's arguments, ``labels`` among them. Its size and its
             lengths are those of the training. By default random numbers of the sizes below.
         batch_size: samples of a minibatch, without ``batch``.
-        length: tokens of a sample, without ``batch``; by default 128, or fewer if the model has
-            positions for fewer.
+        length: tokens of a sample, without ``batch``; by default 128, or as many as the model
+            has positions for if these are fewer.
         score: ``score(outputs, targets)`` of ``{"loss", "logits"}`` and ``{"labels"}`` gives one
             number for each sample. By default whether a classifier is right; otherwise none.
         buckets: what other lengths minibatches may have: examples such as ``batch``, or numbers of
@@ -300,7 +301,20 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -
             f"model {name} takes {model.main_input_name}, of which there is no random example; "
             "give one: drlpp.from_huggingface(model, batch)"
         )
-    tokens = torch.randint(config.vocab_size, (batch_size, length or _usual_length(config)))
+    tables = [
+        part
+        for place, part in model.named_modules()
+        if isinstance(part, nn.Embedding) and place.rpartition(".")[2] in _POSITION_TABLES
+    ]
+    positions = _positions(config, tables)
+    # Where positions are computed, as in Llama, there may be more than the configuration says.
+    if tables and length is not None and positions is not None and length > positions:
+        raise InvalidModel(
+            f"model {name} has {positions} positions, but length is {length}; give at most that "
+            f"many: --model-option length={positions}, in Python length={positions}"
+        )
+    usual = _LENGTH if positions is None else min(_LENGTH, positions)
+    tokens = torch.randint(config.vocab_size, (batch_size, length or usual))
     return {
         "input_ids": tokens,
         "attention_mask": torch.ones_like(tokens),
@@ -308,7 +322,11 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -
     }
 
 
-def _usual_length(config: PretrainedConfig) -> int:
+def _positions(config: PretrainedConfig, tables: Sequence[nn.Embedding]) -> int | None:
+    """Return how many tokens of a sample a model has positions for; None if any number."""
     positions = getattr(config, "max_position_embeddings", None)
-    # RoBERTa counts its positions from the one of padding on.
-    return min(_LENGTH, positions - 2) if isinstance(positions, int) and positions > 2 else _LENGTH
+    if not isinstance(positions, int) or positions < 1:
+        return None
+    # RoBERTa and its like count from behind the position of padding.
+    padding = next((one.padding_idx for one in tables if one.padding_idx is not None), None)
+    return positions if padding is None else positions - padding - 1

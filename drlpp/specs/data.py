@@ -12,7 +12,13 @@ from torch.utils.data import DataLoader
 
 from drlpp.errors import InvalidInput
 from drlpp.io.importing import ImportedByName
-from drlpp.specs.batches import Batch, arranged_like, tensors_in, with_plain_containers
+from drlpp.specs.batches import (
+    Batch,
+    arranged_like,
+    named_tensors,
+    tensors_in,
+    with_plain_containers,
+)
 
 
 class Samples(NamedTuple):
@@ -226,9 +232,10 @@ def _check_fit(
     expected = kinds_of((example_inputs, example_targets) if shown else example_inputs)
     found = kinds_of(tuple(samples) if shown else samples.inputs)
     if found != expected:
+        targets = samples.targets if shown else None
         raise InvalidInput(
-            f"data {name!r}: samples to {part} have shapes and types {found}, "
-            f"but the model's inputs and targets have {expected}"
+            f"data {name!r}: samples to {part} are {kinds_text(samples.inputs, targets)}, but the "
+            f"model takes {kinds_text(example_inputs, example_targets)}"
         )
     if len(samples) < len(tensors_in(example_inputs)[0]):
         raise InvalidInput(
@@ -240,6 +247,18 @@ def _check_fit(
 def kinds_of(batch: Batch) -> list[object]:
     """Return shape and type of the samples in every tensor, or what it is instead."""
     return [_kind_of(value) for value in tensors_in(batch)]
+
+
+def kinds_text(inputs: Batch, targets: Batch | None = None) -> str:
+    """Return the tensors of a batch by name, each with the shape and type of a sample."""
+    named = [*named_tensors("inputs", inputs)]
+    if targets is not None:
+        named += named_tensors("targets", targets)
+    kinds = [(name, _kind_of(value)) for name, value in named]
+    return ", ".join(
+        f"{name} {' '.join(map(str, kind)) if isinstance(kind, tuple) else kind}"
+        for name, kind in kinds
+    )
 
 
 def _kind_of(value: object) -> object:

@@ -23,7 +23,7 @@ from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from drlpp.runtime.loading.finite_data import named_tensors
 from drlpp.runtime.loading.loader_state import begin_epoch
 from drlpp.specs.batches import Batch, tensors_in
-from drlpp.specs.data import Samples, arranged, has_no_targets, kinds_of
+from drlpp.specs.data import Samples, arranged, has_no_targets, kinds_of, kinds_text
 
 Unpack = Callable[[Any], tuple[Batch, Batch | None]]
 """Makes ``(inputs, targets)`` of what a loader gives, structured as the model takes them."""
@@ -182,6 +182,7 @@ class Unpacker:
         self.batch_size = captured.task.batch_size
         tasks = [of_shape.task for of_shape in captured.in_all_shapes]
         self._kinds = [kinds_of((task.inputs, task.targets)) for task in tasks]
+        self._shapes = [kinds_text(task.inputs, task.targets) for task in tasks]
         self._classes = [of_shape.classes for of_shape in captured.in_all_shapes]
 
     def __call__(self, batch: object, loader: str = TRAINING) -> Samples:
@@ -204,8 +205,8 @@ class Unpacker:
         found = kinds_of(samples)
         if found not in self._kinds:
             raise InvalidInput(
-                f"{loader} gives samples of shapes and types {found}, but the model's inputs and "
-                f"targets have {' or '.join(map(str, self._kinds))}"
+                f"{loader} gives {kinds_text(*samples)}, but the model takes "
+                f"{' or '.join(self._shapes)}"
                 f"{_hint(samples, (self._inputs, self._targets))}"
             )
         lengths = {len(value) for value in tensors_in(samples)}
@@ -300,8 +301,8 @@ class Unpacker:
         if all(isinstance(value, Tensor) for value in flat):
             if len(flat) != count + len(targets):
                 raise InvalidInput(
-                    f"{loader} gives samples of shapes and types {kinds_of(flat)}, but the "
-                    f"model's inputs and targets have {kinds_of((self._inputs, targets))}"
+                    f"{loader} gives {len(flat)} tensors, {kinds_of(flat)}, but the model takes "
+                    f"{len(targets) + count}: {kinds_text(self._inputs, self._targets)}"
                 )
             structure = pytree.tree_structure(self._inputs)
             inputs = pytree.tree_unflatten(flat[:count], structure)

@@ -343,8 +343,31 @@ def test_a_batch_of_another_length_is_refused_with_the_way_out(tmp_path: Path) -
     captured: CapturedModel = capture(from_huggingface(build("gpt2"), example("gpt2")))
     document = file_of(captured, in_a_row(captured.graph, 0))
     shorter = [{k: v[:6] for k, v in item.items()} for item in items("gpt2", BATCH)]
-    with pytest.raises(InvalidInput, match=r"shapes are fixed.*padding='max_length'"):
+    with pytest.raises(
+        InvalidInput, match=r"input_ids'\] \(6,\) int64.*shapes are fixed.*padding='max_length'"
+    ):
         PipelineTrainer(document, model=captured, out=tmp_path).fit(DataLoader(shorter, BATCH))
+
+
+@pytest.mark.parametrize(("name", "positions"), [("gpt2", 10), ("bert", 10), ("roberta", 8)])
+def test_an_example_has_as_many_tokens_as_the_model_has_positions(
+    name: str, positions: int, tmp_path: Path
+) -> None:
+    """RoBERTa's first two are of padding."""
+    if name == "roberta":
+        config = transformers.RobertaConfig(**SMALL, pad_token_id=1)
+        model: Any = transformers.AutoModelForMaskedLM.from_config(config)
+    else:
+        model = build(name)
+    assert from_huggingface(model, batch_size=2).inputs["input_ids"].shape == (2, positions)
+    message = rf"has {positions} positions, .* --model-option length={positions}, in Python length="
+    with pytest.raises(InvalidModel, match=message):
+        from_huggingface(model, batch_size=2, length=positions + 1)
+
+
+def test_positions_that_are_computed_are_not_limited() -> None:
+    task = from_huggingface(build("llama"), batch_size=2, length=2 * LENGTH)
+    assert task.inputs["input_ids"].shape == (2, 2 * LENGTH)
 
 
 def test_tied_embeddings_keep_both_names(tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: 
     [
         ({"method": "stash"}, r"method is 'stash'; .*choose_method"),
         ({"optimizer": "adam"}, r"optimizer is 'adam'; .* OptimizerSpec\.parse"),
-        ({"learning_rate": 0.1}, r"learning_rate is 0\.1; .* an option of the optimizer"),
+        (
+            {"learning_rate": 0.1},
+            r"learning_rate is 0\.1; .*parse\(\"cosineannealing\", T_max=10\); a rate is an option",
+        ),
         ({"early_stopping": 3}, r"early_stopping is 3; .* EarlyStopping\(patience=3\)"),
         ({"observer": print}, r"observer is .*; .* TrainerCallbacks\("),
         ({"workers": "1"}, "workers is '1'; a whole number"),
