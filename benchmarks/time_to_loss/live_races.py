@@ -20,13 +20,14 @@ from benchmarks.time_to_loss.seconds import (
     kind_of,
 )
 from drlpp.comparison.contenders import PLAIN, Contender
+from drlpp.comparison.race import lead_over
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
 from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.analysis.staleness import mean_staleness
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import PIPEOPTIM
-from drlpp.training_race.judging import RaceEnd, is_worth_having, replay
+from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay
 from drlpp.training_race.training_race_file import TrainingRace
 
 _TITLES = {
@@ -159,9 +160,10 @@ def _default_cell(race: TrainingRace, end: RaceEnd, workers: int) -> str:
 def _verdict(race: TrainingRace, end: RaceEnd) -> str:
     winner = end.winner
     if winner is None:
-        return "nobody got there"
-    lead = end.lead_over(0)
-    if winner == 0 or lead is None or not is_worth_having(lead):
-        return "train it plainly"
+        return "no candidate reached it"
+    if is_plain_as_good(race, end) or 0 not in end.result.finalists:
+        return "use plain PyTorch"
+    own, plain = ([final.cost for final in end.finals_of(number)] for number in (winner, 0))
+    lead = lead_over(0, own, plain)
     first = _title(race.candidates[winner])
-    return f"{first}, {lead.ratio:.2f} times as soon ({lead.low:.2f}–{lead.high:.2f})"
+    return f"{first}, {lead.ratio:.2f}× faster ({lead.low:.2f}–{lead.high:.2f})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
-from drlpp.comparison.contenders import Contender, Heat, usual_method
+from drlpp.comparison.contenders import Contender, Heat, named_together, update_text, usual_method
 from drlpp.comparison.verdict import Entrant, Verdict, judge
 from drlpp.io.documents import Document
 from drlpp.io.quantities import Count, Speed
@@ -48,21 +48,22 @@ class Comparison(Document):
         return usual_method((*self.contenders, *waiting))
 
     @property
-    def entrants(self) -> tuple[Entrant, ...]:
-        """What a verdict is about; numbers are those of :attr:`alike`."""
-        usual = self.usual_method
+    def distinct(self) -> tuple[Contender, ...]:
+        """One contender for all that are alike, by the names of all that found it, agents first."""
         return tuple(
-            _entrant([self.contenders[index] for index in indices], usual) for indices in self.alike
+            named_together([self.contenders[index] for index in indices]) for indices in self.alike
         )
+
+    @property
+    def entrants(self) -> tuple[Entrant, ...]:
+        """What a verdict is about; numbers are those of :attr:`distinct`."""
+        usual = self.usual_method
+        return tuple(one.entrant(_told(one, usual), one.seconds) for one in self.distinct)
 
     @property
     def verdict(self) -> Verdict | None:
         """The verdict of the race; None if nothing could be measured."""
         return judge(self.entrants)
-
-    def contender(self, number: int) -> Contender:
-        """Return the first of those that are alike, by the number of :attr:`alike`."""
-        return self.contenders[self.alike[number][0]]
 
     def with_outcome(self, indices: Sequence[int], outcome: Outcome) -> Comparison:
         """Return a copy with one more outcome of contenders that are alike."""
@@ -101,13 +102,7 @@ class Comparison(Document):
         )
 
 
-def _entrant(alike: Sequence[Contender], usual: Method) -> Entrant:
-    names = dict.fromkeys(c.found_by for c in sorted(alike, key=lambda c: c.is_rival))
-    return Entrant(
-        found_by=tuple(names),
-        configuration=alike[0].beside(usual),
-        rival=any(c.is_rival for c in alike),
-        learned=not all(c.is_rival for c in alike),
-        simplicity=alike[0].simplicity,
-        seconds=alike[0].seconds,
-    )
+def _told(one: Contender, usual: Method) -> str:
+    several = one.minibatches_of_update[1] > usual.accumulate
+    every = f", updates every {update_text(one)} minibatches" if several else ""
+    return f"{one.beside(usual)}{every}"

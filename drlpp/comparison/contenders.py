@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Self
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from drlpp.comparison.verdict import Simplicity
+from drlpp.comparison.verdict import Entrant, Simplicity
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.placement import Placement
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.method import Method
+from drlpp.schedule.weight_policies import SYNC
 
 PLAIN = "plain PyTorch"
 
 PLAN = "plan"
 """What ``drlpp plan`` proposes."""
 
-RIVALS = (PLAIN, "data-parallel", GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact", PLAN)
+DATA_PARALLEL = "data-parallel"
+"""Each minibatch is divided among the workers, as with torch's DDP, and is one update."""
+
+LARGE_BATCH = "large-batch"
+"""Data parallelism in which each of k workers computes a whole minibatch: an update of k."""
+
+TODAY = (PLAIN, DATA_PARALLEL, LARGE_BATCH)
+"""What a user has without this project."""
+
+RIVALS = (*TODAY, GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact", PLAN)
 """The kinds of what a user has without an agent, in the order of the table."""
 
 
@@ -29,11 +40,15 @@ YOURS = "your layout"
 """What a user's own layouts begin with, which are rivals as well."""
 
 
+Someone = TypeVar("Someone", bound="Contender")
+
+
 class Contender(Record):
     """What is measured, how it runs, and who found it.
 
     Attributes:
-        found_by: an agent, one of :data:`RIVALS`, or a layout of the user's (:data:`YOURS`).
+        found_by: an agent, one of :data:`RIVALS`, or a layout of the user's (:data:`YOURS`);
+            several are joined by commas.
         placement: None for plain PyTorch.
         method: how it runs.
         threads: of plain PyTorch; None where it computes on a GPU.
@@ -90,15 +105,31 @@ class Contender(Record):
         return () if self.failure else tuple(m.seconds_per_minibatch for m in self.measurements)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all that found it."""
+        return tuple(self.found_by.split(", "))
+
+    @property
     def is_rival(self) -> bool:
         """Whether a user has it without an agent."""
-        return self.found_by in RIVALS or self.found_by.startswith(YOURS)
+        return any(name in RIVALS or name.startswith(YOURS) for name in self.names)
 
     @property
     def key(self) -> Hashable:
         """A key that is equal for contenders that run alike."""
         candidate = self.candidate
-        return candidate.canonical if candidate else (self.threads, self.method)
+        return as_it_runs(candidate) if candidate else (self.threads, self.method)
+
+    @property
+    def minibatches_of_update(self) -> tuple[int, int]:
+        """The fewest and the most minibatches that make one update of a stage."""
+        if self.placement is None:
+            return self.method.accumulate, self.method.accumulate
+        found = [
+            self.method.minibatches_of_update(len(stage.accelerators))
+            for stage in self.placement.stages
+        ]
+        return min(found), max(found)
 
     @property
     def simplicity(self) -> Simplicity:
@@ -112,6 +143,19 @@ class Contender(Record):
             stale=stages > 1 and not self.method.flushes,
             workers=len(self.placement.accelerators),
             microbatches=self.method.microbatches,
+        )
+
+    def entrant(self, configuration: str, costs: Sequence[float]) -> Entrant:
+        """Return what a verdict is about: this with what it cost in every round."""
+        rivals = [name in RIVALS or name.startswith(YOURS) for name in self.names]
+        return Entrant(
+            found_by=self.names,
+            configuration=configuration,
+            rival=any(rivals),
+            learned=not all(rivals),
+            today=any(name in TODAY for name in self.names),
+            simplicity=self.simplicity,
+            costs=tuple(costs),
         )
 
     @property
@@ -136,6 +180,40 @@ class Contender(Record):
     def unmeasured(self) -> Contender:
         """A copy as it was before any round."""
         return self.model_copy(update={"measurements": (), "failure": None})
+
+
+def as_it_runs(candidate: Candidate) -> Candidate:
+    """Return the same candidate for all that perform the same actions with the same weights.
+
+    On one stage nothing comes between a forward and its backward: flushed 1F1B is 1F1B there, if
+    both update after as many minibatches, and most weight policies are synchronous.
+    """
+    candidate = candidate.canonical
+    placement, method = candidate.placement, candidate.method
+    if len(placement.stages) > 1:
+        return candidate
+    facts, kind = method.policy_facts, method.schedule
+    replicas = len(placement.stages[0].accelerators)
+    alike = ONE_F_ONE_B.minibatches_of_update(replicas, method.accumulate, method.microbatches)
+    if kind == FLUSHED_1F1B.name and alike == method.accumulate:
+        kind = ONE_F_ONE_B.name
+    if kind != ONE_F_ONE_B.name or facts.own_options is not None or facts.updates_all_in_flight:
+        return candidate
+    changes = {"schedule": kind, "policy": SYNC.name, "in_flight_per_link": 0}
+    return Candidate(placement, method.model_copy(update=changes))
+
+
+def update_text(contender: Contender) -> str:
+    """Return how many minibatches make an update: of stages, the fewest and the most."""
+    least, most = contender.minibatches_of_update
+    return str(most) if least == most else f"{least}–{most}"
+
+
+def named_together(alike: Sequence[Someone]) -> Someone:
+    """Return the first of contenders that run alike, by the names of all, agents first."""
+    agents_first = sorted(alike, key=lambda one: one.is_rival)
+    names = dict.fromkeys(name for one in agents_first for name in one.names)
+    return alike[0].model_copy(update={"found_by": ", ".join(names)})
 
 
 def usual_method(contenders: Iterable[Contender]) -> Method:

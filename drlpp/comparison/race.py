@@ -91,7 +91,7 @@ class Standing:
         running = [index for index, found in enumerate(seconds) if len(found) == most]
         winner = min(running, key=lambda index: statistics.median(seconds[index]))
         leads = [
-            _lead(index, seconds[winner], found, confidence)
+            lead_over(index, seconds[winner], found, confidence)
             for index, found in enumerate(seconds)
             if found and index != winner
         ]
@@ -253,9 +253,10 @@ def _log_ratio(leader: Sequence[float], rival: Sequence[float]) -> tuple[float, 
     return mean, float(differences.std(ddof=1)) / math.sqrt(rounds), rounds - 1
 
 
-def _lead(
-    rival: int, winner_seconds: Sequence[float], seconds: Sequence[float], confidence: float
+def lead_over(
+    rival: int, winner_seconds: Sequence[float], seconds: Sequence[float], confidence: float = 0.95
 ) -> Lead:
+    """Return how a contender compares with another, over the rounds that both ran."""
     mean, error, freedom = _log_ratio(winner_seconds, seconds)
     ratio = math.exp(mean)
     if not freedom:

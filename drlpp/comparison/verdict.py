@@ -1,22 +1,22 @@
-"""What a race says: who is faster and whether that is worth having, in plain English.
+"""What a race says: which entrant is faster, by how much, and how certain that is.
 
-An agent's placement is worth having where it is faster than everything that a user has without the
-agent: by 3% at least, and with 90% confidence. Otherwise there is *no difference worth having*, and
-the simplest of the equals is named, by an order that :class:`Simplicity` defines once.
+Both races are judged alike, by costs that are paired by round: seconds per minibatch, or seconds to
+a loss. A difference is significant if it is 3% at least and its 95% confidence interval excludes 1.
+Of entrants without a significant difference the simplest is preferred (:class:`Simplicity`). The
+first sentence is what a user gains over what there is today, plain PyTorch and data parallelism.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import NamedTuple
 
-from drlpp.comparison.race import DEFAULT_RULES, Lead, Standing
-from drlpp.io.formatting import confidence_text
+from drlpp.comparison.race import DEFAULT_RULES, Lead, Standing, lead_over
 
 LEAST_GAIN = 0.03
-LEAST_CONFIDENCE = 0.9
+CONFIDENCE = 0.95
 
 
 class Simplicity(NamedTuple):
@@ -39,43 +39,48 @@ class Simplicity(NamedTuple):
 
 @dataclass(frozen=True)
 class Entrant:
-    """What took part in a race, which several may have come by.
+    """What took part in a race; equal candidates are one entrant.
 
     Attributes:
-        found_by: names of who did, agents first.
+        found_by: the names of all that found it, agents first.
         configuration: what it is.
         rival: whether a user has it without an agent.
-        learned: whether an agent came by it.
+        learned: whether an agent found it.
+        today: whether it is plain PyTorch or data parallelism.
         simplicity: of training that way.
-        seconds: per minibatch, round by round; none if it failed.
+        costs: round by round, the less the better; none if it failed.
     """
 
     found_by: tuple[str, ...]
     configuration: str
     rival: bool
     learned: bool
+    today: bool
     simplicity: Simplicity
-    seconds: tuple[float, ...]
+    costs: tuple[float, ...]
 
     def __str__(self) -> str:
-        return f"{' and '.join(self.found_by)} ({self.configuration})"
+        return f"{', '.join(self.found_by)} ({self.configuration})"
 
 
-class Finding(Enum):
-    """What a race says of an agent's placements and their rivals."""
+@dataclass(frozen=True)
+class Meter:
+    """How a race tells that one entrant is better than another.
 
-    GAIN = auto()
-    """An agent's placement is faster than all rivals, and it is worth having."""
-    LOSS = auto()
-    """A rival is faster than all that agents found."""
-    EQUAL = auto()
-    """There is no difference worth having."""
-    SAME = auto()
-    """The fastest was found by an agent and by a rival."""
-    TOO_FEW_ROUNDS = auto()
-    """Nobody can tell."""
-    ALONE = auto()
-    """Either no rival or nothing of an agent's could be measured."""
+    Attributes:
+        faster: what the better one does, before the word "faster".
+        what: is compared.
+        difference: whether costs are e to what is compared, so that it is told as a difference.
+    """
+
+    faster: str
+    what: str
+    difference: bool = False
+
+
+MINIBATCH = Meter("trains a minibatch", "time per minibatch")
+TO_LOSS = Meter("reached the loss", "time to the loss")
+LEAST_LOSS = Meter("has a held-out loss lower", "held-out loss", difference=True)
 
 
 @dataclass(frozen=True)
@@ -83,57 +88,37 @@ class Verdict:
     """What a race says; numbers are those of the entrants.
 
     Attributes:
-        finding: in a word.
         fastest: the winner of the race.
-        lead: of the winner over the best of the other side, agents' or rivals'; None without one.
-        equals: the fastest and all that it has no lead worth having over, the simplest first.
-        placement: the simplest of the placements that are as good as the best placement; None if
-            none could be measured.
+        equals: all that are not shown to be slower than any other, the simplest first.
+        placement: the simplest of the placements that are not shown to be slower than any other
+            placement; None if none could be measured.
+        today: the fastest of plain PyTorch and data parallelism; None if neither was measured.
     """
 
-    finding: Finding
     fastest: int
-    lead: Lead | None
     equals: tuple[int, ...]
     placement: int | None
+    today: int | None
 
 
-def is_worth_having(lead: Lead) -> bool:
-    """Return whether a lead is large enough, and sure enough."""
-    return lead.probability >= LEAST_CONFIDENCE and lead.ratio >= 1 + LEAST_GAIN
+def is_significant(lead: Lead) -> bool:
+    """Return whether a difference is large enough, and certain enough."""
+    return lead.probability >= CONFIDENCE and lead.ratio >= 1 + LEAST_GAIN
 
 
 def judge(entrants: Sequence[Entrant]) -> Verdict | None:
-    """Return what a race says; None if nobody could be measured."""
-    standing = Standing.of([entrant.seconds for entrant in entrants])
-    fastest = standing.winner
+    """Return what a race says; None if nothing could be measured."""
+    everyone = range(len(entrants))
+    fastest = _best(entrants, everyone)
     if fastest is None:
         return None
-    equals = _equals(entrants, range(len(entrants)))
-    placements = [i for i, entrant in enumerate(entrants) if entrant.simplicity.pipeline]
-    placement = next(iter(_equals(entrants, placements)), None)
-
-    def verdict(finding: Finding, lead: Lead | None = None) -> Verdict:
-        return Verdict(finding, fastest, lead, equals, placement)
-
-    winner = entrants[fastest]
-    if winner.rival and winner.learned:
-        return verdict(Finding.SAME)
-    others = [i for i, e in enumerate(entrants) if (e.learned if winner.rival else e.rival)]
-    best = _best(entrants, others)
-    if best is None:
-        return verdict(Finding.ALONE)
-    if best in equals or not set(equals).intersection(others):
-        shown = best
-    else:
-        # The best by median is beaten, but one whose times vary more may not be.
-        shown = next(lead.rival for lead in standing.leads if lead.rival in others)
-    (lead,) = (lead for lead in standing.leads if lead.rival == shown)
-    if _few(entrants):
-        return verdict(Finding.TOO_FEW_ROUNDS, lead)
-    if set(equals).intersection(others):
-        return verdict(Finding.EQUAL, lead)
-    return verdict(Finding.LOSS if winner.rival else Finding.GAIN, lead)
+    placements = [i for i in everyone if entrants[i].simplicity.pipeline]
+    return Verdict(
+        fastest,
+        _equals(entrants, everyone),
+        next(iter(_equals(entrants, placements)), None),
+        _best(entrants, [i for i in everyone if entrants[i].today]),
+    )
 
 
 def best_rival(entrants: Sequence[Entrant]) -> int | None:
@@ -141,65 +126,86 @@ def best_rival(entrants: Sequence[Entrant]) -> int | None:
     return _best(entrants, [i for i, entrant in enumerate(entrants) if entrant.rival])
 
 
-def _few(entrants: Sequence[Entrant]) -> bool:
+def _few(entrants: Iterable[Entrant]) -> bool:
     """Return whether too few rounds were run for differences to tell much of their spread."""
-    return max(len(entrant.seconds) for entrant in entrants) < DEFAULT_RULES.least_rounds
+    return max(len(entrant.costs) for entrant in entrants) < DEFAULT_RULES.least_rounds
 
 
 def _best(entrants: Sequence[Entrant], among: Iterable[int]) -> int | None:
     chosen = set(among)
-    return Standing.of([e.seconds if i in chosen else () for i, e in enumerate(entrants)]).winner
+    return Standing.of([e.costs if i in chosen else () for i, e in enumerate(entrants)]).winner
 
 
 def _equals(entrants: Sequence[Entrant], among: Iterable[int]) -> tuple[int, ...]:
-    """Return the fastest of some, and those that it has no lead worth having over.
-
-    The simplest comes first.
-    """
-    chosen = set(among)
-    standing = Standing.of([e.seconds if i in chosen else () for i, e in enumerate(entrants)])
-    if standing.winner is None:
+    """Return those that are not shown to be slower than any other, the simplest first."""
+    ran = [i for i in among if entrants[i].costs]
+    best = _best(entrants, ran)
+    if best is None:
         return ()
-    found = [standing.winner]
+    found = {best}
     if not _few(entrants):
-        found += [lead.rival for lead in standing.leads if not is_worth_having(lead)]
-    return tuple(sorted(found, key=lambda i: (entrants[i].simplicity, i != standing.winner, i)))
+        found |= {i for i in ran if not any(_slower(entrants[i], entrants[j]) for j in ran)}
+    return tuple(sorted(found, key=lambda i: (entrants[i].simplicity, i != best, i)))
+
+
+def _slower(one: Entrant, other: Entrant) -> bool:
+    """Return whether one is shown to be slower than another; whatever was dropped has been."""
+    lead = lead_over(0, other.costs, one.costs)
+    dropped = len(one.costs) < len(other.costs)
+    return is_significant(lead) or (dropped and lead.ratio >= 1 + LEAST_GAIN)
 
 
 def verdict_lines(verdict: Verdict, entrants: Sequence[Entrant]) -> Iterator[str]:
-    """Yield the verdict in sentences, the ratio over the best rival first."""
-    winner, lead = entrants[verdict.fastest], verdict.lead
-    other = "" if lead is None else str(entrants[lead.rival])
-    of_agent = "the best that an agent found" if winner.rival else "the best rival"
-    match verdict.finding:
-        case Finding.GAIN:
-            yield f"{_lead_text(lead)} over the best rival, {other}: {winner}"
-        case Finding.LOSS:
-            yield f"nothing gained: {winner} is {_lead_text(lead)} over {of_agent}, {other}"
-        case Finding.EQUAL:
-            yield (
-                f"no difference worth having: {winner} is {_lead_text(lead)} over {of_agent}, "
-                f"{other}"
-            )
-        case Finding.SAME:
-            yield f"1.00× over the best rival: {winner}, the same placement, is the fastest"
-        case Finding.TOO_FEW_ROUNDS:
-            assert lead is not None
-            yield f"{lead.ratio:.2f}× over {of_agent}, {other}, in too few rounds for a verdict"
-        case Finding.ALONE:
-            missing = "nothing that an agent found" if winner.rival else "no rival"
-            yield f"{missing} could be measured; the fastest is {winner}"
-    simplest = entrants[verdict.equals[0]]
+    """Yield what a race by time per minibatch says: the gain, then how candidates compare."""
+    yield from gain_lines(verdict, entrants)
+    winner = entrants[verdict.fastest]
+    others = [i for i, e in enumerate(entrants) if (e.learned if winner.rival else e.rival)]
+    best = _best(entrants, set(others) - {verdict.fastest})
+    if winner.rival and winner.learned:
+        yield f"the fastest, {winner}, was found by an agent and without one"
+    elif best is None:
+        missing = "nothing that an agent found" if winner.rival else "no rival"
+        yield f"{missing} could be measured; the fastest is {winner}"
+    elif {verdict.fastest, best} != set(_gain_pair(verdict, entrants)):
+        yield comparison_text(winner, entrants[best])
     if len(verdict.equals) > 1:
-        rest = ", ".join(str(entrants[index]) for index in verdict.equals[1:])
-        yield f"the simplest of the equals is {simplest}; not shown to be slower: {rest}"
-    if not simplest.simplicity.pipeline:
-        yield "train with plain PyTorch: a pipeline is not worth having here"
+        equals = "; ".join(str(entrants[index]) for index in verdict.equals)
+        yield f"not shown to be slower than any other, the simplest first: {equals}"
 
 
-def _lead_text(lead: Lead | None) -> str:
-    assert lead is not None
-    return (
-        f"{lead.ratio:.2f}× ({lead.low:.2f}–{lead.high:.2f}, "
-        f"{confidence_text(lead.probability)} confidence)"
-    )
+def gain_lines(
+    verdict: Verdict, entrants: Sequence[Entrant], meter: Meter = MINIBATCH
+) -> Iterator[str]:
+    """Yield what a user gains over plain PyTorch and data parallelism."""
+    pair = _gain_pair(verdict, entrants)
+    if pair:
+        best, today = (entrants[index] for index in pair)
+        yield comparison_text(best, today, meter)
+    if not entrants[verdict.equals[0]].simplicity.pipeline:
+        yield "use plain PyTorch: no other candidate is significantly better here"
+
+
+def _gain_pair(verdict: Verdict, entrants: Sequence[Entrant]) -> tuple[int, ...]:
+    """Return what is to be used, or the best that is new, and the best that a user has today."""
+    best: int | None = verdict.equals[0]
+    if entrants[verdict.equals[0]].today:
+        best = _best(entrants, [i for i, entrant in enumerate(entrants) if not entrant.today])
+    return () if best is None or verdict.today is None else (best, verdict.today)
+
+
+def comparison_text(one: Entrant, other: Entrant, meter: Meter = MINIBATCH) -> str:
+    """Return which of two is better, by how much, and how certain that is."""
+    lead = lead_over(0, one.costs, other.costs)
+    if lead.ratio < 1:
+        one, other, lead = other, one, lead_over(0, other.costs, one.costs)
+    if meter.difference:
+        by, low, high = (math.log(max(x, 1e-300)) for x in (lead.ratio, lead.low, lead.high))
+        amount, interval = f"{meter.faster} by {by:.4f} than", f"{low:.4f} to {high:.4f}"
+    else:
+        amount = f"{meter.faster} {lead.ratio:.2f}× faster than"
+        interval = f"{lead.low:.2f}–{lead.high:.2f}"
+    if _few((one, other)):
+        return f"{one} {amount} {other}, in too few rounds for a confidence interval"
+    if is_significant(lead):
+        return f"{one} {amount} {other} (95% CI {interval})"
+    return f"no significant difference: {one} {amount} {other} (95% CI {interval})"

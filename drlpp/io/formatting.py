@@ -63,10 +63,3 @@ def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
 def accelerators_text(numbers: Sequence[int]) -> str:
     """Return accelerators by their numbers, such as ``accelerators 2, 3``."""
     return f"accelerator{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-
-
-def confidence_text(probability: float) -> str:
-    """Return a probability in percent, never rounded up to certainty."""
-    if probability > 0.999:
-        return "over 99.9%"
-    return f"{probability:.1%}" if probability > 0.99 else f"{probability:.0%}"

@@ -48,10 +48,10 @@ def write_search_layout(folder: Path, *, has_policy: bool) -> None:
 
 def write_race(folder: Path, comparison: Comparison) -> None:
     """Write every round of a race: ``race/seconds_per_minibatch`` by its number from 1."""
-    names = names_of(comparison.contenders)
+    names = names_of(comparison.distinct)
     rounds = {
         name: [("race/seconds_per_minibatch", step, s) for step, s in enumerate(found.seconds, 1)]
-        for name, found in zip(names, comparison.contenders, strict=True)
+        for name, found in zip(names, comparison.distinct, strict=True)
     }
     _write(folder, rounds)
 

@@ -47,27 +47,16 @@ def details_of(files: RunFiles) -> tuple[Detail, ...]:
 
 
 def _best_of_every_kind(comparison: Comparison) -> Iterator[Detail]:
-    contenders = comparison.contenders
-    names = names_of(contenders)
-    ran = [alike for alike in comparison.alike if contenders[alike[0]].seconds]
-    rounds = max((len(contenders[alike[0]].seconds) for alike in ran), default=0)
-
-    def place(alike: tuple[int, ...]) -> tuple[bool, float]:
-        # Who was dropped early is behind those that ran on.
-        seconds = contenders[alike[0]].seconds
-        return len(seconds) < rounds, median(seconds)
-
+    named = zip(names_of(comparison.distinct), comparison.distinct, strict=True)
+    ran = [(name, one) for name, one in named if one.seconds]
+    rounds = max((len(one.seconds) for _, one in ran), default=0)
+    # Those that were dropped early are behind those that ran on.
+    ran.sort(key=lambda of: (len(of[1].seconds) < rounds, median(of[1].seconds)))
     known: set[str] = set()
-    for alike in sorted(ran, key=place):
-        new = [index for index in alike if contenders[index].found_by not in known]
-        first = contenders[alike[0]]
-        if first.candidate is None or not new:
-            continue
-        kinds = dict.fromkeys(contenders[index].found_by for index in alike)
-        known.update(kinds)
-        others = ", ".join(kind for kind in kinds if kind != contenders[new[0]].found_by)
-        also = f" (also {others})" if others else ""
-        yield Detail(f"{names[new[0]]}{also}", first.candidate, first)
+    for name, one in ran:
+        if one.candidate is not None and not known.issuperset(one.names):
+            known.update(one.names)
+            yield Detail(name, one.candidate, one)
 
 
 def alone(graph: OpGraph, cluster: Cluster) -> Detail:

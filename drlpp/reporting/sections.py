@@ -14,7 +14,7 @@ from typing import Any
 
 import altair as alt
 
-from drlpp.comparison.contenders import PLAIN
+from drlpp.comparison.contenders import PLAIN, update_text
 from drlpp.comparison.verdict import verdict_lines
 from drlpp.errors import DRLPPError, RunFailure
 from drlpp.io.formatting import emulation_text, range_text, seconds_text, speeds_option
@@ -87,9 +87,9 @@ def _race(files: RunFiles) -> Iterator[Section]:
     plain = next((c.seconds for c in comparison.contenders if c.found_by == PLAIN), ())
     rows: list[tuple[Cell, ...]] = []
     cells: tuple[Cell, ...]
-    names = speed_charts.names_of(comparison.contenders)
+    names = speed_charts.names_of(comparison.distinct)
     ranked = sorted(
-        zip(names, comparison.contenders, strict=True),
+        zip(names, comparison.distinct, strict=True),
         key=lambda named: median(named[1].seconds or [math.inf]),
     )
     for name, contender in ranked:
@@ -102,16 +102,23 @@ def _race(files: RunFiles) -> Iterator[Section]:
         else:
             cells = (f"failed: {contender.failure}", "–", "–")
         method = "" if contender.placement is None else str(contender.method)
-        rows.append((name, method, *cells))
+        rows.append((name, method, update_text(contender), *cells))
     yield Section(
         title="The race",
         lines=lines,
         chart=_drawn(speed_charts.race_chart(comparison)),
         table=Table(
-            ("contender", "method", "median", "range", "over plain PyTorch"),
+            (
+                "contender",
+                "method",
+                "minibatches an update",
+                "median",
+                "range",
+                "over plain PyTorch",
+            ),
             tuple(rows),
         ),
-        below="Everybody ran in turns; a point is a round, a bar the median.",
+        below="All ran in turns; a point is a round, a bar the median.",
     )
 
 

@@ -47,9 +47,7 @@ def race_chart(comparison: Comparison) -> alt.TopLevelMixin | None:
             "ms": 1e3 * seconds,
             "median": 1e3 * median(contender.seconds),
         }
-        for name, contender in zip(
-            names_of(comparison.contenders), comparison.contenders, strict=True
-        )
+        for name, contender in zip(names_of(comparison.distinct), comparison.distinct, strict=True)
         for number, seconds in enumerate(contender.seconds)
     ]
     if not rows:

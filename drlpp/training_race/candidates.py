@@ -11,20 +11,18 @@ pipelines as of PipeOptim. With another optimizer everybody takes part once more
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from typing import TypeVar
 
-from drlpp.comparison.contenders import PLAIN, Contender
+from drlpp.comparison.contenders import DATA_PARALLEL, PLAIN, Contender, Someone, named_together
 from drlpp.comparison.microbatches import as_many_as, twice_as_many
 from drlpp.comparison.plain import PlainPyTorch
 from drlpp.comparison.race import heat
-from drlpp.comparison.rivals import plain_threads
+from drlpp.comparison.rivals import data_parallel_on, plain_threads
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PLANNERS, PlanningProblem, even_split
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
@@ -34,8 +32,6 @@ from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.training_race_file import Racer
-
-Someone = TypeVar("Someone", bound=Contender)
 
 _EVEN_SPLIT = "even split"
 _MINIBATCHES = 10
@@ -123,11 +119,11 @@ def with_optimizers(
 
 
 def without_equals(contenders: Iterable[Someone]) -> list[Someone]:
-    """Return all but those that run as one before them."""
-    found: dict[Hashable, Someone] = {}
+    """Return each once, by the names of all that found it."""
+    found: dict[Hashable, list[Someone]] = {}
     for contender in contenders:
-        found.setdefault(contender.key, contender)
-    return list(found.values())
+        found.setdefault(contender.key, []).append(contender)
+    return list(map(named_together, found.values()))
 
 
 def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Contender]:
@@ -139,14 +135,13 @@ def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Conten
     found = []
     for workers in range(2, cluster.accelerators + 1):
         if session.captured.task.batch_size % workers == 0:
-            options = {"schedule": FLUSHED_1F1B.name, "microbatches": workers}
-            method = choose_method(SYNC.name, options, session.method)
+            method = data_parallel_on(workers, session.method)
             chosen = tuple(range(workers))
             whole = Stage(operators=operators, accelerators=chosen)
             found.append(Candidate(Placement(stages=(whole,)), method))
     best = heat(len(found), lambda index: session.measure(found[index], _MINIBATCHES))
     if best is not None:
-        yield Contender.of(found[best], "data-parallel")
+        yield Contender.of(found[best], DATA_PARALLEL)
 
 
 def _asynchronous(

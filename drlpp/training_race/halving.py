@@ -49,6 +49,11 @@ class Goal:
     seconds: float | None
     limit_seconds: float
 
+    def __str__(self) -> str:
+        if self.loss is not None:
+            return f"held-out loss {self.loss:.4g}"
+        return f"the least held-out loss after {self.seconds:.3g} s"
+
     def is_reached(self, curve: Curve) -> bool:
         """Return whether more training can change nothing."""
         if self.loss is not None and curve.reaches(self.loss):
@@ -208,7 +213,7 @@ class Race:
                 result.costs[candidate] = cost
             else:
                 at = curves[candidate].seconds
-                why = curves[candidate].failure or "not there"
+                why = curves[candidate].failure or "not reached"
                 result.ended[candidate] = f"{why} in {at:.3g} s"
         return {candidate: curves[candidate] for candidate in running}
 

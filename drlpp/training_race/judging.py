@@ -6,10 +6,18 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from drlpp.comparison.race import Lead, Standing
-from drlpp.comparison.verdict import LEAST_CONFIDENCE, LEAST_GAIN
+from drlpp.comparison.race import Standing
+from drlpp.comparison.verdict import (
+    LEAST_LOSS,
+    TO_LOSS,
+    Entrant,
+    Meter,
+    Verdict,
+    comparison_text,
+    gain_lines,
+    judge,
+)
 from drlpp.errors import RunFailure
-from drlpp.io.formatting import confidence_text
 from drlpp.training_race.curves import Curve
 from drlpp.training_race.halving import (
     Final,
@@ -21,7 +29,7 @@ from drlpp.training_race.halving import (
     Training,
     best_rate,
 )
-from drlpp.training_race.training_race_file import Racer, TrainingRace
+from drlpp.training_race.training_race_file import TrainingRace
 
 _SEARCHED_EVALUATIONS = 3
 """A learning rate is tried until this many evaluations."""
@@ -44,31 +52,26 @@ class RaceEnd:
     goal: Goal
     result: Result
 
-    @property
-    def standing(self) -> Standing:
-        """Who is first in the final; numbers are those of ``result.finalists``.
-
-        A training that was not there in the end counts as if it had been there then: that is in its
-        favour.
-        """
-        return Standing.of([[f.cost for f in self.finals_of(c)] for c in self.result.finalists])
-
     def finals_of(self, candidate: int) -> list[Final]:
         """Return a finalist's trainings; that of the halving if there was nobody to race with."""
         return self.result.finals[candidate] or [Final(self.result.costs[candidate], True)]
 
     @property
     def winner(self) -> int | None:
-        """The winner's number; None if nobody reached the goal."""
-        place = self.standing.winner
+        """The winner's number; None if no candidate reached the goal."""
+        costs = [[final.cost for final in self.finals_of(c)] for c in self.result.finalists]
+        place = Standing.of(costs).winner
         return None if place is None else self.result.finalists[place]
 
-    def lead_over(self, candidate: int) -> Lead | None:
-        """Return how much sooner the winner was than another finalist."""
-        for lead in self.standing.leads:
-            if self.result.finalists[lead.rival] == candidate:
-                return lead
-        return None
+    @property
+    def is_contested(self) -> bool:
+        """Whether the winner had anything to race with in the final."""
+        return len(self.result.finalists) > 1
+
+    @property
+    def meter(self) -> Meter:
+        """How one candidate is told to be better than another."""
+        return TO_LOSS if self.goal.loss is not None else LEAST_LOSS
 
 
 def run_race(
@@ -137,64 +140,50 @@ class _NotTrainedYet(Exception):
 
 
 def verdict_lines(race_: TrainingRace, end: RaceEnd) -> Iterator[str]:
-    """Yield what a race says, in sentences."""
-    names = [_name(candidate) for candidate in race_.candidates]
+    """Yield what a race says, in sentences: the gain first, then how finalists compare."""
     winner, goal = end.winner, end.goal
-    what = (
-        f"held-out loss {goal.loss:.4g}"
-        if goal.loss is not None
-        else f"the least held-out loss after {goal.seconds:.3g} s"
-    )
     if winner is None:
-        yield f"nobody reached {what} within {goal.limit_seconds:.3g} s of training"
+        yield f"no candidate reached {goal} within {goal.limit_seconds:.3g} s of training"
         return
-    if winner in race_.plain:
-        own = race_.candidates[winner].optimizer_text
-        yield f"plain PyTorch{own and f' with {own}'} was the first at {what}: train it plainly"
-    else:
-        yield f"{names[winner]} was the first at {what}"
-    if len(end.result.finalists) < 2:
-        yield "nobody else got there"
+    entrants, verdict = entrants_of(race_, end), verdict_of(race_, end)
+    if end.is_contested:
+        yield from gain_lines(verdict, entrants, end.meter)
+    yield f"the first at {goal}: {entrants[verdict.fastest]}"
+    if not end.is_contested:
+        yield "no other candidate reached it"
+        if winner in race_.plain:
+            yield "use plain PyTorch"
         return
-    if race_.finals < 2:
-        yield "by how much is not known from one training: give --finals 3 (finals)"
-        return
-    for candidate in end.result.finalists:
-        lead = end.lead_over(candidate)
-        if lead is not None:
+    for place, candidate in enumerate(end.result.finalists):
+        if candidate != winner:
             missed = sum(not final.arrived for final in end.finals_of(candidate))
-            bound = f", which {missed} of {race_.finals} times was not there at the end"
-            yield f"{_lead_text(lead, goal)} {names[candidate]}{bound if missed else ''}"
-    if winner in race_.plain:
-        return
+            bound = f"; the latter did not reach it in {missed} of {race_.finals} trainings"
+            told = comparison_text(entrants[verdict.fastest], entrants[place], end.meter)
+            yield f"{told}{bound if missed else ''}"
     if race_.plain.isdisjoint(end.result.finalists):
-        yield "plain PyTorch did not get there"
-    elif is_plain_as_good(race_, end):
-        yield "that is no difference worth having: train it plainly"
+        yield "plain PyTorch did not reach it"
 
 
-def _name(candidate: Racer) -> str:
-    """Return a name that tells it from others with the same stages and microbatches."""
-    name = f"{candidate.found_by} {candidate.configuration}"
-    return name if candidate.placement is None else f"{name} ({candidate.method})"
+def entrants_of(race_: TrainingRace, end: RaceEnd) -> list[Entrant]:
+    """Return the finalists with what their trainings in the final cost."""
+    return [
+        race_.candidates[c].entrant(
+            race_.candidates[c].told, [final.cost for final in end.finals_of(c)]
+        )
+        for c in end.result.finalists
+    ]
+
+
+def verdict_of(race_: TrainingRace, end: RaceEnd) -> Verdict:
+    """Return the verdict of a race that has a winner; numbers are places among the finalists."""
+    verdict = judge(entrants_of(race_, end))
+    assert verdict is not None
+    return verdict
 
 
 def is_plain_as_good(race_: TrainingRace, end: RaceEnd) -> bool:
-    """Return whether plain PyTorch has won, or the winner is not surely and noticeably better."""
-    if end.winner in race_.plain:
-        return True
-    leads = [end.lead_over(plain) for plain in race_.plain]
-    return any(lead is not None and not is_worth_having(lead) for lead in leads)
-
-
-def is_worth_having(lead: Lead) -> bool:
-    """Return whether a winner is surely and noticeably better than another."""
-    return lead.ratio >= 1 + LEAST_GAIN and lead.probability >= LEAST_CONFIDENCE
-
-
-def _lead_text(lead: Lead, goal: Goal) -> str:
-    sure = f"{confidence_text(lead.probability)} confidence"
-    if goal.loss is not None:
-        return f"{lead.ratio:.2f}× as soon ({lead.low:.2f}–{lead.high:.2f}, {sure}) as"
-    gains = [math.log(max(value, 1e-300)) for value in (lead.ratio, lead.low, lead.high)]
-    return f"a loss lower by {gains[0]:.4f} ({gains[1]:.4f} to {gains[2]:.4f}, {sure}) than"
+    """Return whether plain PyTorch has won, or is not shown to be worse than the winner."""
+    if end.winner is None:
+        return False
+    simplest = end.result.finalists[verdict_of(race_, end).equals[0]]
+    return simplest in race_.plain

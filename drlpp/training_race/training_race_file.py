@@ -51,6 +51,13 @@ class Racer(Contender):
         return f"{self.layout}, {self.optimizer_text}" if self.optimizer else self.layout
 
     @property
+    def told(self) -> str:
+        """What tells it from others with the same stages and microbatches."""
+        return (
+            self.configuration if self.placement is None else f"{self.configuration}, {self.method}"
+        )
+
+    @property
     def key(self) -> Hashable:
         """A key that is equal for those that train alike."""
         return super().key, self.optimizer_text, self.own_rate

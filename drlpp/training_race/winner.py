@@ -33,10 +33,10 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
         cluster: of its accelerators.
 
     Raises:
-        InvalidInput: nobody has won.
+        InvalidInput: no candidate has won.
     """
     if end.winner is None:
-        raise InvalidInput("nobody has won, so there is nothing to continue")
+        raise InvalidInput("no candidate has won, so there is nothing to continue")
     rate = end.result.rates[end.winner]
     assert rate is not None
     training = Training(end.winner, rate)

@@ -137,11 +137,12 @@ def test_alike_contenders_are_measured_once_for_all(tmp_path: Path) -> None:
     assert comparison.contenders[0].measurements == comparison.contenders[4].measurements
     verdict = comparison.verdict
     assert verdict is not None
-    assert comparison.contender(verdict.fastest) == comparison.contenders[0]
-    # The exact planner found the agent's placement, so the agent gains nothing over it.
-    assert "1.00× over the best rival: tuned and exact (1-1), the same placement" in shown(
-        comparison
-    )
+    # The exact planner found the agent's placement: they are one contender, by both names.
+    fastest = comparison.distinct[verdict.fastest]
+    assert fastest.measurements == comparison.contenders[0].measurements
+    assert fastest.found_by == "tuned, exact"
+    assert "the fastest, tuned, exact (1-1), was found by an agent and without" in shown(comparison)
+    assert shown(comparison).count("tuned, exact ") == 1 + shown(comparison).count("tuned, exact (")
 
 
 @pytest.mark.parametrize("dies_at", fast_are([1, 4, 8, 13], range(1, 14)))
@@ -171,7 +172,7 @@ def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
     comparison = compared(session, path)
     verdict = comparison.verdict
     assert verdict is not None
-    assert comparison.contender(verdict.fastest).placement == UNEVEN
+    assert comparison.distinct[verdict.fastest].placement == UNEVEN
     reasons = [contender.failure for contender in comparison.contenders]
     assert reasons[0] == reasons[4] == "worker 1 was killed"
     assert "exact: worker 1 was killed" in shown(comparison)
@@ -180,13 +181,14 @@ def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
     assert compared(again, path) == comparison
     nothing = compared(FakeSession(dict.fromkeys(SECONDS, 0.0)), tmp_path / "nothing.json")
     assert nothing.verdict is None
-    assert "best rival," not in shown(nothing)
+    assert "faster" not in shown(nothing)
 
 
 def test_one_round_gives_no_confidence(tmp_path: Path) -> None:
     seconds = SECONDS | {(HALVES, PIPELINE): 1.3}
     text = shown(compared(FakeSession(seconds), tmp_path / "comparison.json", rounds=1))
-    assert "1.08× over the best rival, tuned and exact (1-1), in too few rounds" in text
+    told = " ".join(text.split())
+    assert "1.08× faster than tuned, exact (1-1), in too few rounds for a confidence" in told
 
 
 GPIPES = [
@@ -238,8 +240,8 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
     assert not comparison.heats[2].candidates[0].measurements
     text = " ".join(shown(comparison).split())
     assert (
-        "1.10× (1.10–1.10, over 99.9% confidence) over the best rival, plain PyTorch (2 threads): "
-        "tuned (1-1)" in text
+        "tuned (1-1) trains a minibatch 1.10× faster than plain PyTorch (2 threads) (95% CI 1.10"
+        in text
     )
     assert "tried as plain PyTorch: 2 threads: 1.10 s (3×); 1 thread: 1.80 s (3×)" in text
     table = shown(comparison).split("tuned")[1].splitlines()[0]
@@ -261,7 +263,7 @@ def test_what_differs_in_depth_or_schedule_alone_is_told_apart(tmp_path: Path) -
         assert re.search(row, text)
     assert re.search("gpipe +1-1, M = 2 ", text), "it is called as its schedule"
     told = " ".join(text.split())
-    assert "over the best rival, plain PyTorch (2 threads): guided (1-1, +1 in flight)" in told
+    assert "guided (1-1, +1 in flight) trains a minibatch 1.22× faster than plain PyTorch" in told
     assert "guided · 1-1, +1 in flight" in names_of(comparison.contenders)
 
 
@@ -316,7 +318,7 @@ def test_a_kind_that_fails_altogether_says_why(tmp_path: Path) -> None:
     (plain,) = (c for c in comparison.contenders if c.found_by == PLAIN)
     assert (plain.seconds, plain.failure) == ((), "worker 1 was killed")
     assert "plain PyTorch: worker 1 was killed" in shown(comparison)
-    assert "over the best rival, exact (1-1)" in " ".join(shown(comparison).split())
+    assert "faster than exact (1-1)" in " ".join(shown(comparison).split())
     assert with_heats(FakeSession({}), path) == comparison
 
 
@@ -337,7 +339,7 @@ def test_comparisons_of_before_there_were_heats_are_read(tmp_path: Path) -> None
         contender.pop("threads", None)
     path.write_text(json.dumps(written))
     known = read_document(path, Comparison)
-    assert "over the best rival" in shown(known)
+    assert "tuned, exact" in shown(known)
     assert compared(FakeSession({}), path) == known
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from drlpp.comparison.contenders import PLAIN, PLAN, RIVALS, Heat
-from drlpp.comparison.rivals import MOST_CANDIDATES, rival_heats
+from drlpp.comparison.contenders import PLAIN, PLAN, RIVALS, Contender, Heat
+from drlpp.comparison.rivals import MOST_CANDIDATES, rival_heats, with_equal_numbers
 from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
@@ -75,7 +75,12 @@ def test_on_gpus_threads_do_not_matter_and_an_emulated_accelerator_is_one() -> N
 def test_there_are_all_kinds_with_any_number_of_workers() -> None:
     heats = heats_on(local_cluster(4, FAST))
     assert tuple(heats) == RIVALS
-    assert configurations(heats["data-parallel"]) == ["1", "2", "3", "4"]
+    assert configurations(heats["large-batch"]) == ["2", "3", "4"]
+    divided = heats["data-parallel"].candidates
+    assert configurations(heats["data-parallel"]) == ["2, M = 2", "3, M = 3", "4, M = 4"]
+    assert [one.minibatches_of_update for one in divided] == [(1, 1)] * 3
+    whole = heats["large-batch"].candidates
+    assert [one.minibatches_of_update for one in whole] == [(2, 2), (3, 3), (4, 4)]
     for kind in ("gpipe", "1f1b-flush"):
         found = heats[kind].candidates
         assert len(found) == MOST_CANDIDATES
@@ -116,14 +121,41 @@ def test_the_simulator_ranks_what_is_too_much() -> None:
 
 def test_a_single_worker_has_no_pipelines() -> None:
     heats = heats_on(local_cluster(1, FAST), speeds=(1.0,))
-    assert tuple(heats) == (PLAIN, "data-parallel", "pipedream", "exact", PLAN)
+    assert tuple(heats) == (PLAIN, "pipedream", "exact", PLAN)
 
 
 def test_fewer_workers_are_the_fastest() -> None:
     unequal = local_cluster(3, FAST, speeds=[0.5, 1.0, 1.0])
     heats = heats_on(unequal, speeds=(1.0,) * 3)
     used = [c.placement.accelerators for c in heats["data-parallel"].candidates if c.placement]
-    assert used == [(1,), (1, 2), (0, 1, 2)]
+    assert used == [(1, 2), (0, 1, 2)]
+
+
+def test_what_runs_alike_is_one_contender_whatever_it_is_called() -> None:
+    """Equal keys have equal actions: of one stage, and of accelerators that do not differ."""
+    whole = Placement.from_assignment([0] * 8, [0] * 4)
+    flushed = Method(schedule="1f1b-flush", policy="sync", microbatches=4)
+    alike = [flushed, Method(microbatches=4), Method(policy="stash", microbatches=4)]
+    found = [Contender.of(Candidate(whole, method), "any") for method in alike]
+    assert len({one.key for one in found}) == 1
+    pipeline = whole.pipeline(profile().graph)
+    schedules = [method.schedule_for(pipeline, 3).actions for method in alike]
+    assert schedules[0] == schedules[1] == schedules[2]
+    others = [Method(), Method(policy="2bw", microbatches=4), Method(accumulate=2)]
+    keys = {Contender.of(Candidate(whole, method), "any").key for method in others}
+    assert len(keys | {found[0].key}) == 4
+
+
+def test_accelerators_that_do_not_differ_are_interchangeable() -> None:
+    cluster = local_cluster(4, FAST)
+    two = Placement.from_assignment([0] * 4 + [1] * 4, [0, 0, 1, 1])
+    other = Placement.from_assignment([0] * 4 + [1] * 4, [1, 1, 0, 0])
+    known = Contender.of(Candidate(two, Method()), "guided")
+    heat = Heat(candidates=(Contender.of(Candidate(other, Method()), PLAN),))
+    (alike,) = with_equal_numbers([heat], [known], cluster)
+    assert alike.candidates[0].key == known.key
+    unequal = local_cluster(4, FAST, speeds=[1.0, 1.0, 0.5, 0.5])
+    assert with_equal_numbers([heat], [known], unequal) == [heat]
 
 
 SLOW = local_cluster(3, Link(bandwidth_bytes_per_second=1.0))

@@ -40,10 +40,10 @@ def _contenders(*rounds: tuple[float, ...]) -> tuple[Contender, ...]:
         Contender(
             found_by="guided",
             placement=TWO,
-            method=Method(),
+            method=Method(in_flight_per_link=depth),
             measurements=tuple(measurement(seconds) for seconds in found),
         )
-        for found in rounds
+        for depth, found in enumerate(rounds)
     )
 
 

@@ -142,8 +142,8 @@ def test_the_winner_stands_beside_the_best_of_every_other_kind(run: Path) -> Non
     )
     charts = charts_of(Page(write_report(run)))
     names = [
-        "guided · 1-1 (2) (also exact)",
-        "pipedream · 1-1 (also guided)",
+        "guided, exact · 1-1",
+        "guided, pipedream · 1-1",
         "data-parallel · 1",
         "gpipe · 1-1, M = 2",
     ]

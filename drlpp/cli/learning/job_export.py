@@ -30,18 +30,20 @@ def export_best(
     verdict = comparison.verdict
     if verdict is None or verdict.placement is None:
         raise RunFailure("none of the placements compared could be measured")
-    chosen = comparison.contender(verdict.placement)
+    chosen = comparison.distinct[verdict.placement]
     path = export(session, chosen, cluster, job.out)
     # Plain PyTorch may be better, but it has no placement.
-    if verdict.placement not in verdict.equals:
-        best = "the best that has a placement, "
+    if verdict.placement == verdict.fastest:
+        why = "the fastest"
+    elif verdict.placement in verdict.equals:
+        why = "the simplest placement that is not shown to be slower than any other candidate"
     else:
-        simplest = verdict.placement == verdict.equals[0]
-        best = "" if simplest else "the simplest of the equals that has a placement, "
-    configuration = chosen.beside(session.method)
-    how_long = " until the race has ended" if job.race_data is not None else ""
+        why = "the best placement"
+    how_long = " until the race to a loss has ended" if job.race_data is not None else ""
     console.print(
-        f"exported to {path}{how_long}: {best}{configuration}, found by {chosen.found_by}"
+        f"exported to {path}{how_long}: {chosen.beside(session.method)}, found by "
+        f"{chosen.found_by}, {why}",
+        soft_wrap=True,
     )
     return path
 
@@ -79,23 +81,18 @@ def export_winner(
         path = export(session, won, cluster, folder, optimizer)
         configuration = won.beside(session.method)
         console.print(
-            f"exported to {path}: the winner of the race, {configuration}, found by "
-            f"{won.found_by}, with learning rate {rate:.3g}"
+            f"exported to {path}: {configuration}, found by {won.found_by}, the winner of the "
+            f"race, with learning rate {rate:.3g}",
+            soft_wrap=True,
         )
-    if end.winner in race.plain:
+    if end.winner is None:
         console.print(
-            f"train it plainly, as the race says; {path} stays the best placement by seconds per "
-            "minibatch"
+            f"no candidate won the race to a loss, so {path} stays the best by time per minibatch; "
+            "a longer race continues this one (--limit with --resume)",
+            soft_wrap=True,
         )
     elif is_plain_as_good(race, end):
-        console.print(
-            f"train it plainly, as the race says: with {path} it is no difference worth having"
-        )
-    elif end.winner is None:
-        console.print(
-            f"nobody won the race, so {path} stays the best by seconds per minibatch; whether it "
-            "gets there, a race with a longer --limit says (--resume)"
-        )
+        console.print(f"use plain PyTorch, as the race says, not {path}", soft_wrap=True)
     else:
         say_how_to_train(session, path, race.data)
 
@@ -146,6 +143,7 @@ def export_best_so_far(
     )
     console.print(
         f"stopped {stopped}; the fastest so far is in {path} ({contender.beside(session.method)}, "
-        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with what a "
-        "user has without an agent). Continue with --resume"
+        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with plain "
+        "PyTorch). Continue with --resume",
+        soft_wrap=True,
     )

@@ -319,7 +319,7 @@ def _compare(
     from drlpp.comparison.compare import compare
     from drlpp.comparison.contenders import Contender, Heat
     from drlpp.comparison.race import RaceRules
-    from drlpp.comparison.rivals import rival_heats
+    from drlpp.comparison.rivals import rival_heats, with_equal_numbers
     from drlpp.errors import RunFailure
     from drlpp.reporting.board import write_race
 
@@ -341,10 +341,11 @@ def _compare(
     begin = time.perf_counter()
     try:
         with shown(console, "planning what a user has without an agent") as tell:
+            rivals = rival_heats(session, there.profile, there.cluster, space, proposed)
             comparison = compare(
                 session,
                 finalists,
-                [*rival_heats(session, there.profile, there.cluster, space, proposed), *own],
+                with_equal_numbers([*rivals, *own], finalists, there.cluster),
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",

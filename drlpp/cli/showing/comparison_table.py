@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, Heat
+from drlpp.comparison.contenders import PLAIN, Contender, Heat, update_text
 from drlpp.comparison.verdict import best_rival, verdict_lines
 from drlpp.io.formatting import emulation_text, range_text, seconds_text
 from drlpp.schedule.method import Method
@@ -58,6 +58,8 @@ def comparison_table(
     finished = [row for row in rows if row.seconds and len(row.seconds) == rounds]
     fastest = min((row.median or 0.0 for row in finished), default=None)
     title = f"time per minibatch, median and range of at most {rounds} rounds"
+    if any("\n" in row.configuration for row in rows):
+        title += "\nupdates every k: one update of k minibatches; others make one of each"
     if speeds:
         title += f"\n{emulation_text(speeds)}"
     table = Table(
@@ -93,24 +95,35 @@ def _ratio_text(reference: Sequence[float], median: float) -> str:
 
 
 def describe_comparison(comparison: Comparison) -> RenderableType:
-    """Show everyone in a comparison, what it says, and who was tried in the heats."""
-    contenders, entrants = comparison.contenders, comparison.entrants
+    """Show every entrant, what was tried in the heats, and what the comparison says."""
+    contenders, entrants = comparison.distinct, comparison.entrants
     usual = comparison.usual_method
-    rows = [ComparisonRow(c.found_by, c.beside(usual), c.seconds) for c in contenders]
+    rows = [
+        ComparisonRow(one.found_by, _configuration(one, usual), one.seconds) for one in contenders
+    ]
     best = best_rival(entrants)
     references = {
-        "best\nrival": entrants[best].seconds if best is not None else (),
+        "best\nrival": entrants[best].costs if best is not None else (),
         "plain\nPyTorch": next((c.seconds for c in contenders if c.found_by == PLAIN), ()),
     }
     verdict = comparison.verdict
     lines = [] if verdict is None else list(verdict_lines(verdict, entrants))
     failures = [f"{c.found_by}: {c.failure}" for c in contenders if c.failure]
     heats = [_heat_text(heat, usual) for heat in comparison.heats if len(heat.candidates) > 1]
-    return Group(comparison_table(rows, references, comparison.speeds), *lines, *failures, *heats)
+    return Group(comparison_table(rows, references, comparison.speeds), *heats, *failures, *lines)
+
+
+def _configuration(one: Contender, usual: Method) -> str:
+    """Return what it is, and on a line of its own how many minibatches make an update, if several.
+
+    What takes several for one update is not as good as what takes as long with one.
+    """
+    text, minibatches = one.beside(usual), update_text(one)
+    return text if minibatches == "1" else f"{text}\nupdates every {minibatches}"
 
 
 def _heat_text(heat: Heat, usual: Method) -> str:
-    """Return who ran for a kind's place in the race.
+    """Return the candidates for a kind's place in the race.
 
     Those that came furthest are first, the fastest of them at the top; medians are of so many runs.
     """

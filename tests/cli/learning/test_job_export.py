@@ -88,8 +88,11 @@ def test_a_placement_that_won_is_exported_with_its_learning_rate(
 ) -> None:
     printed = told(session, tmp_path, capsys, plain, 5.0, 8.0)
     path = tmp_path / "placement.json"
-    assert f"exported to {path}: the winner of the race, 1-1, found by searching" in printed
-    assert f"train with it: drlpp train {path} --data {NAME}:points" in printed
+    assert f"exported to {path}: 1-1, found by searching, the winner of the race" in printed
+    assert (
+        f"train with it: drlpp train {path} --model {NAME}:classifier --data {NAME}:points"
+        in printed
+    )
     document = read_document(path, PlacementFile)
     assert document.optimizer.settings == OptimizerSpec.parse("adam", lr=0.03).settings
     assert document.measurement is not None
@@ -120,23 +123,23 @@ def test_where_plain_pytorch_won_nothing_says_to_train_with_a_placement(
     session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = told(session, tmp_path, capsys, 5.0, 8.0, 9.0)
-    assert printed.startswith("train it plainly, as the race says;")
+    assert printed.startswith("use plain PyTorch, as the race says")
     assert "train with it" not in printed
     assert not (tmp_path / "placement.json").exists()
 
 
-def test_nor_where_the_winner_is_no_difference_worth_having(
+def test_nor_where_the_winner_is_not_significantly_better(
     session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = told(session, tmp_path, capsys, 5.05, 5.0, 9.0)
-    assert "the winner of the race, 1-1" in printed
-    assert "no difference worth having" in printed
+    assert "1-1, found by searching, the winner of the race" in printed
+    assert "use plain PyTorch, as the race says" in printed
     assert "train with it" not in printed
 
 
-def test_where_nobody_won_it_is_said(
+def test_where_no_candidate_won_it_is_said(
     session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = told(session, tmp_path, capsys)
-    assert printed.startswith("nobody won the race")
-    assert "train" not in printed
+    assert printed.startswith("no candidate won the race")
+    assert "drlpp train" not in printed

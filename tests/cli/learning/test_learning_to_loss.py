@@ -98,12 +98,11 @@ def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: L
         if contender.candidate is not None
     }
     assert set(named) <= set(racing)
-    agents = {key for key, contender in racing.items() if contender.found_by == AGENT}
-    # With its method, no planner's placement is one stage on both.
+    agents = {key for key, contender in racing.items() if AGENT in contender.names}
     assert found[1, True].canonical in agents
     # Where there are fewer kinds, what is fresher than its kind's fastest takes part.
     assert agents <= set(named) or len(named) < FINALISTS
-    others = {contender.found_by for contender in learnt.race.candidates} - {AGENT}
+    others = {name for contender in learnt.race.candidates for name in contender.names} - {AGENT}
     assert {PLAIN, "data-parallel", "even split"} <= others
     # All of them were trained, the agent's too.
     trained = {run.candidate for run in learnt.race.runs if run.curve.minibatches}
@@ -142,11 +141,11 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
     assert verdict is not None
     assert verdict.placement is not None
     winner = None if end.winner is None else race.candidates[end.winner].candidate
-    fastest = comparison.contender(verdict.placement).candidate
+    fastest = comparison.distinct[verdict.placement].candidate
     assert written(folder) == (winner or fastest)
-    assert f"exported to {folder / 'placement.json'} until the race has ended" in printed
+    assert f"exported to {folder / 'placement.json'} until the race to a loss has ended" in printed
     plainly = is_plain_as_good(race, end)
-    assert ("train it plainly, as the race says" in printed) == plainly
+    assert ("use plain PyTorch, as the race says" in printed) == plainly
     assert ("train with it: drlpp train" in printed) == (not plainly and winner is not None)
     assert AGENT in {contender.found_by for contender in comparison.contenders}
 

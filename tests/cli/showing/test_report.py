@@ -17,7 +17,7 @@ from drlpp.cli.showing.comparison_table import ComparisonRow, comparison_table
 from drlpp.cli.showing.tables import describe
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
-from drlpp.io.formatting import confidence_text, range_text
+from drlpp.io.formatting import range_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
@@ -223,11 +223,6 @@ def test_the_table_says_what_was_emulated_and_fits_80_columns() -> None:
 )
 def test_a_range_has_one_unit(least: float, most: float, text: str) -> None:
     assert range_text(least, most) == text
-
-
-def test_confidence_is_not_rounded_up() -> None:
-    texts = [confidence_text(p) for p in (0.5, 0.974, 0.9962, 0.9999, 1.0)]
-    assert texts == ["50%", "97%", "99.6%", "over 99.9%", "over 99.9%"]
 
 
 def test_a_comparison_in_which_nothing_could_be_measured() -> None:
