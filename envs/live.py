@@ -8,7 +8,7 @@ from typing import Any
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring.measurer import Measurer
 from drlpp.envs.measuring.memory import MeasurementMemory
-from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
+from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv, check_render_mode
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
 
@@ -23,6 +23,7 @@ def make_live(
     path: str | Path | None = None,
     stepwise: bool = False,
     declared: CostPrior | None = None,
+    render_mode: str | None = None,
     **session_options: Any,
 ) -> MeasuringEnv:
     """Build an environment that measures placements on live workers.
@@ -39,8 +40,13 @@ def make_live(
         stepwise: build placements decision by decision, with action masks.
         declared: what agents know, such as a profile that was measured; costs are guessed from
             sizes if left out.
+        render_mode: None; there is no other.
         session_options: further options of the new ``ClusterSession``, such as ``method``.
+
+    Raises:
+        InvalidInput: an argument is none of these.
     """
+    check_render_mode(render_mode)
     owns_measurer = measurer is None
     if measurer is None:
         # Only here, since it starts torch's distributed machinery.

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph
@@ -24,6 +25,16 @@ INVALID = "invalid placement"
 
 INVALID_REWARD = -10.0
 """A reward below −ln(seconds) of anything that takes less than six hours for a minibatch."""
+
+
+def check_render_mode(render_mode: str | None) -> None:
+    """Raise if an environment is to draw.
+
+    Raises:
+        InvalidInput: it is.
+    """
+    if render_mode is not None:
+        raise InvalidInput(f"render_mode is {render_mode!r}; these environments have none")
 
 
 class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
@@ -146,6 +157,28 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
             "stages": len(candidate.placement.stages),
             "measurement": outcome,
         }
+
+    def _check_action(self, action: Any) -> None:
+        """Raise if an action is none of the action space.
+
+        Raises:
+            InvalidInput: it has another length, or a number out of range.
+        """
+        found, space = np.asarray(action), self.action_space
+        assert isinstance(space, spaces.MultiDiscrete | spaces.Discrete)
+        most = np.array(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+        if found.shape != most.shape:
+            raise InvalidInput(
+                f"the action has shape {found.shape}; expected {most.shape}, as the action space"
+            )
+        wrong = np.flatnonzero((found < 0) | (found >= most) | (found != np.floor(found)))
+        if wrong.size:
+            number = int(wrong[0])
+            where = f"entry {number} of the action" if most.shape else "the action"
+            raise InvalidInput(
+                f"{where} is {found.flat[number]:.9g}; expected a whole number from 0 to "
+                f"{most.flat[number] - 1}"
+            )
 
     def _penalty(self, error_type: str, reason: str) -> tuple[float, dict[str, Any]]:
         return self.invalid_reward, {"error_type": error_type, "reason": reason}

@@ -109,7 +109,12 @@ class PlacementEnv(MeasuringEnv):
     def step(
         self, action: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Measure the candidate that ``action`` describes."""
+        """Measure the candidate that ``action`` describes.
+
+        Raises:
+            InvalidInput: it is not of the action space.
+        """
+        self._check_action(action)
         reward, info = self._reward(self.codec.decode(action))
         return _observation(), reward, True, False, info
 

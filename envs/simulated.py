@@ -8,7 +8,7 @@ from pathlib import Path
 from drlpp.costs.profile import Profile
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring.memory import MeasurementMemory
-from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
+from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv, check_render_mode
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -26,6 +26,7 @@ def make_sim(
     path: str | Path | None = None,
     stepwise: bool = False,
     declared: CostPrior | None = None,
+    render_mode: str | None = None,
 ) -> MeasuringEnv:
     """Build an environment that plays the schedules of placements in the simulator.
 
@@ -39,7 +40,12 @@ def make_sim(
         path: the file in which outcomes are remembered.
         stepwise: build placements decision by decision, with action masks.
         declared: what agents know; the profile and the cluster, without ``speeds``, if left out.
+        render_mode: None; there is no other.
+
+    Raises:
+        InvalidInput: an argument is none of these.
     """
+    check_render_mode(render_mode)
     measurer = SimulatedCluster(profile, cluster, speeds, method)
     memory = MeasurementMemory(measurer, minibatches, path)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv

@@ -84,7 +84,12 @@ class StepwisePlacementEnv(MeasuringEnv):
     def step(
         self, action: np.int64
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Decide on the next operator or accelerator; the last decision measures."""
+        """Decide on the next operator or accelerator; the last decision measures.
+
+        Raises:
+            InvalidInput: the action is not of the action space.
+        """
+        self._check_action(action)
         stage = int(action)
         mask = self.action_masks()
         if not mask[stage]:

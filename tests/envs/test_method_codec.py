@@ -139,9 +139,10 @@ def test_an_environment_of_a_space_measures_the_method_that_is_chosen() -> None:
     declared = CostPrior.of(profile, cluster, space=Space(Method()))
     env = PlacementEnv(MeasurementMemory(measurer), declared=declared)
     assert env.action_space == CODEC.space
-    for number, method in enumerate(METHODS):
-        _, _, _, _, info = env.step(np.array([*PLACED, number]))
-        alone = measurer.measure(Candidate(env.codec.decode(PLACED).placement, method))
+    for method in METHODS:
+        candidate = Candidate(env.codec.decode(PLACED).placement, method)
+        _, _, _, _, info = env.step(env.codec.encode(candidate))
+        alone = measurer.measure(candidate)
         assert info["seconds"] == alone.seconds_per_minibatch
     assert env.memory.distinct == len(METHODS)
     alone = PlacementEnv(MeasurementMemory(measurer), declared=CostPrior.of(profile, cluster))

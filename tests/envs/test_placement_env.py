@@ -13,8 +13,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 from drlpp.costs.profile import OperatorProfile, Profile
-from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.envs import MeasurementMemory, MeasuringEnv, PlacementEnv, StepwisePlacementEnv
 from drlpp.envs.measuring_env import outcome_in
+from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.specs.cluster import Link, local_cluster
@@ -27,7 +28,7 @@ def environment(measurer: FakeMeasurer, **options: float) -> PlacementEnv:
     return PlacementEnv(MeasurementMemory(measurer), **options)
 
 
-def simulated(environment_id: str) -> gym.Env:
+def simulated(environment_id: str, **options: str) -> gym.Env:
     graph = chain(6)
     profile = Profile(
         graph=graph,
@@ -36,7 +37,7 @@ def simulated(environment_id: str) -> gym.Env:
         operators=(OperatorProfile(forward_seconds=0.01, backward_seconds=0.02),) * 6,
     )
     cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e6))
-    return gym.make(environment_id, profile=profile, cluster=cluster)
+    return gym.make(environment_id, profile=profile, cluster=cluster, **options)
 
 
 @pytest.mark.parametrize("name", ["Placement", "PlacementStepwise"])
@@ -97,6 +98,37 @@ def test_invalid_placements_are_penalised_with_their_reason(action: list[int], r
     assert info["error_type"] == "invalid placement"
     assert reason in info["reason"]
     assert not measurer.measured
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "words"),
+    [
+        (PlacementEnv, [0] * 9, ["shape (9,)", "(10,)"]),
+        (PlacementEnv, [0] * 11, ["shape (11,)", "(10,)"]),
+        (PlacementEnv, [0, 0, 4, *[0] * 7], ["entry 2", "is 4", "0 to 3"]),
+        (PlacementEnv, [*[0] * 9, -1], ["entry 9", "is -1", "0 to 3"]),
+        (PlacementEnv, [0.5, *[0] * 9], ["entry 0", "is 0.5", "whole"]),
+        (StepwisePlacementEnv, 4, ["is 4", "0 to 3"]),
+        (StepwisePlacementEnv, -1, ["is -1", "0 to 3"]),
+        (StepwisePlacementEnv, [0, 0], ["shape (2,)", "()"]),
+    ],
+)
+def test_what_is_no_action_is_refused(
+    kind: type[MeasuringEnv], action: object, words: list[str]
+) -> None:
+    measurer = FakeMeasurer(chain(6))
+    env = kind(MeasurementMemory(measurer))
+    env.reset()
+    with pytest.raises(InvalidInput) as refused:
+        env.step(action)
+    assert all(word in str(refused.value) for word in words)
+    assert not measurer.measured
+
+
+def test_a_render_mode_is_refused_in_a_line() -> None:
+    with pytest.raises(InvalidInput, match="render_mode is 'human'") as refused:
+        simulated("drlpp/PlacementSim-v0", render_mode="human")
+    assert len(str(refused.value)) < 100
 
 
 def test_failed_placements_are_penalised_with_their_reason() -> None:
