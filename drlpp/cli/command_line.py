@@ -154,10 +154,9 @@ CompareOptions = Annotated[
     list[str],
     typer.Option(
         "--compare",
-        metavar="FORMAT:LAYOUT",
-        help="A layout of yours to compare with: megatron:'Et*3|tt|tL', torchtitan:FILE.toml, "
-        "deepspeed:0,3,5 (parts), vllm:9,10,9, or modules:a.1,b (where stages begin); may be "
-        "repeated.",
+        metavar="modules:NAME,…",
+        help="A layout of yours to compare with: the modules at which stages begin, like "
+        "modules:layers.4,head; may be repeated.",
     ),
 ]
 

@@ -38,7 +38,6 @@ class Target(StrEnum):
     TORCHTITAN = "torchtitan"
     MEGATRON = "megatron"
     DEEPSPEED = "deepspeed"
-    VLLM = "vllm"
     WEIGHTS = "weights"
 
 
@@ -56,7 +55,7 @@ def export_placement(
         typer.Option(
             help="torch: a folder with a program that trains without drlpp; torchtitan: a folder "
             "with its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
-            "vllm: its environment; weights: the weights of a checkpoint as one model.safetensors."
+            "weights: the weights of a checkpoint as one model.safetensors."
         ),
     ],
     output: Annotated[
@@ -141,9 +140,8 @@ def _nearest(
     if to is Target.TORCH:
         return nearest_chain(plan), None
     nearest = nearest_chain(plan, trains_itself=True)
-    if to is not Target.VLLM:
-        only_1f1b = to is not Target.TORCHTITAN
-        nearest = flushing(nearest, captured.task.batch_size, always_1f1b=only_1f1b)
+    only_1f1b = to is not Target.TORCHTITAN
+    nearest = flushing(nearest, captured.task.batch_size, always_1f1b=only_1f1b)
     module, graph = captured.task.module, captured.graph
     match to:
         case Target.TORCHTITAN:
@@ -167,7 +165,6 @@ def _write_layout(
     from drlpp.exporting.layouts.deepspeed import deepspeed_text
     from drlpp.exporting.layouts.megatron import megatron_text
     from drlpp.exporting.layouts.torchtitan import write_torchtitan
-    from drlpp.exporting.layouts.vllm import vllm_text
 
     size = captured.task.batch_size
     match to:
@@ -177,12 +174,8 @@ def _write_layout(
         case Target.MEGATRON:
             output.write_text(megatron_text(layout, captured.graph, size, notes))
             return f"give Megatron's training these arguments: $(grep -v '^#' {output})"
-        case Target.DEEPSPEED:
-            output.write_text(deepspeed_text(layout, size, str(captured.reference), notes))
-            return "use its class Placed in place of PipelineModule, and its CONFIG"
-    output.write_text(vllm_text(layout, notes))
-    stages = len(layout.units)
-    return f"source {output}, then vllm serve --pipeline-parallel-size {stages}"
+    output.write_text(deepspeed_text(layout, size, str(captured.reference), notes))
+    return "use its class Placed in place of PipelineModule, and its CONFIG"
 
 
 def _write_weights(checkpoint: str, output: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.cli.showing.layout_report import layout_line
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import YOURS, Contender
-from drlpp.exporting.layouts.foreign_layout import read_layout
+from drlpp.exporting.layouts.module_cuts import read_layout
 from drlpp.placement.candidate import Candidate
 from drlpp.schedule.method import Method
 

@@ -10,7 +10,7 @@ from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.cli.showing.layout_report import layout_line
 from drlpp.comparison.contenders import YOURS
 from drlpp.errors import InvalidInput
-from drlpp.exporting.layouts.foreign_layout import read_layout
+from drlpp.exporting.layouts.module_cuts import read_layout
 from drlpp.planners import Plan, Proposal, Solution, played
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
@@ -21,7 +21,7 @@ class ComparedLayout:
     """A layout as it was given, and what the simulator says of it.
 
     Attributes:
-        given: ``FORMAT:LAYOUT``.
+        given: ``modules:NAME,…``.
         proposal: played at its best depth, if depths are compared; None if it cannot be.
         obstacle: why it cannot.
         simulation: of the proposal, for what its stages do.
@@ -60,7 +60,7 @@ def compared_layouts(
     """Play layouts as a plan is played, with the same method.
 
     Args:
-        given: ``FORMAT:LAYOUT``.
+        given: ``modules:NAME,…``.
         what: was planned; it names the model.
         plan: of that, whose problem they are for.
         method: that all run with; a list of it is stretched to the stages of each.

@@ -7,7 +7,7 @@ class CutAt(StrEnum):
     """What stages may divide.
 
     ``modules`` are the model's children and those of its lists and Sequentials, as torchtitan and
-    DeepSpeed divide them; ``layers`` those of a decoder, as Megatron and vLLM do. ``blocks`` are
+    DeepSpeed divide them; ``layers`` those of a decoder, as Megatron does. ``blocks`` are
     the operators that come again and again in any model.
     """
 

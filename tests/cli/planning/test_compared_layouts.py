@@ -15,7 +15,7 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
 from drlpp.costs.profile import RunFactors
 from drlpp.costs.profiles.estimated_profile import estimate_profile
-from drlpp.exporting.layouts.foreign_layout import read_layout
+from drlpp.exporting.layouts.module_cuts import read_layout
 from drlpp.io.documents import read_document, write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
@@ -25,7 +25,7 @@ from drlpp.specs.cluster import Link, local_cluster
 from tests.support.programs.shell import Shell
 
 MODEL = "tests.exporting.decoder:decoder"
-LAYOUT = "megatron:Ettttt|tL"
+LAYOUT = "modules:layers.5"
 
 
 @pytest.fixture(scope="module")

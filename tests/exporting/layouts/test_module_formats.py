@@ -21,7 +21,6 @@ from drlpp.exporting.layouts.module_layout import (
     units_of,
 )
 from drlpp.exporting.layouts.torchtitan import write_torchtitan
-from drlpp.exporting.layouts.vllm import vllm_text
 from drlpp.exporting.nearest import Nearest
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
@@ -102,11 +101,6 @@ def test_megatrons_parser_on_gpt2(tied: bool) -> None:
         assert names.count("decoder") == count
         assert ("embedding" in names) == ("tokens" in ours)
         assert ("loss" in names) == ("head" in ours)
-
-
-def test_vllm_variable(by_layers: ModuleLayout) -> None:
-    text = vllm_text(by_layers, NOTES)
-    assert text.splitlines()[2:] == ["export VLLM_PP_LAYER_PARTITION=2,2,2"]
 
 
 def test_torchtitan_options(decoder: CapturedModel, tmp_path: Path) -> None:
