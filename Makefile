@@ -87,7 +87,7 @@ lint: $(VENV)/installed
 
 # Timings, which have no place in the tests.
 bench: $(VENV)/installed
-	$(BIN)/python -m benchmarks.repeatability
+	$(BIN)/python -m benchmarks run timings
 
 # Everything that one GPU can tell: with a Python that has torch, and nothing installed of this project.
 # WHEELS is a folder with what that Python lacks.

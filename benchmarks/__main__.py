@@ -32,6 +32,8 @@ STUDIES = {
     "pipeoptim-learning": "benchmarks.papers.pipeoptim:LEARNING",
     "pipemare": "benchmarks.papers.pipemare:STUDY",
     "drl-pp": "benchmarks.papers.drl_pp:STUDY",
+    "prediction": "benchmarks.prediction:STUDY",
+    "timings": "benchmarks.timings:STUDY",
 }
 """Where each study is; imported when it is asked for."""
 

@@ -155,8 +155,8 @@ def read_csv(path: Path, kind: type[OneRow]) -> list[OneRow]:
                 for name, text in line.items():
                     of_case, type_ = columns[name]
                     found = None if text == "" and type_ is not str else text
-                    if found is not None and type_ is not str:
-                        found = json.loads(text) if not _is_text(type_) else text
+                    if found is not None and not _is_text(type_):
+                        found = json.loads(text)
                     (content["case"] if of_case else content)[name] = found
                 rows.append(kind.model_validate(content))
             except (KeyError, json.JSONDecodeError) as error:
@@ -167,5 +167,5 @@ def read_csv(path: Path, kind: type[OneRow]) -> list[OneRow]:
 
 
 def _is_text(kind: Any) -> bool:
-    """Return whether a field is a text, or a text or nothing."""
-    return kind in (str, str | None)
+    """Return whether a field is a text, one of some texts, or a text or nothing."""
+    return kind == (str | None) or (isinstance(kind, type) and issubclass(kind, str))

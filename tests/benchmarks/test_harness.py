@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,13 @@ from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import Record
 
 
+class Kind(StrEnum):
+    LIVE = "live"
+
+
 class Case(Record):
     model: str
+    kind: Kind = Kind.LIVE
     seed: int = 0
     note: str = ""
 
@@ -36,7 +42,7 @@ ROWS = [
 def test_rows_come_back_from_a_table_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "results" / "seen.csv"
     write_csv(path, ROWS)
-    assert path.read_text().splitlines()[0] == "model,seed,note,seconds,best,steps"
+    assert path.read_text().splitlines()[0] == "model,kind,seed,note,seconds,best,steps"
     assert len(path.read_text().splitlines()) == 3
     assert read_csv(path, Seen) == ROWS
 
@@ -44,8 +50,8 @@ def test_rows_come_back_from_a_table_as_they_were(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("a,0,,fast,,[]", "line 3"),
-        ("a,0,,1.0,,[true,{}]", "line 3"),
+        ("a,live,0,,fast,,[]", "line 3"),
+        ("a,live,0,,1.0,,[true,{}]", "line 3"),
     ],
 )
 def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, words: str) -> None:

@@ -27,7 +27,7 @@ SHORT_MINIBATCHES = 8
 
 USUAL_SPREAD = 0.07
 """How far off a prediction usually is, as a standard deviation of the logarithm: half of 36 were
-off by less than 4.8% (``benchmarks.prediction_accuracy``)."""
+off by less than 4.8% (``benchmarks.prediction``)."""
 
 _USUAL_RUNS = 4
 """What is usual counts for so many runs: a few of them are alike by chance."""

@@ -1,1 +1,0 @@
-"""Predictions of the simulator, compared with measurements."""

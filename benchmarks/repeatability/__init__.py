@@ -1,1 +1,0 @@
-"""How well a measurement repeats."""

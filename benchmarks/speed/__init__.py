@@ -1,1 +1,0 @@
-"""How long planning, simulating, sampling and deploying take."""
