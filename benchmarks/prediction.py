@@ -34,7 +34,7 @@ from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import BASELINES, PLANNERS, PlanningProblem
+from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.planners.search.random_placements import random_placement
 from drlpp.runtime import ClusterSession
 from drlpp.simulator import simulate
@@ -213,7 +213,7 @@ def choose_placements(
     is the best of many; every third has branches, if any do.
     """
     known = set(but)
-    for name in BASELINES:
+    for name in PLANNERS:
         placement = PLANNERS[name](problem).placement
         if placement not in known:
             known.add(placement)

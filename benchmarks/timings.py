@@ -20,7 +20,7 @@ from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import Limits, PlanningProblem, Space, plan
+from drlpp.planners import Limits, PlanningProblem, Space, exact
 from drlpp.planners.candidates import Judge, search
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
@@ -154,7 +154,7 @@ def _capturing(case: Case) -> tuple[int, list[float]]:
 
 def _planning(case: Case) -> tuple[int, list[float]]:
     problem = _problem(case)
-    seconds = timed(lambda: plan("exact", problem), case.times, time.process_time)
+    seconds = timed(lambda: exact(problem), case.times, time.process_time)
     return len(problem.workload), seconds
 
 
@@ -174,9 +174,9 @@ def _searching(case: Case) -> tuple[int, list[float]]:
     space = Space(Method())
     seconds = []
     for seed in range(case.times):
-        begin = time.process_time()
-        found = search(Judge(problem, space), [], Limits(judged=100 * case.times), seed)
-        seconds.append((time.process_time() - begin) / found.judged)
+        judge, begin = Judge(problem, space), time.process_time()
+        search(judge, [], Limits(judged=100 * case.times), seed)
+        seconds.append((time.process_time() - begin) / judge.judged)
     return len(workload), seconds
 
 

@@ -18,9 +18,10 @@ from .placement.measurement import Measurement as Measurement
 from .placement.placement import Placement as Placement
 from .placement.placement_file import PlacementFile as PlacementFile
 from .placement.placement_file import read_placement as read_placement
-from .planners.plain_data import plan as plan
+from .placement.plan import Plan as Plan
+from .planners.plan import plan as plan
+from .planners.planning import PLANNERS as PLANNERS
 from .planners.problem.problem import PlanningProblem as PlanningProblem
-from .planners.registry import PLANNERS as PLANNERS
 from .planners.replanning import Elastic as Elastic
 from .planners.replanning import replanned as replanned
 from .runtime.session.session import ClusterSession as ClusterSession

@@ -11,9 +11,9 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
-from drlpp.planners.best_searched import planned_in
-from drlpp.planners.best_simulated import Choice
+from drlpp.placement.plan import Plan
 from drlpp.planners.candidates.space import Space
+from drlpp.planners.planning import baseline_plans
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
@@ -58,13 +58,13 @@ class CostPrior:
         return replace(self, problem=self.problem.with_seed(seed))
 
     @cached_property
-    def planned(self) -> Choice:
-        """What quick planners propose with the space's methods: looked for once, if anybody asks.
+    def planned(self) -> tuple[Plan, ...]:
+        """What the baselines propose with the space's methods, the fastest first; found once.
 
         Raises:
             InvalidInput: nothing of it fits into memory, and can be run.
         """
-        return planned_in(self.space or Space(self.method, frozenset()), self.problem)
+        return baseline_plans(self.problem, self.space or Space(self.method, frozenset()))
 
     @classmethod
     def from_sizes(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:

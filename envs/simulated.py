@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv, check_render_mode
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
+from drlpp.io.documents import read_document
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster
 
 
 def make_sim(
-    profile: Profile,
-    cluster: Cluster,
+    profile: Profile | str | Path,
+    cluster: Cluster | str | Path,
     speeds: Sequence[float] | None = None,
     method: Method = DEFAULT_METHOD,
     minibatches: int = 30,
@@ -31,8 +33,8 @@ def make_sim(
     """Build an environment that plays the schedules of placements in the simulator.
 
     Args:
-        profile: a model and its costs on an accelerator of speed 1.
-        cluster: the accelerators and their links.
+        profile: a model and its costs on an accelerator of speed 1, or the path of a profile.
+        cluster: the accelerators and their links, or the path of a ``cluster.yaml``.
         speeds: relative speed of every accelerator, in place of the cluster's.
         method: the schedule, and the weight policy on it.
         minibatches: over how many minibatches a placement is measured.
@@ -46,6 +48,10 @@ def make_sim(
         InvalidInput: an argument is none of these.
     """
     check_render_mode(render_mode)
+    if isinstance(profile, str | Path):
+        profile = read_profile(Path(profile))
+    if isinstance(cluster, str | Path):
+        cluster = read_document(cluster, Cluster)
     measurer = SimulatedCluster(profile, cluster, speeds, method)
     memory = MeasurementMemory(measurer, minibatches, path)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv

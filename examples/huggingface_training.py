@@ -41,22 +41,19 @@ from transformers import (
 )
 
 from drlpp import (
-    ClusterSession,
     DRLPPError,
     EpochReport,
     LearningRateSchedule,
     Method,
     OptimizerSpec,
     PipelineTrainer,
-    PlacementFile,
-    PlanningProblem,
+    Plan,
     Task,
     TrainerCallbacks,
-    Workload,
     from_huggingface,
+    plan,
     write_document,
 )
-from drlpp.planners import plan
 
 BATCH_SIZE = 32
 LENGTH = 12
@@ -122,23 +119,11 @@ def reviews(seed: int, count: int, tokenizer: PreTrainedTokenizerBase) -> Datase
     return dataset.with_format("torch", columns=["input_ids", "attention_mask", "labels"])
 
 
-def find_placement(task: Task, workers: int) -> PlacementFile:
+def find_plan(task: Task, workers: int) -> Plan:
     """Return the pipeline that is fastest by what the model's operators cost on the workers."""
     method = Method(schedule="1f1b-flush", policy="sync", microbatches=4)
     optimizer = OptimizerSpec.parse("adamw", lr=0.002)
-    with ClusterSession(task, workers=workers, method=method, optimizer=optimizer) as session:
-        profile, cluster = session.profile(repeats=5)
-    problem = PlanningProblem(Workload.of(profile, method), cluster, replicate=False)
-    found = plan("exact", problem)
-    return PlacementFile.create(
-        task,
-        profile.graph,
-        found.placement,
-        cluster,
-        method=method,
-        optimizer=optimizer,
-        found_by=found.method,
-    )
+    return plan(task, workers, method=method, optimizer=optimizer, planner="exact", replicate=False)
 
 
 def tell(report: EpochReport) -> None:
@@ -175,7 +160,7 @@ def main(
     if placement is None:
         placement = out / "placement.json"
         if not placement.exists():
-            write_document(placement, find_placement(task, workers))
+            write_document(placement, find_plan(task, workers).file())
     trainer = PipelineTrainer(
         placement,
         model=task,

@@ -3,7 +3,7 @@
     python -m examples.image_classification
 
 1. ``digit_network`` tells DRL-PP about a model: module, example minibatch, loss, score.
-2. ``find_placement`` profiles it on the workers for some seconds and lets a planner cut it.
+2. ``find_plan`` profiles it on the workers for some seconds and lets a planner cut it.
    ``--placement`` takes another placement instead, such as the one that the agent learns by
    ``python train_agent.py examples.image_classification:digit_network --out runs/agent``.
 3. ``PipelineTrainer`` trains it on that placement, from ``DataLoader`` with augmented images.
@@ -29,7 +29,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from drlpp import (
-    ClusterSession,
     DRLPPError,
     EarlyStopping,
     EpochReport,
@@ -38,14 +37,12 @@ from drlpp import (
     ModelReference,
     OptimizerSpec,
     PipelineTrainer,
-    PlacementFile,
-    PlanningProblem,
+    Plan,
     Task,
     TrainerCallbacks,
-    Workload,
+    plan,
     write_document,
 )
-from drlpp.planners import plan
 
 BATCH_SIZE = 32
 OPTIMIZER = OptimizerSpec.parse("sgd", lr=0.05, nesterov=True, weight_decay=5e-4)
@@ -133,23 +130,13 @@ def digit_loaders() -> tuple[DataLoader, DataLoader]:
     )
 
 
-def find_placement(model: ModelReference, workers: int) -> PlacementFile:
+def find_plan(model: ModelReference, workers: int) -> Plan:
     """Return the pipeline that is fastest by what the model's operators cost on the workers."""
     # Passes use predicted weights, so that no worker waits for an update of another.
     method = Method(policy="pipeoptim", clip_norm=5.0)
-    with ClusterSession(model, workers=workers, method=method, optimizer=OPTIMIZER) as session:
-        profile, cluster = session.profile(repeats=5)
     # One worker for each stage. Without this a model as small as this one is best replicated.
-    problem = PlanningProblem(Workload.of(profile, method), cluster, replicate=False)
-    found = plan("exact", problem)
-    return PlacementFile.create(
-        model,
-        profile.graph,
-        found.placement,
-        cluster,
-        method=method,
-        optimizer=OPTIMIZER,
-        found_by=found.method,
+    return plan(
+        model, workers, method=method, optimizer=OPTIMIZER, planner="exact", replicate=False
     )
 
 
@@ -175,7 +162,7 @@ def main(
     if placement is None:
         placement = out / "placement.json"
         if not placement.exists():
-            write_document(placement, find_placement(model, workers))
+            write_document(placement, find_plan(model, workers).file())
 
     train, held_out = digit_loaders()
     trainer = PipelineTrainer(

@@ -57,7 +57,7 @@ from drlpp import (
     Workload,
     write_document,
 )
-from drlpp.planners import plan
+from drlpp.planners import PLANNERS
 
 BATCH_SIZE = 16
 LENGTH = 64
@@ -186,7 +186,7 @@ def find_placement(model: ModelReference, workers: int) -> PlacementFile:
         profile, cluster = session.profile(repeats=5)
         problem = PlanningProblem(Workload.of(profile, METHOD), cluster, replicate=False)
         for planner in ("data-parallel", "gpipe", "exact"):
-            placement = plan(planner, problem).placement
+            placement = PLANNERS[planner](problem).placement
             outcome = session.measure(placement, minibatches=20)
             if isinstance(outcome, Measurement):
                 seconds = outcome.seconds_per_minibatch

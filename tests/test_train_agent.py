@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -27,8 +27,8 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, RIVALS
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners.best_searched import planned_in
-from drlpp.planners.best_simulated import Choice, best_simulated
+from drlpp.placement.plan import Plan
+from drlpp.planners import PlanningProblem, planning
 from tests.support.in_turns import fast_are
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
@@ -341,11 +341,13 @@ def test_planners_are_asked_once_for_the_agent_and_its_rivals(
 ) -> None:
     asked: list[object] = []
 
-    def counted(*problem: Any, **options: Any) -> Choice:
-        asked.append(problem)
-        return best_simulated(*problem, **options)
+    proposed = planning._all_proposed
 
-    monkeypatch.setattr(sys.modules[planned_in.__module__], "best_simulated", counted)
+    def counted(problem: PlanningProblem) -> Iterator[Plan]:
+        asked.append(problem)
+        return proposed(problem)
+
+    monkeypatch.setattr(planning, "_all_proposed", counted)
     finish(tmp_path / "run", 1, *BRIEF)
     assert len(asked) == 1
 

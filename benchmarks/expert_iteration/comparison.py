@@ -19,8 +19,7 @@ from benchmarks.learning.policy_proposals import PROPOSED, SAMPLES, network_of, 
 from drlpp.agents.transfer.weights import PRETRAINED
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
-from drlpp.planners import Limits, PlanningProblem, Space, best_simulated
-from drlpp.planners.best_searched import starts_of
+from drlpp.planners import Limits, PlanningProblem, Space, baseline_plans, starts_of
 from drlpp.planners.candidates import Judge, search
 from drlpp.schedule.method import Method
 
@@ -110,8 +109,7 @@ def run(cell: Cell, expert: Path, seconds: Sequence[float] = SECONDS) -> Run:
 def planned_for(number: int) -> tuple[list[Candidate], float]:
     """Return what planners find for a held-out problem, and seconds of the fastest of it."""
     problem, space = held_out_problem(number), Space(Method())
-    choice = best_simulated(problem, Method(), deepen=True)
-    plans = starts_of(space, choice.proposals)
+    plans = starts_of(space, baseline_plans(problem, space))
     return plans, min(map(Judge(problem, space).exactly, plans))
 
 

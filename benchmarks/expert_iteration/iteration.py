@@ -22,9 +22,8 @@ from drlpp.agents.pretraining.problems import SolvedProblem
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import PRETRAINED, save_weights
 from drlpp.io.documents import Record
-from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners import Limits, Space, best_simulated
+from drlpp.planners import Limits, Space, baseline_plans
 from drlpp.planners.candidates import Judge, search
 from drlpp.schedule.method import Method
 
@@ -122,16 +121,15 @@ def make_pair(cell: tuple[int, int], weights: Path) -> Pair:
     problem = training_problem(number)
     space = Space(Method(), frozenset())
     judge = Judge(problem, space)
-    choice = best_simulated(problem, Method(), deepen=False)
-    plans = [Candidate(p.plan.placement, Method()) for p in choice.proposals]
+    plans = [plan.candidate for plan in baseline_plans(problem, space)]
     drawn = sampled(network_of(weights), problem, 8)
     best_drawn = min(drawn, key=judge)
-    found = search(judge, [*plans, best_drawn], _LIMITS, seed=number)
+    found = search(judge, [*plans, best_drawn], _LIMITS, seed=number)[0]
     return Pair(
         number=number,
         generation=generation,
-        stages=found.candidate.placement.stages,
-        seconds=found.seconds,
+        stages=found.placement.stages,
+        seconds=found.seconds_per_minibatch,
         planned=min(judge.exactly(plan) for plan in plans),
         sampled=judge.exactly(best_drawn),
     )

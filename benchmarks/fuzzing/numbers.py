@@ -31,7 +31,7 @@ from benchmarks.fuzzing.documents import every_document, measurement_lines
 from benchmarks.fuzzing.loaders import check_line
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.planning.planning_input import PlanningInput
-from drlpp.cli.planning.planning_report import plan_report
+from drlpp.cli.planning.planning_report import PlanReport
 from drlpp.cli.showing.measurements_table import describe_measurements
 from drlpp.cli.showing.tables import describe
 from drlpp.cli.timeline.timeline_report import time_use_table
@@ -40,7 +40,8 @@ from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners import plan
+from drlpp.planners import Space, best_plan
+from drlpp.planners.candidates import Judge
 from drlpp.schedule.method import Method
 
 MOST_SECONDS = 10
@@ -227,9 +228,12 @@ def _plan(profile: Path, cluster: Path) -> None:
         speeds=None,
         method=Method(),
     )
+    space = Space(Method())
     for planner in ("data-parallel", "gpipe", "pipedream", "exact"):
         try:
-            shown(plan_report(plan(planner, given.problem)))
+            found = best_plan(given.problem, space, planner)
+            problem = Judge(given.problem, space).problem_of(found.method)
+            shown(PlanReport.of(found, problem, given.profile).text())
         except InvalidInput as error:
             check_line(error)
 

@@ -21,7 +21,7 @@ from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS, Limits, PlanningProblem, Space, best_searched
+from drlpp.planners import PLANNERS, Limits, PlanningProblem, Space, best_plan
 from drlpp.planners.candidates import Judge
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
@@ -121,7 +121,7 @@ def simulated(case: Case) -> Simulated:
 
     problem = PlanningProblem(Workload.of(profile, _METHOD), cluster)
     space = Space(_METHOD, frozenset())
-    found = best_searched(problem, space, Limits(judged=case.judged)).found.candidate.placement
+    found = best_plan(problem, space, limits=Limits(judged=case.judged)).placement
     return Simulated(
         case=case,
         data_parallel=planned("data-parallel", _METHOD),

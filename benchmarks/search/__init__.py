@@ -28,8 +28,7 @@ from drlpp.agents import GuidedHyperparameters
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
-from drlpp.planners import Limits, plan
-from drlpp.planners.best_searched import best_searched
+from drlpp.planners import Limits, best_plan, exact
 from drlpp.planners.candidates import search
 from drlpp.planners.model_based.recalibration import Recalibration
 from drlpp.planners.model_based.surrogate import Surrogate
@@ -90,23 +89,22 @@ class SearchStudy(Study[Case, Found]):
 
 def _planned(instance: Instance) -> Found:
     problem = instance.true
-    exact = plan("exact", problem).placement
-    choice = best_searched(problem, instance.space).choice
-    proposals = choice.others
-    planned = choice.best.seconds_per_minibatch
-    best_plan = proposals[0].seconds_per_minibatch
+    optimum = exact(problem).placement
+    found = best_plan(problem, instance.space)
+    proposals, planned = found.others, found.seconds_per_minibatch
+    proposed = proposals[0].seconds_per_minibatch
     return Found(
         case=instance.case,
-        best_known=min(planned, best_plan, _best_known(instance)),
+        best_known=min(planned, proposed, _best_known(instance)),
         planned=planned,
-        best_plan=best_plan,
-        exact=simulate(problem.workload, problem.cluster, exact, Method()).seconds_per_minibatch,
+        best_plan=proposed,
+        exact=simulate(problem.workload, problem.cluster, optimum, Method()).seconds_per_minibatch,
         data_parallel=min(
             proposal.seconds_per_minibatch
             for proposal in proposals
-            if len(proposal.plan.placement.stages) == 1
+            if len(proposal.placement.stages) == 1
         ),
-        planned_by=proposals[0].plan.method,
+        planned_by=proposals[0].found_by,
     )
 
 
@@ -138,12 +136,12 @@ def _measured(instance: Instance) -> Found:
         now = seconds_of[best[0][0]] if best else math.inf
         steps.append(Step(seconds=now, gain=belief.gain, sureness=belief.sureness))
     planned = judge.exactly(first) if (first := next(iter(seconds_of), None)) else math.inf
-    best_plan = min(map(judge.exactly, instance.declared_plans))
+    proposed = min(map(judge.exactly, instance.declared_plans))
     return Found(
         case=case,
-        best_known=min([*seconds_of.values(), best_plan, _best_known(instance)]),
+        best_known=min([*seconds_of.values(), proposed, _best_known(instance)]),
         planned=planned,
-        best_plan=best_plan,
+        best_plan=proposed,
         steps=tuple(steps),
         settled=found.settled,
         sureness=found.last_word().sureness,
@@ -169,7 +167,7 @@ def _best_known(instance: Instance) -> float:
             instance.true_plans if number == 0 else [],
             Limits(judged=instance.case.evaluations),
             seed=1000 + number,
-        ).seconds
+        )[0].seconds_per_minibatch
         for number in range(instance.case.starts)
     ]
     return min(found, default=math.inf)

@@ -17,8 +17,7 @@ from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
-from drlpp.planners import PlanningProblem, Space, data_parallel
-from drlpp.planners.best_searched import planned_in, starts_of
+from drlpp.planners import PlanningProblem, Space, baseline_plans, data_parallel, starts_of
 from drlpp.planners.candidates import Judge
 from drlpp.schedule.analysis.staleness import usual_staleness
 from drlpp.schedule.method import Method
@@ -173,9 +172,8 @@ class Instance:
 
 
 def _plans(problem: PlanningProblem, space: Space) -> list[Candidate]:
-    choice = planned_in(space, problem)
     everywhere = Candidate(data_parallel(problem).placement, space.method)
-    return [everywhere, *starts_of(space, choice.proposals)]
+    return [everywhere, *starts_of(space, baseline_plans(problem, space))]
 
 
 def _with_errors(profile: Profile, draw: numpy.random.Generator) -> Profile:

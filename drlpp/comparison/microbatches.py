@@ -23,7 +23,7 @@ from drlpp.io.quantities import Count
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, even_split, plan
+from drlpp.planners import PlanningProblem, even_split, exact
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.analysis.staleness import mean_staleness
@@ -144,7 +144,7 @@ def pipeline_to_try(problem: PlanningProblem, method: Method) -> Placement:
     """
     if not method.has_lists:
         with suppress(NothingFits):
-            planned = plan("exact", problem).placement
+            planned = exact(problem).placement
             if len(planned.stages) > 1:
                 return planned
     return even_split(problem, min(problem.cluster.accelerators, len(problem.workload)))

@@ -2,8 +2,7 @@
 
 Plain PyTorch with any number of threads; data parallelism and PipeDream's planner with any number
 of the workers; GPipe and flushed 1F1B with any number of stages and of microbatches, split evenly
-by the profile; the exact planner, given all workers; and what
-``drlpp plan`` proposes: the best of what all planners do, in the simulator and at its best depth.
+by the profile; the exact planner, given all workers; and what ``drlpp plan`` finds.
 Where a kind has more candidates than can be measured, the simulator ranks them, and the first run
 in a heat.
 """
@@ -11,16 +10,14 @@ in a heat.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 from drlpp.comparison.contenders import DATA_PARALLEL, LARGE_BATCH, PLAIN, PLAN, Contender, Heat
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS, PlanningProblem, Space
-from drlpp.planners.best_searched import planned_in
-from drlpp.planners.best_simulated import Choice
+from drlpp.placement.plan import Plan
+from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
@@ -44,7 +41,7 @@ def rival_heats(
     profile: Profile,
     cluster: Cluster,
     space: Space,
-    planned: Callable[[], Choice] | None = None,
+    planned: Callable[[], Sequence[Plan]] | None = None,
 ) -> list[Heat]:
     """Return a heat for each kind of rival that is possible on these workers.
 
@@ -57,7 +54,7 @@ def rival_heats(
         session: with the method and the optimizer.
         profile, cluster: that planners plan with, and the simulator ranks by.
         space: whether the depth may be chosen, and how stale a stage may be.
-        planned: gives what quick planners propose in the space, if somebody has asked them already.
+        planned: gives what the baselines propose in the space, if they were asked already.
     """
     plain = [
         Contender(found_by=PLAIN, method=session.method, threads=threads)
@@ -189,17 +186,17 @@ class _Rivals:
         placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
         return [Contender.of(Candidate(placement, method), "exact")]
 
-    def best_planned(self, space: Space, planned: Callable[[], Choice] | None) -> list[Contender]:
-        """Return what ``drlpp plan`` chooses of all that planners propose, and its depth."""
-        method = self._own
-        propose = planned or partial(planned_in, space, self._problem(method, self._cluster))
+    def best_planned(
+        self, space: Space, planned: Callable[[], Sequence[Plan]] | None
+    ) -> list[Contender]:
+        """Return what ``drlpp plan`` finds, and its depth."""
+        problem = self._problem(self._own, self._cluster)
         try:
-            best = propose().best
+            best = best_plan(problem, space, begin_with=planned() if planned else None)
         except InvalidInput:
             # Nothing fits, or nothing that is fresh enough.
             return []
-        chosen = method.model_copy(update={"in_flight_per_link": best.depth.per_link})
-        return [Contender.of(Candidate(best.plan.placement, chosen), PLAN)]
+        return [Contender.of(best.candidate, PLAN)]
 
     def flushed(self, kind: ScheduleKind) -> list[Contender]:
         """Return even splits into 2, 3, … stages, with every number of microbatches."""

@@ -1,163 +1,206 @@
-"""Running a planner, and explaining what it found."""
+"""``drlpp.plan``: from a model, or from costs alone, to a plan that can be trained."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from drlpp.costs.analytic_model import Prediction
-from drlpp.errors import InvalidInput
-from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.problem.problem import PlanningProblem, Solution
-from drlpp.planners.registry import FOLDING, PLANNERS
-from drlpp.schedule.per_stage import refuse_lists
+from pydantic import ValidationError
 
+from drlpp.costs.cost_table import profile_of_table, read_profile
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidCluster, InvalidInput
+from drlpp.io.documents import first_problem, read_document
+from drlpp.placement.plan import Plan
+from drlpp.planners.candidates import Space, Vary
+from drlpp.planners.planning import SEARCH, best_plan
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.method import DEFAULT_METHOD, Method
+from drlpp.specs.cluster import Cluster, Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
-@dataclass(frozen=True)
-class Plan:
-    """What a planner found for a problem, and what that costs.
+if TYPE_CHECKING:
+    from drlpp.capturing.capture import CapturedModel
+    from drlpp.models.model_reference import Model
 
-    Attributes:
-        method: the planner's name.
-        problem: that it solved.
-        solution: what it found.
-        planner_seconds: that it took.
-    """
+Costs = Profile | str | Path | Sequence[Mapping[str, Any]]
+"""A profile, a file of one, or the rows of a table."""
 
-    method: str
-    problem: PlanningProblem = field(repr=False)
-    solution: Solution
-    planner_seconds: float
-
-    def with_in_flight(self, per_link: int | tuple[int, ...]) -> Plan:
-        """Return a copy with another in-flight depth (:class:`drlpp.costs.memory.MemoryModel`)."""
-        memory = replace(self.problem.memory, in_flight_per_link=per_link)
-        return replace(self, problem=replace(self.problem, memory=memory))
-
-    @property
-    def placement(self) -> Placement:
-        """The stages and their accelerators."""
-        return self.solution.placement
-
-    @cached_property
-    def prediction(self) -> Prediction:
-        """The prediction by the problem's rule, which is the same for all planners."""
-        return self.problem.predict(self.placement)
-
-    @property
-    def error_bar(self) -> float:
-        """How far off what the simulator says of it may be (:meth:`.Workload.error_bar`)."""
-        return self.problem.workload.error_bar(self.placement)
-
-    @cached_property
-    def next_best(self) -> Alternative | None:
-        """The fastest placement that is one change away; None if none fits, or none is tried.
-
-        None is where accelerators hold two stages.
-        """
-        if self.placement.is_folded:
-            return None
-        fitting = (
-            alternative
-            for alternative in _changes(self.problem, self.placement)
-            if not alternative.prediction.missing_bytes
-        )
-        return min(fitting, key=lambda found: found.prediction.seconds_per_minibatch, default=None)
+_ADAM_STATE = 2.0
+"""Elements of Adam's state for each weight."""
 
 
-@dataclass(frozen=True)
-class Alternative:
-    """A placement that differs from a plan by one ``change``, in words."""
+def plan(
+    model: Model | CapturedModel | None = None,
+    workers: int | None = None,
+    *,
+    profile: Costs | None = None,
+    cluster: Cluster | str | Path | None = None,
+    bandwidth: float | None = None,
+    latency: float = 0.0,
+    speeds: Sequence[float] | None = None,
+    memory: float | None = None,
+    method: Method = DEFAULT_METHOD,
+    optimizer: OptimizerSpec | None = None,
+    planner: str = SEARCH,
+    vary: frozenset[Vary] | None = None,
+    most_staleness: int | None = None,
+    replicate: bool = True,
+    seed: int = 0,
+) -> Plan:
+    """Return the fastest plan of a model for some workers, by the simulator.
 
-    change: str
-    placement: Placement
-    prediction: Prediction
+    ::
 
+        plan = drlpp.plan(task, workers=4)
+        result = PipelineTrainer(plan).fit(loader, epochs=5)
 
-def plan(method: str, problem: PlanningProblem) -> Plan:
-    """Let a planner solve a problem.
+    Without a profile, worker processes of this machine measure what the model's operators cost,
+    and what messages take unless the cluster or the bandwidth is given. Planning itself runs
+    nothing, and from costs alone it needs neither torch nor a GPU::
+
+        drlpp.plan(profile="costs.csv", workers=4, bandwidth=1e9)
+
+    Args:
+        model: a task, a name, a factory, or what :func:`drlpp.capture` returns.
+        workers: how many; may be left out where ``cluster`` is given.
+        profile: a :class:`~drlpp.costs.profile.Profile`; the path of a ``profile.json``, or of a
+            table of costs as CSV; or the rows of such a table.
+        cluster: the accelerators, or the path of a ``cluster.yaml``.
+        bandwidth: of the link between two of ``workers``, in bytes per second.
+        latency: of that link, in seconds.
+        speeds: of each worker, relative to the one that was profiled.
+        memory: of each worker, in bytes; not limited by default.
+        method: schedule and weight policy.
+        optimizer: that memory is counted for; Adam by default.
+        planner: ``search``, or a baseline alone: ``data-parallel``, ``gpipe``, ``pipedream`` or
+            ``exact``.
+        vary: what the search may choose with the placement; by default the in-flight depth, where
+            the schedule has one and ``method`` does not set it.
+        most_staleness: the largest s of a stage that is allowed; None for any.
+        replicate: whether a stage may have several workers.
+        seed: of the search.
 
     Raises:
-        InvalidInput: if there is no such planner, or it cannot solve the problem.
+        InvalidInput: what is missing or wrong, and what would be right;
+            :class:`~drlpp.errors.NothingFits` if no placement fits into memory.
     """
-    refuse_lists(problem.memory.in_flight_per_link, problem.memory.recomputes)
-    if method not in PLANNERS:
-        raise InvalidInput(f"planner {method!r} is unknown; there are {', '.join(PLANNERS)}")
-    if problem.workload.stages_held > 1 and method not in FOLDING:
+    if model is None and profile is None:
+        raise InvalidInput("name what to plan: a model, or profile=… for costs alone")
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
         raise InvalidInput(
-            f"planner {method} gives every accelerator one stage, and the schedule needs two; use "
-            f"planner {' or '.join(FOLDING)}"
+            f"workers is a {type(workers).__name__}; expected a number such as 4, and a cluster as "
+            "cluster=…"
         )
-    begin = time.perf_counter()
-    solution = PLANNERS[method](problem)
-    return Plan(method, problem, solution, time.perf_counter() - begin)
-
-
-def _changes(problem: PlanningProblem, placement: Placement) -> Iterator[Alternative]:
-    for change, stages in (
-        *_moved_operators(problem, placement.stages),
-        *(_moved_accelerators(placement.stages) if problem.replicate else ()),
-        *_merged_stages(problem, placement.stages),
-    ):
-        changed = Placement(stages=tuple(stages))
-        memory = problem.memory.for_stages(len(stages))
-        yield Alternative(change, changed, replace(problem, memory=memory).predict(changed))
-
-
-def _moved_operators(
-    problem: PlanningProblem, stages: tuple[Stage, ...]
-) -> Iterator[tuple[str, list[Stage]]]:
-    """Yield stages with one operator in a neighbouring stage, as far as the order allows it."""
-    workload = problem.workload
-    stage_of = Placement(stages=stages).stage_of_operator(len(workload))
-    for operator, home in enumerate(stage_of):
-        if len(stages[home].operators) == 1:
-            continue
-        earliest = max((stage_of[p] for p in workload.predecessors[operator]), default=0)
-        latest = min((stage_of[s] for s in workload.successors[operator]), default=len(stages) - 1)
-        for target in (home - 1, home + 1):
-            if earliest <= target <= latest:
-                changed = list(stages)
-                changed[home] = _stage(set(stages[home].operators) - {operator}, stages[home])
-                changed[target] = _stage({*stages[target].operators, operator}, stages[target])
-                yield f"{workload.names[operator]} in stage {target}", changed
-
-
-def _moved_accelerators(stages: tuple[Stage, ...]) -> Iterator[tuple[str, list[Stage]]]:
-    """Yield stages with the last replica of a stage moved to another stage."""
-    for source, giver in enumerate(stages):
-        for target, taker in enumerate(stages):
-            if source != target and len(giver.accelerators) > 1:
-                moved = giver.accelerators[-1]
-                changed = list(stages)
-                changed[source] = Stage(
-                    operators=giver.operators, accelerators=giver.accelerators[:-1]
-                )
-                changed[target] = Stage(
-                    operators=taker.operators,
-                    accelerators=tuple(sorted((*taker.accelerators, moved))),
-                )
-                yield f"accelerator {moved} in stage {target}", changed
-
-
-def _merged_stages(
-    problem: PlanningProblem, stages: tuple[Stage, ...]
-) -> Iterator[tuple[str, list[Stage]]]:
-    """Yield stages with two of them merged, on the accelerators of both."""
-    for index in range(len(stages) - 1):
-        one, other = stages[index : index + 2]
-        accelerators = tuple(sorted((*one.accelerators, *other.accelerators)))
-        merged = Stage(
-            operators=tuple(sorted((*one.operators, *other.operators))),
-            accelerators=accelerators if problem.replicate else accelerators[:1],
+    known = _cluster(workers, cluster, bandwidth, latency, speeds, memory)
+    costs = None if profile is None else _profile(profile)
+    captured = None if model is None else _captured(model)
+    if costs is None:
+        assert captured is not None
+        costs, measured = _measured(captured, workers, known, method)
+        known = known or measured
+    elif captured is not None:
+        _check_same_model(captured, costs)
+    if known is None:
+        raise InvalidInput(
+            "what messages take is not known: give bandwidth=… in bytes per second, or cluster=…"
         )
-        yield (
-            f"stages {index} and {index + 1} as one",
-            [*stages[:index], merged, *stages[index + 2 :]],
+    problem = PlanningProblem(
+        Workload.of(costs, method),
+        known,
+        replicate=replicate,
+        # Without torch an optimizer cannot be asked for its state.
+        memory=MemoryModel.with_state(method, _ADAM_STATE)
+        if optimizer is None
+        else MemoryModel.of(method, optimizer),
+        seed=seed,
+    )
+    if vary is None and "in_flight_per_link" in method.model_fields_set:
+        vary = frozenset()
+    space = Space(method, vary, most_staleness, costs.batch_size)
+    found = best_plan(problem, space, planner)
+    return replace(
+        found,
+        graph=costs.graph,
+        cluster=known,
+        optimizer=optimizer,
+        model=captured,
+    )
+
+
+def _cluster(
+    workers: int | None,
+    given: Cluster | str | Path | None,
+    bandwidth: float | None,
+    latency: float,
+    speeds: Sequence[float] | None,
+    memory: float | None,
+) -> Cluster | None:
+    """Return the accelerators; None if links have to be measured."""
+    if given is not None:
+        if bandwidth is not None or latency or memory is not None:
+            raise InvalidCluster(
+                "a cluster says what its links and memory are; leave out bandwidth, latency and "
+                "memory"
+            )
+        if isinstance(given, str | Path):
+            given = read_document(given, Cluster)
+        if workers not in (None, given.accelerators):
+            raise InvalidCluster(
+                f"the cluster has {given.accelerators} accelerators; leave out workers={workers}"
+            )
+        return given if speeds is None else given.with_speeds(speeds)
+    if workers is None:
+        raise InvalidCluster("how many workers are there? Give workers=4, or cluster=…")
+    if bandwidth is None:
+        return None
+    try:
+        link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency)
+    except ValidationError as error:
+        raise InvalidCluster(first_problem(error)) from None
+    return local_cluster(workers, link, speeds, memory)
+
+
+def _profile(given: Costs) -> Profile:
+    if isinstance(given, Profile):
+        return given
+    if isinstance(given, str | Path):
+        return read_profile(Path(given))
+    if isinstance(given, Sequence):
+        return profile_of_table(cast(Sequence[Mapping[str, Any]], given))
+    raise InvalidInput(
+        f"profile is a {type(given).__name__}; expected a Profile, a path, or rows of costs"
+    )
+
+
+def _measured(
+    captured: CapturedModel,
+    workers: int | None,
+    known: Cluster | None,
+    method: Method,
+) -> tuple[Profile, Cluster]:
+    """Measure operators on workers of this machine, and links if they are not known."""
+    from drlpp.runtime.session.session import ClusterSession
+
+    count = 1 if known is not None else workers
+    with ClusterSession(captured, workers=count, method=method) as session:
+        return session.profile()
+
+
+def _captured(model: Model | CapturedModel) -> CapturedModel:
+    from drlpp.capturing.capture import CapturedModel, capture
+
+    return model if isinstance(model, CapturedModel) else capture(model)
+
+
+def _check_same_model(captured: CapturedModel, costs: Profile) -> None:
+    graph = captured.graph
+    if graph.fingerprint != costs.graph.fingerprint:
+        raise InvalidInput(
+            f"the profile is of {costs.graph.model} (graph {costs.graph.fingerprint}), but "
+            f"{captured.reference} has graph {graph.fingerprint}; profile this model again"
         )
-
-
-def _stage(operators: set[int], like: Stage) -> Stage:
-    return Stage(operators=tuple(sorted(operators)), accelerators=like.accelerators)

@@ -18,8 +18,9 @@ from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines.gpipe import gpipe
-from drlpp.planners.best_simulated import best_simulated
+from drlpp.planners.candidates import Limits, Space
 from drlpp.planners.model_based.calibration import Calibration
+from drlpp.planners.planning import best_plan
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import MOST_ACCELERATORS, Cluster
 
@@ -27,13 +28,16 @@ EVEN, PLANNED = "even cut", "planned with its profile"
 
 Measured = tuple[Candidate, Measurement]
 
+_SHORT = Limits(judged=2_000, patience=4)
+"""Of a search for which a training may be waiting."""
+
 
 @dataclass(frozen=True)
 class Replanner:
     """Plans for those accelerators that there are.
 
-    With a profile, all quick planners propose and the simulator decides
-    (:func:`~drlpp.planners.best_simulated.best_simulated`). Without one, the operators are cut
+    With a profile it is the best that a short search finds from the baselines' plans
+    (:func:`~drlpp.planners.planning.best_plan`). Without one, the operators are cut
     into as many stages as there are accelerators, evenly by sizes. What an agent has measured
     corrects the costs and the cluster, and what it measured on none but those that there are is
     taken where nothing else is faster. What the method says of each stage that there was becomes
@@ -123,8 +127,8 @@ class Replanner:
         if self.profile is None:
             planned, seconds = gpipe(problem).placement, None
         else:
-            best = best_simulated(problem, method, deepen=False).best
-            planned, seconds = best.plan.placement, best.seconds_per_minibatch
+            best = best_plan(problem, Space(method, frozenset()), limits=_SHORT)
+            planned, seconds = best.placement, best.seconds_per_minibatch
         known = [
             (measurement.seconds_per_minibatch, number)
             for number, (candidate, measurement) in enumerate(self.measured)

@@ -17,6 +17,7 @@ from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import Model
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.placement.plan import Plan
 from drlpp.runtime.device.emulation import checked_speeds
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
@@ -74,7 +75,7 @@ class PipelineTrainer:
     before; ``model.pt`` then has these weights.
 
     Args:
-        placement: a placement file or its path.
+        placement: a plan (:func:`drlpp.plan`), a placement file or its path.
         model: the one that the placement is for, as a task, captured, a factory or its import
             path. drlpp's and huggingface's need not be given; a file's word alone imports nothing.
         method: instead of the one that the placement was measured with.
@@ -117,7 +118,7 @@ class PipelineTrainer:
 
     def __init__(
         self,
-        placement: str | Path | PlacementFile,
+        placement: str | Path | PlacementFile | Plan,
         *,
         model: CapturedModel | Model | None = None,
         method: Method | None = None,
@@ -134,7 +135,7 @@ class PipelineTrainer:
         cluster: str | None = None,
         timeout_seconds: float | None = None,
         time_limits: TimeLimits | None = None,
-        out: str | Path,
+        out: str | Path = "training",
         resume: bool = False,
         seed: int = 0,
         observer: TrainerCallbacks | None = None,
@@ -156,6 +157,14 @@ class PipelineTrainer:
         if workers is not None:
             check_count("workers", workers, least=1)
         check_seed(seed)
+        if isinstance(placement, Plan):
+            model = placement.model if model is None else model
+            placement = placement.file()
+        elif not isinstance(placement, str | Path | PlacementFile):
+            raise InvalidInput(
+                f"placement is a {type(placement).__name__}; expected a plan "
+                "(drlpp.plan(model, workers=4)), a placement file or its path"
+            )
         given = None if isinstance(placement, PlacementFile) else placement
         self.out = Path(out)
         self.document = (

@@ -7,22 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from drlpp.planners import PlanningProblem, Space
-from drlpp.planners.best_searched import planned_in
-from drlpp.planners.best_simulated import Choice
+from drlpp.placement.plan import Plan
+from drlpp.planners import PlanningProblem, Space, baseline_plans
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _planned_once() -> Iterator[None]:
-    known: dict[bytes, Choice] = {}
+    known: dict[bytes, tuple[Plan, ...]] = {}
 
-    def planned(space: Space, problem: PlanningProblem) -> Choice:
+    def planned(problem: PlanningProblem, space: Space) -> tuple[Plan, ...]:
         key = pickle.dumps((space, problem))
         if key not in known:
-            known[key] = planned_in(space, problem)
+            known[key] = baseline_plans(problem, space)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drlpp.planners.model_based.recalibration.planned_in", planned)
-        patch.setattr("drlpp.envs.cost_prior.planned_in", planned)
+        patch.setattr("drlpp.planners.model_based.recalibration.baseline_plans", planned)
+        patch.setattr("drlpp.envs.cost_prior.baseline_plans", planned)
         yield

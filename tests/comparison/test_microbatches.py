@@ -19,7 +19,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, even_split, plan
+from drlpp.planners import PLANNERS, PlanningProblem, even_split
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.method import Method
@@ -61,7 +61,7 @@ def test_the_pipeline_to_try_is_the_exact_planners_if_it_has_stages(
     )
     cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e6))
     problem = PlanningProblem.profiled(profile, cluster, Method(), OptimizerSpec())
-    exact, even = plan("exact", problem).placement, even_split(problem, 3)
+    exact, even = PLANNERS["exact"](problem).placement, even_split(problem, 3)
     assert len(exact.stages) in planned
     assert pipeline_to_try(problem, Method()) == (exact if len(exact.stages) > 1 else even)
     # Lists are for three stages, whatever a planner says.

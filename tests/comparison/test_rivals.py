@@ -16,9 +16,9 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, Space, Vary, best_simulated
+from drlpp.planners import PlanningProblem, Space, Vary, baseline_plans
 from drlpp.schedule.method import Method
-from drlpp.simulator import depth_of, simulate
+from drlpp.simulator import depth_of, simulate, simulate_depths
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.strategies.graphs import chain_of
@@ -177,12 +177,13 @@ def test_the_plan_is_the_best_of_all_planners_within_what_the_user_allows(
     given = (candidate.placement, candidate.method.in_flight_per_link, space, problem)
     assert is_allowed(*given)
     # Nothing that a planner proposes is clearly better, at any depth that is allowed.
-    everything = best_simulated(problem, Method(), deepen=True)
     allowed = [
         depth.seconds_per_minibatch
-        for proposal in everything.proposals
-        for depth in proposal.depths
-        if is_allowed(proposal.plan.placement, depth.per_link, space, problem)
+        for plan in baseline_plans(problem, Space(Method()))
+        for depth in simulate_depths(
+            problem.workload, SLOW, plan.placement, Method(), problem.memory
+        )
+        if is_allowed(plan.placement, depth.per_link, space, problem)
     ]
     played = depth_of(problem.workload, SLOW, candidate.placement, candidate.method, problem.memory)
     assert played.seconds_per_minibatch <= 1.01 * min(allowed)

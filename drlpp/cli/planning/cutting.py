@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -14,7 +13,10 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, ModelNote
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
-from drlpp.planners import Plan, PlanningProblem, Proposal, played
+from drlpp.io.formatting import predicted_text
+from drlpp.placement.plan import Plan
+from drlpp.planners import PlanningProblem, Space, best_plan
+from drlpp.planners.candidates import Judge
 from drlpp.schedule.method import Method
 
 MANY_OPERATORS = 2_000
@@ -68,43 +70,32 @@ class Cutting:
         workload = Workload.of(contracted.profile(profile), method)
         return cls(cut_at, contracted, whole, replace(whole, workload=workload))
 
-    def expanded(self, found: Plan, method: Method) -> Plan:
-        """Return a plan of modules, for a method, as one of operators."""
-        placement = self.contracted.expanded(found.placement)
-        solution = replace(found.solution, placement=placement)
-        workload = self.whole.workload.with_method(method)
-        whole = replace(self.whole, workload=workload, memory=found.problem.memory)
-        return replace(found, problem=whole, solution=solution)
+    def expanded(self, found: Plan) -> Plan:
+        """Return a plan of modules as one of operators."""
+        return replace(found, placement=self.contracted.expanded(found.placement))
 
-    def costs(
-        self, found: Proposal, planned: Callable[[PlanningProblem], Proposal], method: Method
-    ) -> str:
+    def costs(self, found: Plan, space: Space, planner: str) -> str:
         """Return a sentence that compares a plan with the same planner's cuts between operators.
 
         Where there are too many operators to plan for soon, it says that instead.
 
         Args:
             found: of modules.
-            planned: plans a problem as that was planned.
-            method: that it runs with.
+            space: that it was planned in.
+            planner: that found it.
         """
         between = f"cut between {len(self.problem.workload)} {self.cut_at}"
-        if len(self.whole.workload) > MANY_OPERATORS:
+        operators = len(self.whole.workload)
+        if operators > MANY_OPERATORS:
             return (
-                f"{between}; not compared with cuts between all {len(self.whole.workload)} "
-                "operators, which take long to plan"
+                f"{between}; not compared with cuts between all {operators} operators, which take "
+                "long to plan"
             )
-        finer = planned(self.whole)
-        own = played(self.expanded(found.plan, method), self._at_depth(found, method))
-        seconds, least = own.seconds_per_minibatch, finer.seconds_per_minibatch
+        finer = best_plan(self.whole, space, planner)
+        seconds = Judge(self.whole, space).exactly(self.expanded(found).candidate)
+        own, least = predicted_text(seconds, found.error_bar), finer.seconds_per_minibatch
         return (
-            f"{between}: {own.text} per minibatch; between {len(self.whole.workload)} operators "
-            f"{finer.plan.placement.configuration} takes {finer.text}, so whole {self.cut_at} cost "
+            f"{between}: {own} per minibatch; between {operators} operators "
+            f"{finer.configuration} takes {finer.text}, so whole {self.cut_at} cost "
             f"{seconds / least - 1:+.1%} (simulated)"
         )
-
-    @staticmethod
-    def _at_depth(found: Proposal, method: Method) -> Method:
-        if not method.schedule_kind.takes_in_flight_per_link:
-            return method
-        return method.model_copy(update={"in_flight_per_link": found.depth.per_link})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -37,15 +37,6 @@ from drlpp.cli.command_line import (
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.specs.device_choice import DeviceChoice
-
-if TYPE_CHECKING:
-    from drlpp.planners import Choice, PlanningProblem, Proposal
-
-BEST = "best"
-"""The best that is simulated of what all quick planners propose."""
-
-SEARCH = "search"
-"""The best that a search in the simulator finds from there."""
 
 
 def profile_model(
@@ -138,37 +129,23 @@ def plan_placement(
     method: Annotated[
         str,
         typer.Option(
-            help="The planner (see --all); or best, in the simulator, of what all propose; or "
-            "search, from there, with what --vary names."
+            help="Planner: search, in the simulator, from what the others propose; or "
+            "data-parallel, gpipe, pipedream or exact alone."
         ),
-    ] = BEST,
+    ] = "search",
     vary: Annotated[
         str | None,
         typer.Option(
-            help="For --method search: what it may choose with the placement, of depth, "
-            "microbatches, recompute, schedule; or none.",
+            help="What the search may choose with the placement, of depth, microbatches, "
+            "recompute, schedule; or none.",
             show_default="depth, where the schedule has one",
         ),
     ] = None,
     max_staleness: Annotated[
-        int | None,
-        typer.Option(min=0, help="For --method search: the largest staleness of a stage."),
+        int | None, typer.Option(min=0, help="The largest staleness of a stage.")
     ] = None,
-    all_methods: Annotated[
-        bool, typer.Option("--all", help="Compare all planners in a table.")
-    ] = False,
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; decides memory.")] = None,
     method_option: MethodOptions = [],  # noqa: B006 - typer copies it
-    in_flight: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto|N",
-            help="Parts in flight for each link between stages, beyond NOAM's one for each "
-            "worker: a number (method option in_flight_per_link), or the fewest that the simulator "
-            "finds enough.",
-            show_default="auto, with --method best; otherwise 0",
-        ),
-    ] = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
     optimizer_option: OptimizerOptions = [],  # noqa: B006
     parameter_group: GroupOptions = [],  # noqa: B006
@@ -183,77 +160,39 @@ def plan_placement(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of planners that draw at random.")] = 0,
-    time_limit: Annotated[float, typer.Option(min=0, help="Seconds that exact may search.")] = 60.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006
 ) -> None:
     """Plan a placement, without running it, and explain it."""
-    from contextlib import suppress
+    import shlex
     from dataclasses import replace
 
-    from drlpp.cli.planning.all_planners import show_all_planners
     from drlpp.cli.planning.compared_layouts import compared_layouts
     from drlpp.cli.planning.cutting import Cutting, note_many_operators
-    from drlpp.cli.planning.plan_record import plan_record
     from drlpp.cli.planning.planning_input import PlanningInput
-    from drlpp.cli.planning.planning_report import lateness, plan_report, write_plan
+    from drlpp.cli.planning.planning_report import PlanReport
     from drlpp.costs.memory import MemoryModel
-    from drlpp.planners import (
-        PLANNERS,
-        Space,
-        best_searched,
-        best_simulated,
-        faster_unplanned,
-        plan,
-        played,
-        read_vary,
-        sharing_of,
-    )
-    from drlpp.planners.shared_weights import Sharing, choose_sharing
+    from drlpp.io.documents import write_document
+    from drlpp.planners import Space, best_plan, read_vary
+    from drlpp.planners.candidates import Judge
     from drlpp.schedule.method import Method
     from drlpp.schedule.method_choice import choose_method
+    from drlpp.specs.data import OWN_DATA
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
     console = build_console()
-    if method not in (BEST, SEARCH, *PLANNERS):
-        known = ", ".join((BEST, SEARCH, *PLANNERS))
-        raise InvalidInput(f"planner {method!r} is unknown; there are {known}")
-    if output is not None and all_methods:
-        raise InvalidInput("-o writes one plan: leave out --all, or name one --method")
-    if compare and all_methods:
-        raise InvalidInput("--compare stands beside one plan: leave out --all")
-    searches = method == SEARCH and not all_methods
-    if not searches and (vary is not None or max_staleness is not None):
-        raise InvalidInput("--vary and --max-staleness are what --method search looks at; add it")
-    if searches and in_flight is not None:
-        raise InvalidInput(
-            "--method search looks for the depth itself: leave out --in-flight, or give "
-            "--vary none and --method-option in_flight_per_link"
-        )
     options = read_options(method_option, "method", "accumulate=4")
-    automatic = in_flight == "auto"
     varied = None if vary is None else read_vary(vary)
-    if searches and varied is None and "in_flight_per_link" in options:
+    if varied is None and "in_flight_per_link" in options:
         varied = frozenset()
-    if in_flight is None and method == BEST and not all_methods:
-        automatic = "in_flight_per_link" not in options
-    elif automatic and all_methods:
-        raise InvalidInput("--in-flight auto looks at one plan: leave out --all, or name a number")
-    if in_flight is not None and "in_flight_per_link" in options:
-        raise InvalidInput("in_flight_per_link is given twice, as --in-flight and --method-option")
-    if in_flight is not None and not automatic:
-        if not in_flight.isdecimal() or len(in_flight) > 4:
-            raise InvalidInput(f"--in-flight {in_flight}: expected auto, or a number from 0")
-        options["in_flight_per_link"] = int(in_flight)
     run = choose_method(policy, options, Method())
     updates = OptimizerSpec.parse(
         optimizer,
         parameter_groups(parameter_group),
         **optimizer_options(optimizer_option, None),
     )
-    reading = f"profiling {model}" if profile is None else f"reading {profile}"
-    with said_if_long(reading):
+    with said_if_long(f"profiling {model}" if profile is None else f"reading {profile}"):
         given = PlanningInput.read(
             model=None if model is None else model_reference(model, size, model_option),
             profile=profile,
@@ -265,88 +204,52 @@ def plan_placement(
             speeds=speeds,
             method=run,
         )
-    problem = replace(given.problem, seed=seed, time_limit_seconds=time_limit)
-    problem = replace(problem, memory=MemoryModel.of(run, updates))
-    if no_replication:
-        problem = replace(problem, replicate=False)
+    problem = replace(
+        given.problem,
+        seed=seed,
+        memory=MemoryModel.of(run, updates),
+        replicate=not no_replication,
+    )
+    space = Space(run, varied, max_staleness, given.profile.batch_size)
     cutting = None
-    if cut_at is not CutAt.OPERATORS:
-        cutting = Cutting.of(cut_at, given, problem, run)
-        problem = cutting.problem
-    else:
+    if cut_at is CutAt.OPERATORS:
         note_many_operators(len(problem.workload))
-    if all_methods:
-        show_all_planners(console, problem, run, as_json=as_json)
-        return
-    choice: Choice | None = None
-    proposal: Proposal | None = None
-    faster: Proposal | None = None
-    sharing: Sharing | None = None
-    space: Space | None = None
-    if searches:
-        space = Space(run, varied, max_staleness, given.profile.batch_size)
-        with said_if_long("planning with all planners, and searching in the simulator"):
-            searched = best_searched(problem, space)
-        choice, run = searched.choice, searched.found.candidate.method
-        proposal, chosen = choice.best, choice.best.plan
-        if problem.workload.ties:
-            sharing = sharing_of(choice)
-    elif method == BEST:
-        with said_if_long("planning with all planners, and simulating"):
-            choice = best_simulated(problem, run, deepen=automatic)
-        proposal, chosen = choice.best, choice.best.plan
-        if problem.workload.ties:
-            sharing = sharing_of(choice)
     else:
-        with said_if_long(f"planning with {method}"):
-            chosen = plan(method, problem)
-        if problem.workload.ties:
-            with said_if_long("simulating plans with and without copies of weights"):
-                sharing = choose_sharing(chosen, run)
-            chosen = sharing.plan
-        with suppress(*(() if automatic else (InvalidInput,))), said_if_long("simulating"):
-            proposal = played(chosen, run, deepen=automatic)
-            chosen = proposal.plan
-            faster = faster_unplanned(proposal, run, deepen=automatic)
-    cut_costs: str | None = None
-    of_operators = chosen
+        cutting = Cutting.of(cut_at, given, problem, run)
+    with said_if_long(f"planning with {method}"):
+        found = best_plan(problem if cutting is None else cutting.problem, space, method)
+    planned = Judge(problem if cutting is None else cutting.problem, space).problem_of(found.method)
+    report = PlanReport.of(found, planned, given.profile)
     if cutting is not None:
-        of_operators = cutting.expanded(chosen, run)
-        if proposal is not None:
-
-            def planned_alike(whole: PlanningProblem) -> Proposal:
-                if space is not None:
-                    return best_searched(whole, space).choice.best
-                if method == BEST:
-                    return best_simulated(whole, run, deepen=automatic).best
-                return played(plan(method, whole), run, deepen=automatic)
-
-            with said_if_long("planning with cuts between operators"):
-                cut_costs = cutting.costs(proposal, planned_alike, run)
-    layouts = compared_layouts(compare, given, of_operators, run, deepen=automatic)
-    if automatic and proposal is not None:
-        run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})
-    late = lateness(given.profile, proposal, run)
+        with said_if_long("planning with cuts between operators"):
+            report = replace(report, cut_at=cutting.costs(found, space, method))
+        found = cutting.expanded(found)
+    layouts = compared_layouts(compare, given, problem, space)
     if as_json:
-        record = plan_record(chosen, proposal, choice, sharing, faster)
-        if late is not None:
-            record["staleness"] = late
-        if cut_costs is not None:
-            record["cut_at"] = cut_costs
+        record = report.record()
         if layouts:
             record["compared"] = [layout.record() for layout in layouts]
         console.print_json(data=record)
     else:
-        console.print(plan_report(chosen, proposal, choice, sharing, faster))
-        if late is not None:
-            console.print(late, soft_wrap=True)
-        if cut_costs is not None:
-            console.print(cut_costs, soft_wrap=True)
+        console.print(report.text())
+        for line in report.lines():
+            console.print(line, soft_wrap=True)
         for layout in layouts:
-            planned = proposal.seconds_per_minibatch if proposal is not None else 0.0
-            console.print(layout.line(planned), soft_wrap=True, markup=False)
+            line = layout.line(found.seconds_per_minibatch)
+            console.print(line, soft_wrap=True, markup=False)
     if output is not None:
-        how_to_train = write_plan(output, of_operators, given, run, updates)
+        whole = replace(
+            found,
+            graph=given.profile.graph,
+            cluster=problem.cluster,
+            optimizer=updates,
+            model=given.reference,
+        )
+        document = whole.file()
+        write_document(output, document)
         console.print(f"written to {output}")
-        if how_to_train is not None and not as_json:
-            console.print(how_to_train, soft_wrap=True)
+        if not (as_json or document.model.name.startswith("<")):
+            named = f"{shlex.quote(str(output))}{document.model.naming_option}"
+            named += updates.naming_option
+            line = f"train with it: drlpp train {named} --data {OWN_DATA}"
+            console.print(line, soft_wrap=True)

@@ -56,9 +56,11 @@ class PlanningInput:
             raise InvalidInput("name what to plan: a MODEL, or --profile FILE")
         _check_numbers(bandwidth=bandwidth, latency=latency or None, memory=memory)
         relative = None if speeds is None else read_speeds(speeds)
+        costs = None if profile is None else read_profile(profile)
         found = read_cluster(cluster, accelerators, bandwidth, latency, relative, memory)
-        costs = _profile_here(model, method) if profile is None else read_profile(profile)
-        if model is not None and profile is not None:
+        if costs is None:
+            costs = _profile_here(model, method)
+        elif model is not None:
             _check_same_model(model, costs)
         return cls(PlanningProblem(Workload.of(costs, method), found), costs, model)
 

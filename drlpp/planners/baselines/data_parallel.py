@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.placement.plan import Plan
+from drlpp.planners.problem.problem import PlanningProblem
 
 
-def data_parallel(problem: PlanningProblem) -> Solution:
+def data_parallel(problem: PlanningProblem) -> Plan:
     """Place all operators in one stage that all accelerators hold; costs do not matter."""
     stage = Stage(
         operators=tuple(range(len(problem.workload))),
         accelerators=tuple(range(problem.cluster.accelerators)),
     )
-    return Solution(Placement(stages=(stage,)))
+    return Plan(Placement(stages=(stage,)))

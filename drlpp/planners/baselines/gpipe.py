@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.placement.plan import Plan
+from drlpp.planners.problem.problem import PlanningProblem
 
 # Sums of the same seconds in another order may differ by rounding; they count as equal.
 _TOLERANCE = 1e-9
 
 
-def gpipe(problem: PlanningProblem) -> Solution:
+def gpipe(problem: PlanningProblem) -> Plan:
     """Split the operators, in their order, so that the slowest stage is as fast as possible.
 
     GPipe takes a partitioned model as given (pipedream §2.2); its users balance the stages by
@@ -39,7 +40,7 @@ def gpipe(problem: PlanningProblem) -> Solution:
         )
     cuts = _even_cuts(workload.seconds, count * held)
     last = count * held - 1
-    return Solution(
+    return Plan(
         Placement(
             stages=tuple(
                 Stage(

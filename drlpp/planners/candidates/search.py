@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from drlpp.errors import NothingFits
 from drlpp.placement.candidate import Candidate
+from drlpp.placement.plan import Plan
 from drlpp.planners.candidates.judge import Judge
 from drlpp.planners.problem.problem import memory_shortage
 from drlpp.planners.search.best_cuts import best_cuts
@@ -83,27 +84,6 @@ class Limits:
     moves: int = 0
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a search came by.
-
-    Attributes:
-        candidate: the fastest.
-        seconds: per minibatch, simulated in steady state.
-        elites: what is about as fast, with seconds, the fastest first, that one included.
-        judged: how many candidates were looked at.
-        played: how many of them were simulated; the others are slower by the rule.
-        stagnated: whether it ended because nothing better was found.
-    """
-
-    candidate: Candidate
-    seconds: float
-    elites: tuple[tuple[Candidate, float], ...]
-    judged: int
-    played: int
-    stagnated: bool
-
-
 class _State(NamedTuple):
     placement: PlacementState
     method: Method
@@ -115,14 +95,19 @@ class _State(NamedTuple):
 
 def search(
     judge: Judge, starts: Sequence[Candidate] = (), limits: Limits | None = None, seed: int = 0
-) -> Found:
+) -> tuple[Plan, ...]:
     """Search from ``starts``, and from cuts of orders; no start is faster than what is found.
+
+    The judge knows afterwards how many candidates were judged and simulated.
 
     Args:
         judge: of the candidates.
         starts: valid ones, whose methods are in the judge's space.
         limits: on how long it lasts; what is given is judged in any case.
         seed: the same leads to the same result.
+
+    Returns:
+        The best candidates that were found, with their seconds in steady state; the fastest first.
 
     Raises:
         NothingFits: nothing that it came by fits into memory, and can be run.
@@ -141,7 +126,7 @@ class _Search:
         self.last_judged = judge.judged + limits.judged
         self.last_step = judge.steps + limits.steps
 
-    def run(self, starts: Sequence[Candidate]) -> Found:
+    def run(self, starts: Sequence[Candidate]) -> tuple[Plan, ...]:
         problem = self.judge.problem
         for start in starts:
             state = _State(PlacementState.of(start.placement, problem), start.method)
@@ -170,7 +155,7 @@ class _Search:
                 self.climb(self.best_cut(elite) or self.shaken(), _PLAYED_BELOW)
             climbs += 1
             stale = 0 if self.best < _IMPROVED * before else stale + 1
-        return self.found(starts, stale >= self.limits.patience)
+        return self.found(starts)
 
     @property
     def exhausted(self) -> bool:
@@ -180,23 +165,24 @@ class _Search:
     def best(self) -> float:
         return self.elites[0][0] if self.elites else math.inf
 
-    def found(self, starts: Sequence[Candidate], stagnated: bool) -> Found:
+    def found(self, starts: Sequence[Candidate]) -> tuple[Plan, ...]:
         judge = self.judge
         asked = dict.fromkeys([*starts, *(state.candidate for _, state in self.elites)])
         limit = _ROUGH * self.best
-        fitting = []
+        fitting: list[Plan] = []
         for candidate in asked:
             if judge(candidate, limit) <= limit:
                 seconds = judge.exactly(candidate)
                 if judge.fits(candidate, seconds):
-                    fitting.append((candidate, seconds))
-        fitting.sort(key=lambda found: found[1])
+                    placement, method = candidate.placement, candidate.method
+                    fitting.append(Plan(placement, method, "search", seconds))
+        fitting.sort(key=lambda plan: plan.seconds_per_minibatch)
         if not fitting:
             if not self.elites:
                 raise NothingFits("no candidate that was looked at can be run")
             closest = self.elites[0][1].candidate
             raise memory_shortage(judge.problem_of(closest.method), closest.placement)
-        return Found(*fitting[0], tuple(fitting[:_PARENTS]), judge.judged, judge.played, stagnated)
+        return tuple(fitting[:_PARENTS])
 
     def take(self, state: _State, limit: float = math.inf) -> float:
         """Judge a state, and keep it if it is among the best."""

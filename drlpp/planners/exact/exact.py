@@ -23,7 +23,7 @@ and the lower bound is what holds nevertheless:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -33,6 +33,9 @@ from drlpp.costs.stage_cost import StageSeconds
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.plan import Plan
+from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.exact.chain_search import (
     ROUNDING,
     Chain,
@@ -42,10 +45,10 @@ from drlpp.planners.exact.chain_search import (
 from drlpp.planners.exact.contraction import Contraction, contract_free_operators
 from drlpp.planners.exact.device_groups import Fleet
 from drlpp.planners.exact.downsets import all_downsets, count_downsets, some_downsets
-from drlpp.planners.exact.incumbents import FORMULAS, Planner
 from drlpp.planners.exact.stage_pairs import Indices, StagePairs
 from drlpp.planners.exact.unequal_accelerators import UnequalAccelerators
-from drlpp.planners.problem.problem import PlanningProblem, Solution, memory_shortage
+from drlpp.planners.pipedream.pipedream import pipedream
+from drlpp.planners.problem.problem import PlanningProblem, memory_shortage
 from drlpp.schedule.per_stage import most as largest_of
 from drlpp.specs.cluster import Cluster, Host, Link
 
@@ -62,10 +65,8 @@ _MOST_STATES = 2_000
 _MOST_TRANSITIONS = 500_000
 """Ways to take accelerators of several kinds, and those times the groups of a stage."""
 
-_QUICK = {name: FORMULAS[name] for name in ("data-parallel", "gpipe", "pipedream")}
-
-_MOST_TO_SEARCH = 32
-"""Accelerators up to which all other planners take a few seconds together."""
+_OTHERS = (data_parallel, gpipe, pipedream)
+"""What they find counts where nothing is proven."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def tractability(workload: Workload) -> Tractability:
     )
 
 
-def exact(problem: PlanningProblem) -> Solution:
+def exact(problem: PlanningProblem) -> Plan:
     """Find the fastest placement by the problem's rule, and prove it where that is possible.
 
     Raises:
@@ -126,13 +127,10 @@ def exact(problem: PlanningProblem) -> Solution:
     bound = _simple_bound(problem, workload, whole)
 
     plans, stopped = [], False
-    others = dict(_QUICK)
-    if problem.cluster.accelerators <= _MOST_TO_SEARCH:
-        others |= FORMULAS
     found: list[Placement] = []
     if len(fleet.kinds) > 1:
         # A limit costs more to try than these planners take.
-        found += _found_by_others(problem, {name: others.pop(name) for name in _QUICK})
+        found += _found_by_others(problem)
     _, known = _best(problem, found)
     deadline = time.monotonic() + problem.time_limit_seconds
     # What holds of all placements comes first.
@@ -156,11 +154,11 @@ def exact(problem: PlanningProblem) -> Solution:
         if least is not pairs:
             doubts.append("sums of copies of weights do not count in it")
     if best is None or seconds > bound * (1 + ROUNDING):
-        best, seconds = _best(problem, [*plans, *found, *_found_by_others(problem, others)])
+        best, seconds = _best(problem, [*plans, *found, *_found_by_others(problem)])
     if best is None:
         raise _nothing_fits(problem, contraction, pairs, fleet)
     counted = "too many to count" if count is None else f"{count}"
-    return Solution(
+    return Plan(
         placement=best,
         lower_bound=min(bound, seconds),
         proven_optimal=seconds <= bound * (1 + ROUNDING),
@@ -250,11 +248,9 @@ def _bound(
     return 0.0 if chain is None else (chain.seconds if search.least is None else search.least)
 
 
-def _found_by_others(
-    problem: PlanningProblem, planners: Mapping[str, Planner]
-) -> Iterator[Placement]:
+def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:
     """Yield the placements of planners that do not prove anything."""
-    for planner in planners.values():
+    for planner in _OTHERS:
         with suppress(InvalidInput):
             placement = planner(problem).placement
             if problem.replicate or all(len(s.accelerators) == 1 for s in placement.stages):

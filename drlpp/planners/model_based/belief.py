@@ -162,7 +162,7 @@ def _searched(
     judge = draw.anew()
     elites: list[Candidate] = []
     with suppress(NothingFits):
-        elites += [candidate for candidate, _ in search(judge, starts, limits, seed).elites]
+        elites += [plan.candidate for plan in search(judge, starts, limits, seed)]
     seconds = {candidate: judge.known(candidate) for candidate in (*starts, *elites)}
     return elites, {candidate: one for candidate, one in seconds.items() if one is not None}
 

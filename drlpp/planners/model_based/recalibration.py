@@ -25,15 +25,15 @@ import numpy
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
+from drlpp.placement.plan import Plan
 from drlpp.planners.baselines.data_parallel import data_parallel
-from drlpp.planners.best_searched import planned_in, starts_of
-from drlpp.planners.best_simulated import Choice
 from drlpp.planners.candidates import Limits, Space, search
 from drlpp.planners.exact.exact import exact, tractability
 from drlpp.planners.model_based.belief import PLENTY, Belief
 from drlpp.planners.model_based.calibration import Calibration, Spread
 from drlpp.planners.model_based.options import Options
 from drlpp.planners.model_based.surrogate import Surrogate
+from drlpp.planners.planning import baseline_plans, starts_of
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.moves import PlacementState, mutated
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -81,7 +81,7 @@ class Recalibration:
         space: of the candidates; a method is the space of itself alone.
         options: the parts of the search.
         spread: how far off what was declared may be.
-        planned: gives what quick planners propose in the space, if somebody has asked them already.
+        planned: gives what the baselines propose in the space, if they were asked already.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Recalibration:
         space: Space | Method = DEFAULT_METHOD,
         options: Options | None = None,
         spread: Spread | None = None,
-        planned: Callable[[], Choice] | None = None,
+        planned: Callable[[], Sequence[Plan]] | None = None,
     ) -> None:
         self.declared = declared
         self.space = space if isinstance(space, Space) else Space(space, frozenset())
@@ -106,7 +106,7 @@ class Recalibration:
         self._generator = numpy.random.default_rng(declared.seed)
         self._measured: dict[Candidate, float] = {}
         self._data_parallel = Candidate(data_parallel(declared).placement, self.space.method)
-        propose = planned or partial(planned_in, self.space, declared)
+        propose = planned or partial(baseline_plans, declared, self.space)
         self._planned = list(dict.fromkeys(self._plans(propose))) if self.options.planners else []
         self._pool: list[Candidate] = list(self._planned)
         downsets = tractability(declared.workload).downsets
@@ -259,15 +259,15 @@ class Recalibration:
         kind = _kind_of(candidate)
         return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
 
-    def _plans(self, propose: Callable[[], Choice]) -> Iterator[Candidate]:
-        """Yield data parallelism, and what all quick planners find, the fastest first.
+    def _plans(self, propose: Callable[[], Sequence[Plan]]) -> Iterator[Candidate]:
+        """Yield data parallelism, and what the baselines propose, the fastest first.
 
         Data parallelism has the space's own method, others the depth that suits them, too.
         """
         if self.declared.workload.stages_held == 1:
             yield self._data_parallel
         with suppress(InvalidInput):
-            yield from starts_of(self.space, propose().proposals)
+            yield from starts_of(self.space, propose())
 
     def _search(self) -> None:
         """Search with the most probable costs; the pool is what it finds, the fastest first."""
@@ -283,7 +283,7 @@ class Recalibration:
         pool = {surrogate.key(candidate): candidate for candidate in self._pool}
         with suppress(NothingFits):
             found = search(surrogate, [*parents, *self._pool], limits, seed)
-            pool |= {surrogate.key(candidate): candidate for candidate, _ in found.elites}
+            pool |= {surrogate.key(plan.candidate): plan.candidate for plan in found}
         ranked = sorted(pool.values(), key=surrogate)
         kept = [c for c in ranked if surrogate.fits(c, surrogate(c))]
         kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]

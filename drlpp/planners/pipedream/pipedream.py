@@ -52,6 +52,7 @@ from typing import Literal
 from drlpp.costs.workload import Workload
 from drlpp.errors import NothingFits
 from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.plan import Plan
 from drlpp.planners.pipedream.cut_points import States, chain_states, graph_states, released_states
 from drlpp.planners.pipedream.formulas import (
     CodeBytes,
@@ -64,7 +65,7 @@ from drlpp.planners.pipedream.formulas import (
 )
 from drlpp.planners.pipedream.hierarchical_program import HierarchicalProgram
 from drlpp.planners.pipedream.levels import Level, levels_of
-from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.problem.problem import PlanningProblem
 
 __all__ = ["Cuts", "Variant", "pipedream"]
 
@@ -76,7 +77,7 @@ def pipedream(
     variant: Variant = "paper",
     cuts: Cuts | None = None,
     flat: bool = False,
-) -> Solution:
+) -> Plan:
     """Plan the pipeline whose slowest stage or cut is the fastest, by PipeDream's formula.
 
     It uses all accelerators. Without replication it is a straight pipeline with a stage for each,
@@ -105,7 +106,7 @@ def pipedream(
     seconds = program.best()
     if isinf(seconds):
         raise _nothing_fits(problem, variant, states, levels)
-    return Solution(
+    return Plan(
         placement=Placement(
             stages=tuple(
                 Stage(

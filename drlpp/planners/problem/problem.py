@@ -1,4 +1,4 @@
-"""What every planner gets, and what it gives."""
+"""What every planner gets."""
 
 from __future__ import annotations
 
@@ -53,26 +53,6 @@ class PlanningProblem:
     def predict(self, placement: Placement) -> Prediction:
         """Predict what a placement costs by this problem's rule."""
         return predict(self.workload, self.cluster, placement, self.costs, self.memory)
-
-
-@dataclass(frozen=True)
-class Solution:
-    """What a planner found.
-
-    Attributes:
-        placement: of all operators, on all or some accelerators.
-        lower_bound: seconds per minibatch that no placement can beat by the problem's rule, if the
-            planner knows any.
-        proven_optimal: whether none of the placements that the method looks for is better.
-        own_seconds: seconds per minibatch by the planner's own formula, if it is not the problem's.
-        note: how it was found, for those who ask.
-    """
-
-    placement: Placement
-    lower_bound: float = 0.0
-    proven_optimal: bool = False
-    own_seconds: float | None = None
-    note: str = ""
 
 
 def memory_shortage(problem: PlanningProblem, placement: Placement) -> NothingFits:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.papers.pipedream_profile import read_pipedream_profile
 from drlpp import PlanningProblem, Workload, read_placement
 from drlpp.io.documents import write_document
-from drlpp.planners import plan
+from drlpp.planners import exact
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.public_data import PROFILES
 from tests.support.programs.shell import Shell
@@ -35,7 +35,7 @@ def test_a_plan_of_a_published_profile_is_written(shell: Shell, tmp_path: Path) 
     document = read_placement(written)
     assert str(document.model) == "<published>"
     work, cluster = Workload.of(profile), local_cluster(4, LINK)
-    found = plan("exact", PlanningProblem(work, cluster, replicate=False)).placement
+    found = exact(PlanningProblem(work, cluster, replicate=False)).placement
     assert document.resolve(profile.graph) == found
     timeline = ("timeline", written, "--from", "simulator", "--profile", costs)
     assert shell(*timeline)[0] == 0

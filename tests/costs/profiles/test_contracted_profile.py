@@ -16,7 +16,7 @@ from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Stage
-from drlpp.planners import PlanningProblem, plan
+from drlpp.planners import PlanningProblem, exact
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
@@ -90,7 +90,7 @@ def test_modules_stay_whole_and_the_plan_is_the_best_of_all_cuts(decoder: Captur
     cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e9))
     work = Workload.of(contracted.profile(profile))
     problem = PlanningProblem(work, cluster, replicate=False)
-    found = plan("exact", problem).prediction.seconds_per_minibatch
+    found = problem.predict(exact(problem).placement).seconds_per_minibatch
     units = len(contracted.graph)
     everything = [
         Placement(

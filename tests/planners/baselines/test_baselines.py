@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.planners import PLANNERS, PlanningProblem, plan
+from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import even_split, gpipe
 from drlpp.schedule.method import Method
@@ -78,7 +78,8 @@ def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
     problem = problem_of(profile, 2)
     method = Method(schedule="zb-v", policy="sync", microbatches=4)
     problem = replace(problem, workload=Workload.of(profile, method))
-    found = plan("gpipe", problem)
+    space = Space(method, frozenset())
+    found = best_plan(problem, space, "gpipe")
     assert [stage.operators for stage in found.placement.stages] == [
         (0, 1),
         (2, 3),
@@ -87,11 +88,11 @@ def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
     ]
     assert [stage.accelerators for stage in found.placement.stages] == [(0,), (1,), (1,), (0,)]
     found.placement.validate_for(graph, 2)
-    assert found.prediction.seconds_per_minibatch == pytest.approx(4)
+    assert problem.predict(found.placement).seconds_per_minibatch == pytest.approx(4)
     with pytest.raises(InvalidInput, match="planner exact gives every accelerator one stage"):
-        plan("exact", problem)
+        best_plan(problem, space, "exact")
     with pytest.raises(InvalidInput, match="need two accelerators and four operators at least"):
-        plan("gpipe", replace(problem, cluster=problem.cluster.part([0])))
+        best_plan(replace(problem, cluster=problem.cluster.part([0])), space, "gpipe")
 
 
 def test_data_parallel_is_one_stage() -> None:

@@ -16,7 +16,7 @@ from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, best_searched, best_simulated
+from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.candidates import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
@@ -63,7 +63,7 @@ def test_what_is_found_is_no_slower_than_any_start_and_is_its_steady_state(seed:
         for number, placement in enumerate(draw)
     ]
     found = search(Judge(given, space), starts, SHORT, seed)
-    assert found.seconds == played(given, found.candidate)
+    assert found.seconds_per_minibatch == played(given, found.candidate)
     assert found.seconds <= min(played(given, start) for start in starts)
     assert [seconds for _, seconds in found.elites] == sorted(s for _, s in found.elites)
     assert found.played <= found.judged
@@ -165,26 +165,25 @@ def test_a_candidate_that_the_policy_refuses_is_infinite() -> None:
 
 def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:
     given = problem(10)
-    searched = best_searched(given, Space(Method()), SHORT)
-    simulated = best_simulated(given, Method())
-    assert searched.found.seconds <= simulated.best.seconds_per_minibatch
-    assert searched.choice.best.seconds_per_minibatch == searched.found.seconds
-    assert searched.choice.best.depth.per_link == searched.found.candidate.method.in_flight_per_link
-    assert "candidates" in searched.choice.best.plan.solution.note
+    found = best_plan(given, Space(Method()), limits=SHORT)
+    baselines = baseline_plans(given, Space(Method()))
+    assert found.seconds_per_minibatch <= baselines[0].seconds_per_minibatch
+    assert found.others == baselines
+    assert "candidates" in found.note
 
 
 def test_of_placements_that_are_equally_fast_that_with_the_fewest_stages_is_planned() -> None:
     """One operator rules; what lies before and behind it may be divided further, for nothing."""
     profile = chain(0.1, 0.2, 0.3, 1.0, 0.1, 0.2, 0.3)
     given = PlanningProblem(Workload.of(profile), fast_cluster(7), replicate=False)
-    best, *others = best_simulated(given, Method()).proposals
+    best, *others = baseline_plans(given, Space(Method()))
     equal = [
-        len(other.plan.placement.stages)
+        len(other.placement.stages)
         for other in others
         if other.seconds_per_minibatch < best.seconds_per_minibatch * (1 + 1e-9)
     ]
     assert equal
-    assert len(best.plan.placement.stages) <= min(equal)
+    assert len(best.placement.stages) <= min(equal)
 
 
 def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
@@ -198,8 +197,8 @@ def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
         workload=given.workload.with_method(method),
         memory=MemoryModel.with_state(method),
     )
-    found = search(Judge(given, space), [], SHORT, 0)
-    assert found.candidate.method in space.methods
+    found = search(Judge(given, space), [], SHORT, 0)[0]
+    assert found.method in space.methods
 
 
 FLUSHING = Method(schedule="1f1b-flush", policy="sync", microbatches=4)
@@ -236,7 +235,7 @@ def test_whatever_is_looked_at_can_be_run_and_is_no_faster_than_the_rule(
     given = PlanningProblem(Workload.of(profile, FLUSHING), cluster, memory=memory)
     judge = Noting(given, SCHEDULES)
     judge.asked = set()
-    found = search(judge, [], SHORT, seed)
+    found = search(judge, [], SHORT, seed)[0]
     folds = {candidate.placement.is_folded for candidate in judge.asked}
     assert (True in folds) == (operators >= 4 and accelerators >= 2)
     rule = Judge(given, SCHEDULES)
@@ -245,7 +244,7 @@ def test_whatever_is_looked_at_can_be_run_and_is_no_faster_than_the_rule(
         assert plan.pipeline.is_folded == (candidate.method.schedule_kind.stages_held == 2)
         if candidate.placement.is_folded:
             assert played(given, candidate) >= rule.by_rule(candidate) * (1 - 1e-9)
-    assert found.seconds == played(given, found.candidate)
+    assert found.seconds_per_minibatch == played(given, found.candidate)
 
 
 def test_two_stages_on_every_accelerator_are_chosen_where_they_wait_less() -> None:
@@ -258,12 +257,11 @@ def test_two_stages_on_every_accelerator_are_chosen_where_they_wait_less() -> No
     # Without replicas, which would wait for nobody either.
     given = replace(given, replicate=False)
     apart = Space(FLUSHING, frozenset())
-    alone = best_searched(given, apart, SHORT)
-    both = best_searched(given, SCHEDULES, SHORT)
-    assert both.found.candidate.method.schedule == "zb-v"
-    assert both.found.candidate.placement.is_folded
-    assert both.found.seconds < 0.8 * alone.found.seconds
-    assert both.choice.best.plan.placement == both.found.candidate.placement
+    alone = best_plan(given, apart, limits=SHORT)
+    both = best_plan(given, SCHEDULES, limits=SHORT)
+    assert both.method.schedule == "zb-v"
+    assert both.placement.is_folded
+    assert both.seconds_per_minibatch < 0.8 * alone.seconds_per_minibatch
 
 
 def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
@@ -274,10 +272,10 @@ def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
         local_cluster(3, SLOW),
         memory=MemoryModel.with_state(method),
     )
-    planned = best_simulated(given, method)
-    searched = best_searched(given, Space(method, frozenset()), SHORT)
-    assert searched.found.candidate.placement.is_folded
-    assert searched.found.seconds <= planned.best.seconds_per_minibatch
+    fixed = Space(method, frozenset())
+    found = best_plan(given, fixed, limits=SHORT)
+    assert found.placement.is_folded
+    assert found.seconds_per_minibatch <= baseline_plans(given, fixed)[0].seconds_per_minibatch
     alone = Judge(replace(given, cluster=local_cluster(1, SLOW)), Space(method, frozenset()))
     with pytest.raises(InvalidInput, match="two accelerators and four operators"):
         search(alone, [], SHORT, 0)
@@ -323,18 +321,16 @@ def test_a_search_finds_what_fits_only_with_another_method() -> None:
     cluster = local_cluster(2, SLOW, memory_bytes=4_000_000)
     given = PlanningProblem(Workload.of(profile, method), cluster, memory=memory)
     with pytest.raises(NothingFits):
-        best_simulated(given, method)
-    found = best_searched(given, Space(method, recompute), SHORT)
-    assert found.found.candidate.method.recompute
+        baseline_plans(given, Space(method))
+    assert best_plan(given, Space(method, recompute), limits=SHORT).method.recompute
     with pytest.raises(NothingFits):
-        best_searched(given, Space(method), SHORT)
+        best_plan(given, Space(method), limits=SHORT)
 
 
 def test_planners_are_shown_at_depths_that_may_be_chosen() -> None:
     given = problem(8)
     for vary, varies in ((Vary.RECOMPUTE, False), (Vary.DEPTH, True)):
-        found = best_searched(given, Space(Method(), frozenset({vary})), SHORT)
-        depths = {other.depth.per_link for other in found.choice.others}
+        found = best_plan(given, Space(Method(), frozenset({vary})), limits=SHORT)
+        depths = {other.method.in_flight_per_link for other in found.others}
         assert (depths != {0}) == varies
-        best = found.choice.best.seconds_per_minibatch
-        assert best <= min(other.seconds_per_minibatch for other in found.choice.others)
+        assert found.seconds_per_minibatch <= min(o.seconds_per_minibatch for o in found.others)

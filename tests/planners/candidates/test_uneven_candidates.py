@@ -15,7 +15,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners import Plan, PlanningProblem, Solution, best_searched, best_simulated, plan
+from drlpp.planners import PlanningProblem, best_plan
 from drlpp.planners.candidates import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import of_links
@@ -71,19 +71,19 @@ def test_the_best_of_all_depths_of_a_small_problem_is_found(most_staleness: int)
         <= most_staleness + 1
     )
     judge = Judge(given, Space(VANILLA, DEPTH, most_staleness))
-    assert search(judge, [], Limits(), 0).seconds == pytest.approx(best, rel=1e-9)
+    assert search(judge, [], Limits(), 0)[0].seconds_per_minibatch == pytest.approx(best, rel=1e-9)
 
 
 def test_more_in_flight_on_one_link_beats_as_much_on_all() -> None:
     """Gradients that may be four updates late suffice for one slow link, and not for two."""
     given = chain_problem([1.0, 1.0, 1.0], latency=2.0)
     space = Space(VANILLA, DEPTH, most_staleness=4)
-    found = search(Judge(given, space), [], Limits(judged=2000), 0)
+    found = search(Judge(given, space), [], Limits(judged=2000), 0)[0]
     same = min(
         played(given, Candidate(straight(3), Method(policy="vanilla", in_flight_per_link=n)))
         for n in (0, 1)
     )
-    assert found.seconds < 0.95 * same
+    assert found.seconds_per_minibatch < 0.95 * same
     assert len(found.candidate.placement.stages) == 3
     assert isinstance(found.candidate.method.in_flight_per_link, tuple)
 
@@ -106,21 +106,19 @@ def memory_problem() -> tuple[PlanningProblem, Method]:
 def test_a_candidate_that_fits_only_if_its_first_stage_recomputes_is_found() -> None:
     given, method = memory_problem()
     judge = Judge(given, Space(method, frozenset({Vary.RECOMPUTE})))
-    found = search(judge, [], Limits(judged=2000), 0)
+    found = search(judge, [], Limits(judged=2000), 0)[0]
     assert [stage.operators for stage in found.candidate.placement.stages] == [(0,), (1,), (2,)]
     # The last stage's backward follows its forward, so there it makes no difference.
     assert [found.candidate.method.recomputes(stage) for stage in (0, 1)] == [True, False]
     everywhere = judge.exactly(Candidate(straight(3), Method(policy="vanilla", recompute=True)))
     nowhere = judge(Candidate(straight(3), method))
-    assert found.seconds == pytest.approx(4.0)
+    assert found.seconds_per_minibatch == pytest.approx(4.0)
     assert everywhere == pytest.approx(6.0)
     assert not judge.fits(Candidate(straight(3), method), nowhere)
     # And so is the plan that all of it ends with.
-    searched = best_searched(given, judge.space, Limits(judged=500))
-    assert [searched.found.candidate.method.recomputes(k) for k in (0, 1)] == [True, False]
-    assert searched.choice.best.plan.prediction.missing_bytes == 0
-    # What is one change away may have fewer stages.
-    assert searched.choice.best.plan.next_best is not None
+    plan = best_plan(given, judge.space, limits=Limits(judged=500))
+    assert [plan.method.recomputes(k) for k in (0, 1)] == [True, False]
+    assert judge.problem_of(plan.method).predict(plan.placement).missing_bytes == 0
 
 
 @given(st.integers(1, 5), st.integers(0, 999), st.booleans())
@@ -146,16 +144,6 @@ def test_what_does_not_vary_is_in_no_list() -> None:
     assert not space.has(Method(in_flight_per_link=(0, 5)))
     assert not space.has(Method(recompute=(True, False)))
     assert not Space(Method(), frozenset()).has(Method(in_flight_per_link=(0, 1)))
-
-
-def test_a_plan_with_lists_has_neighbours_of_fewer_stages() -> None:
-    given = chain_problem([1.0, 1.0, 1.0], latency=0.0)
-    method = Method(policy="vanilla", in_flight_per_link=(0, 2), recompute=(True, False, False))
-    problem = replace(given, replicate=True, memory=MemoryModel.with_state(method))
-    found = Plan("search", problem, Solution(straight(3)), 0.0)
-    assert found.prediction.stages[0].in_flight == 5
-    assert found.next_best is not None
-    assert len(found.next_best.placement.stages) == 2
 
 
 def test_equal_lists_are_one_candidate() -> None:
@@ -186,14 +174,8 @@ def test_the_rule_knows_the_memory_of_every_list(depths: list[int], first: bool)
 @pytest.mark.parametrize("options", [{"in_flight_per_link": (1, 0)}, {"recompute": (True, False)}])
 def test_who_chooses_the_number_of_stages_takes_no_list(options: dict[str, object]) -> None:
     method = Method.model_validate({"policy": "vanilla", **options})
-    given = chain_problem([1.0, 1.0], latency=0.0, method=method)
-    for asked in (
-        lambda: Space(method),
-        lambda: plan("exact", given),
-        lambda: best_simulated(given, method),
-    ):
-        with pytest.raises(InvalidInput, match="a list of in_flight_per_link or recompute"):
-            asked()
+    with pytest.raises(InvalidInput, match="a list of in_flight_per_link or recompute"):
+        Space(method)
 
 
 def test_a_list_that_does_not_fit_a_placement_is_refused() -> None:

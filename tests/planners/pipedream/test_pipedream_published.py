@@ -14,8 +14,9 @@ import pytest
 
 from benchmarks.papers.pipedream_profile import read_pipedream_profile
 from drlpp.costs.workload import Workload
+from drlpp.placement.plan import Plan
 from drlpp.planners.pipedream.pipedream import Cuts, Variant, pipedream
-from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.planning.public_data import PROFILES
 
@@ -51,12 +52,12 @@ def plan(
     *,
     flat: bool = False,
     replicate: bool = True,
-) -> Solution:
+) -> Plan:
     problem = PlanningProblem(workload_of(model), cluster, replicate=replicate)
     return pipedream(problem, variant, cuts, flat)
 
 
-def milliseconds(solution: Solution) -> float:
+def milliseconds(solution: Plan) -> float:
     assert solution.own_seconds is not None
     return solution.own_seconds * 1e3
 

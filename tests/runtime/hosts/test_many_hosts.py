@@ -24,7 +24,7 @@ from drlpp.errors import WorkerLost
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, plan
+from drlpp.planners import PlanningProblem, exact
 from drlpp.runtime import Minibatches, run_reference
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
@@ -143,7 +143,7 @@ def test_the_planner_avoids_the_link_that_was_measured(measured: Measured) -> No
     untold = Cluster(hosts=told.hosts, within_host=told.within_host, between_hosts=told.within_host)
     largest = {
         name: largest_message_between_hosts(
-            measured.profile, plan("exact", PlanningProblem(workload, cluster)).placement, cluster
+            measured.profile, exact(PlanningProblem(workload, cluster)).placement, cluster
         )
         for name, cluster in (("told", told), ("untold", untold))
     }

@@ -9,7 +9,8 @@ import pytest
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.placement.plan import Plan
+from drlpp.planners.problem.problem import PlanningProblem
 
 
 def optimum(problem: PlanningProblem) -> float:
@@ -23,7 +24,7 @@ def optimum(problem: PlanningProblem) -> float:
     return min(p.seconds_per_minibatch for p in predictions if not p.missing_bytes)
 
 
-def check_against_optimum(problem: PlanningProblem, solution: Solution) -> None:
+def check_against_optimum(problem: PlanningProblem, solution: Plan) -> None:
     """Check that the exact planner found the optimum, unless it says why it may not have."""
     best = optimum(problem)
     found = problem.predict(solution.placement).seconds_per_minibatch

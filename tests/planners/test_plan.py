@@ -1,18 +1,21 @@
-"""``drlpp.plan``: somebody's own costs, a cluster in numbers, and no torch."""
+"""``drlpp.plan``: from a model, or from costs alone and without torch, to a plan."""
 
-import json
 import re
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import drlpp
 from drlpp import InvalidInput, Placement, Workload, simulate
 from drlpp.costs.cost_table import profile_of_table, read_cost_table
-from drlpp.errors import InvalidFile, ModelNote, NothingFits
+from drlpp.errors import InvalidFile, NothingFits
 from drlpp.placement.placement import Stage
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.programs.without import without_packages
@@ -37,7 +40,8 @@ def simulated(placement: Placement, method: drlpp.Method) -> float:
 
 
 def test_nothing_is_faster_of_all_ways_to_cut_a_chain() -> None:
-    found = drlpp.plan(ROWS, 2, bandwidth=1e9, latency=1e-5, options={"in_flight_per_link": 1})
+    method = drlpp.Method(in_flight_per_link=1)
+    found = drlpp.plan(profile=ROWS, workers=2, bandwidth=1e9, latency=1e-5, method=method)
     everything = [
         Placement(
             stages=tuple(
@@ -54,16 +58,18 @@ def test_nothing_is_faster_of_all_ways_to_cut_a_chain() -> None:
     assert found.method.in_flight_per_link == 1
 
 
-def test_a_planner_that_is_beaten_without_one_is_told() -> None:
+def test_a_baseline_alone_names_what_is_faster() -> None:
     rows = [
         {"name": name, "forward_ms": 2.0, "backward_ms": 4.0, "output_bytes": 5e6}
         for name in ("first", "second")
     ]
-    with pytest.warns(ModelNote, match="data parallelism on all 2 accelerators is faster .*best"):
-        found = drlpp.plan(
-            rows, 2, bandwidth=1e9, planner="gpipe", options={"in_flight_per_link": 0}
-        )
+    at_noam = drlpp.Method(in_flight_per_link=0)
+    found = drlpp.plan(profile=rows, workers=2, bandwidth=1e9, planner="gpipe", method=at_noam)
     assert found.configuration == "1-1"
+    assert found.others[0].found_by == "data-parallel"
+    assert found.others[0].seconds_per_minibatch < found.seconds_per_minibatch
+    searched = drlpp.plan(profile=rows, workers=2, bandwidth=1e9, method=at_noam)
+    assert searched.seconds_per_minibatch <= found.others[0].seconds_per_minibatch
 
 
 def test_costs_and_clusters_in_every_form_give_the_same_plan(tmp_path: Path) -> None:
@@ -76,17 +82,15 @@ def test_costs_and_clusters_in_every_form_give_the_same_plan(tmp_path: Path) -> 
     cluster = local_cluster(2, LINK)
     host = tmp_path / "cluster.json"
     drlpp.write_document(host, cluster)
-    written = json.loads(host.read_text())
-    expected = drlpp.plan(ROWS, 2, bandwidth=1e9, latency=1e-5, planner="exact")
-    content = json.loads(document.read_text())
-    for costs in (profile, document, str(document), content, table):
-        for accelerators in (cluster, host, written):
-            assert drlpp.plan(costs, accelerators, planner="exact") == expected
+    expected = drlpp.plan(profile=ROWS, workers=2, bandwidth=1e9, latency=1e-5, planner="exact")
+    for costs in (profile, document, str(document), table):
+        for accelerators in (cluster, host):
+            assert drlpp.plan(profile=costs, cluster=accelerators, planner="exact") == expected
     assert read_cost_table(table) == profile
 
 
 def test_a_slow_accelerator_gets_less() -> None:
-    found = drlpp.plan(ROWS, 2, bandwidth=1e9, speeds=(1.0, 0.5), replicate=False)
+    found = drlpp.plan(profile=ROWS, workers=2, bandwidth=1e9, speeds=(1.0, 0.5), replicate=False)
     seconds = {
         stage.accelerators[0]: sum(MILLISECONDS[op] for op in stage.operators)
         for stage in found.placement.stages
@@ -95,10 +99,16 @@ def test_a_slow_accelerator_gets_less() -> None:
 
 
 def test_memory_counts_the_optimizer() -> None:
-    limit = 50_000_000 * 6 * 3
-    assert drlpp.plan(ROWS, 1, bandwidth=1e9, memory=limit, policy="sync", optimizer_state=0)
+    given = {
+        "profile": ROWS,
+        "workers": 1,
+        "bandwidth": 1e9,
+        "memory": 50_000_000 * 6 * 3,
+        "method": drlpp.choose_method("sync"),
+    }
+    assert drlpp.plan(**given, optimizer=drlpp.OptimizerSpec.parse("sgd", lr=0.1, momentum=0.0))
     with pytest.raises(NothingFits, match="misses"):
-        drlpp.plan(ROWS, 1, bandwidth=1e9, memory=limit, policy="sync")
+        drlpp.plan(**given)
 
 
 def test_rows_that_repeat_and_rows_that_branch() -> None:
@@ -128,23 +138,66 @@ def test_rows_that_repeat_and_rows_that_branch() -> None:
 def test_a_row_that_is_wrong_is_named(row: dict[str, object], message: str) -> None:
     first = {"name": "a", "forward_ms": 1, "backward_ms": 1}
     with pytest.raises(InvalidInput, match=message):
-        drlpp.plan([first, row], 2, bandwidth=1e9)
+        drlpp.plan(profile=[first, row], workers=2, bandwidth=1e9)
 
 
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(InvalidInput, match="give bandwidth in bytes per second"):
-        drlpp.plan(ROWS, 2)
-    with pytest.raises(InvalidInput, match="leave out bandwidth"):
-        drlpp.plan(ROWS, local_cluster(2, LINK), bandwidth=1e9)
-    problem = drlpp.PlanningProblem(Workload.of(profile_of_table(ROWS)), local_cluster(2, LINK))
-    with pytest.raises(InvalidInput, match=r"drlpp\.planners\.plan"):
-        drlpp.plan("exact", problem)  # type: ignore[arg-type]
+CLUSTER = local_cluster(2, LINK)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "name what to plan: a model, or profile="),
+        ({"profile": ROWS}, "how many workers are there"),
+        ({"profile": ROWS, "workers": 2}, "give bandwidth"),
+        ({"profile": ROWS, "workers": CLUSTER}, "workers is a Cluster; expected a number"),
+        ({"profile": ROWS, "cluster": CLUSTER, "bandwidth": 1e9}, "leave out bandwidth"),
+        ({"profile": ROWS, "cluster": CLUSTER, "workers": 3}, "2 accelerators; leave out workers"),
+        ({"profile": 3, "workers": 2, "bandwidth": 1e9}, "profile is a int; expected a Profile"),
+        (
+            {"profile": ROWS, "cluster": CLUSTER, "planner": "greedy"},
+            "'greedy' is unknown; there are search, data-parallel, gpipe, pipedream, exact",
+        ),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        drlpp.plan(**given)
+
+
+def test_a_plan_of_a_task_is_trained_in_two_calls(tmp_path: Path) -> None:
+    """Without a profile it is measured; what is trained is the caller's own module."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    inputs, targets = torch.randn(8, 6), torch.randint(3, (8,))
+    task = drlpp.Task(network, (inputs,), targets, nn.functional.cross_entropy)
+    plan = drlpp.plan(task, workers=2)
+    assert plan.seconds_per_minibatch > 0
+    assert plan.cluster is not None
+    assert plan.cluster.accelerators == 2
+    loader = DataLoader(TensorDataset(inputs.repeat(4, 1), targets.repeat(4)), batch_size=8)
+    result = drlpp.PipelineTrainer(plan, out=tmp_path / "run").fit(loader, epochs=1)
+    assert len(result.epochs) == 1
+    network.load_state_dict(result.state_dict)
+
+
+def test_a_profile_of_another_model_is_refused() -> None:
+    task = drlpp.Task(nn.Linear(2, 2), (torch.zeros(4, 2),))
+    with pytest.raises(InvalidInput, match="profile this model again"):
+        drlpp.plan(task, workers=2, profile=ROWS, bandwidth=1e9)
+
+
+def test_only_a_plan_of_a_model_is_trained() -> None:
+    candidate = drlpp.plan(profile=ROWS, workers=2, bandwidth=1e9).candidate
+    with pytest.raises(InvalidInput, match=r"placement is a Candidate; expected a plan"):
+        drlpp.PipelineTrainer(candidate)  # type: ignore[arg-type]
 
 
 def test_neither_torch_nor_more_than_is_documented_is_imported() -> None:
     """In a process that finds nothing of what docs/planning.md does not list."""
     program = without_packages(
-        f"import drlpp\nprint(drlpp.plan({ROWS!r}, 2, bandwidth=1e9).configuration)",
+        f"import drlpp\nplan = drlpp.plan(profile={ROWS!r}, workers=2, bandwidth=1e9)\n"
+        "print(plan.configuration)",
         keep="numpy networkx pydantic pyyaml rich lazy-loader",
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,0 +1,107 @@
+"""A plan: what a planner found, what is known of it, and what it can be trained with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.errors import InvalidInput
+from drlpp.io.formatting import predicted_text
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import DEFAULT_METHOD, Method
+from drlpp.specs.cluster import Cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+if TYPE_CHECKING:
+    from drlpp.capturing.capture import CapturedModel
+    from drlpp.models.model_reference import ModelReference
+    from drlpp.placement.placement_file import PlacementFile
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A placement with its method that a planner found.
+
+    Attributes:
+        placement: of all operators, on all or some accelerators.
+        method: that runs it, with the in-flight depth that was chosen.
+        found_by: the planner's name.
+        seconds_per_minibatch: simulated in steady state; infinite if it was not simulated.
+        error_bar: how far off these seconds may be, as a share of them; 0 if that is not known.
+        steadiness: 1 where they are those of a period that repeats itself.
+        lower_bound: seconds per minibatch that no placement can beat by the rule; 0 if none is
+            known.
+        proven_optimal: whether the rule has nothing faster among what the planner looks for.
+        own_seconds: seconds per minibatch by the planner's own formula, if it has one.
+        note: how it was found.
+        planner_seconds: that planning took.
+        others: what else was proposed, the fastest first.
+        graph: of the model, if it was planned for one.
+        cluster: that it was planned for.
+        optimizer: that its memory was counted with; None for Adam.
+        model: to train; None for a plan of costs alone.
+    """
+
+    placement: Placement
+    method: Method = DEFAULT_METHOD
+    found_by: str = ""
+    seconds_per_minibatch: float = math.inf
+    error_bar: float = 0.0
+    steadiness: float = 1.0
+    lower_bound: float = 0.0
+    proven_optimal: bool = False
+    own_seconds: float | None = None
+    note: str = ""
+    planner_seconds: float = field(default=0.0, compare=False)
+    others: tuple[Plan, ...] = field(default=(), repr=False, compare=False)
+    graph: OpGraph | None = field(default=None, repr=False, compare=False)
+    cluster: Cluster | None = field(default=None, repr=False, compare=False)
+    optimizer: OptimizerSpec | None = field(default=None, repr=False, compare=False)
+    model: ModelReference | CapturedModel | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def candidate(self) -> Candidate:
+        """The placement and its method."""
+        return Candidate(self.placement, self.method)
+
+    @property
+    def configuration(self) -> str:
+        """Replicas per stage as PipeDream writes them, like ``2-1-1``."""
+        return self.placement.configuration
+
+    @property
+    def text(self) -> str:
+        """The simulated seconds with their error bar."""
+        return predicted_text(self.seconds_per_minibatch, self.error_bar)
+
+    def file(self) -> PlacementFile:
+        """Return the placement file of this plan, which a trainer takes and a run exports.
+
+        Raises:
+            InvalidInput: it was planned for no graph, or cannot be run.
+        """
+        from drlpp.models.model_reference import ModelReference
+        from drlpp.placement.execution_plan import ExecutionPlan
+        from drlpp.placement.placement_file import PlacementFile
+
+        if self.graph is None or self.cluster is None:
+            raise InvalidInput(
+                "the plan is of a problem alone; drlpp.plan(model, workers=…) makes one that can "
+                "be written and trained"
+            )
+        model = self.model
+        if model is None:
+            model = ModelReference.recorded(self.graph.model)
+        elif not isinstance(model, ModelReference):
+            model = model.reference
+        return PlacementFile.of(
+            ExecutionPlan.of(self.candidate, self.graph, self.cluster.accelerators),
+            model,
+            self.graph,
+            self.cluster,
+            optimizer=self.optimizer or OptimizerSpec.parse("adam"),
+            found_by=self.found_by,
+        )

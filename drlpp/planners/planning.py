@@ -1,0 +1,265 @@
+"""The best plan that is known: what the baselines propose, and what a search finds from there.
+
+Baselines minimise rules, which are bounds: these do not know how replicas wait for each other, what
+meets at a port, or how many minibatches in flight a link needs. The simulator does. So every
+baseline proposes a placement, data parallelism on every number of accelerators and the fastest
+accelerator alone among them, and a search in the simulator begins with these. What it finds is no
+slower than any of them. Where operators share weights, every baseline also proposes a placement
+that keeps these on one stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from drlpp.errors import InvalidInput, NothingFits
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.plan import Plan
+from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.candidates import Judge, Limits, Space, search
+from drlpp.planners.exact.exact import exact
+from drlpp.planners.pipedream.pipedream import pipedream
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.shared_weights import planned_together
+from drlpp.schedule.method import Method
+from drlpp.simulator import depth_of, simulate_depths, smallest_depth
+
+Planner = Callable[[PlanningProblem], Plan]
+
+SEARCH = "search"
+"""What plans by default."""
+
+PLANNERS: dict[str, Planner] = {
+    "data-parallel": data_parallel,
+    "gpipe": gpipe,
+    "pipedream": pipedream,
+    "exact": exact,
+}
+"""The baselines, as the command line names them."""
+
+_STARTS: dict[str, Planner] = {
+    "data-parallel": data_parallel,
+    "gpipe": gpipe,
+    "pipedream": pipedream,
+    "pipedream-printed": partial(pipedream, variant="printed"),
+    "pipedream-graph": partial(pipedream, cuts="graph"),
+    "pipedream-flat": partial(pipedream, cuts="graph", flat=True),
+    "pipedream-code": partial(pipedream, variant="code"),
+    "exact": exact,
+}
+"""What a search begins with: the baselines, PipeDream's also in other readings and on the graph."""
+
+_FOLDING = ("gpipe",)
+"""The baselines that can give every accelerator two stages, where a schedule needs that."""
+
+_ALL_COUNTS = 32
+"""Accelerators up to which data parallelism is proposed for every number of them."""
+
+
+def best_plan(
+    problem: PlanningProblem,
+    space: Space,
+    planner: str = SEARCH,
+    limits: Limits | None = None,
+    begin_with: Sequence[Plan] | None = None,
+) -> Plan:
+    """Return the fastest plan, by the simulator, that a planner finds.
+
+    Args:
+        problem: its workload is that of the space's method; its seed is used.
+        space: the methods that may be chosen.
+        planner: ``search``, or a baseline alone, at the depth that suits it.
+        limits: on how long the search lasts.
+        begin_with: what :func:`baseline_plans` gave for the same, if it is known.
+
+    Raises:
+        NothingFits: nothing that was looked at fits into memory.
+        InvalidInput: there is no such planner, or the method can run nothing of what it finds.
+    """
+    begin = time.perf_counter()
+    if planner == SEARCH:
+        found = _searched(problem, space, limits, begin_with)
+    elif planner in PLANNERS:
+        own = _simulated(problem, space, _proposed(problem, {planner: PLANNERS[planner]}))
+        others = list(own[1:])
+        with suppress(InvalidInput):
+            counts = sorted({1, problem.cluster.accelerators if problem.replicate else 1})
+            others += _simulated(problem, space, _single_stages(problem, counts))
+        others = [one for one in others if one.placement != own[0].placement]
+        others.sort(key=lambda one: one.seconds_per_minibatch)
+        found = replace(own[0], others=tuple(others))
+    else:
+        known = ", ".join((SEARCH, *PLANNERS))
+        raise InvalidInput(f"planner {planner!r} is unknown; there are {known}")
+    return replace(found, planner_seconds=time.perf_counter() - begin)
+
+
+def baseline_plans(problem: PlanningProblem, space: Space) -> tuple[Plan, ...]:
+    """Return what all baselines propose with the space's method, the fastest first.
+
+    Each is at the depth that suits it, where the space varies the depth.
+
+    Raises:
+        NothingFits: nothing of it fits into memory.
+        InvalidInput: the method can run nothing of it.
+    """
+    try:
+        return tuple(_simulated(problem, space, _all_proposed(problem)))
+    except InvalidInput:
+        # A baseline says what is missing where nothing fits.
+        (exact if problem.workload.stages_held == 1 else gpipe)(problem)
+        raise
+
+
+def starts_of(space: Space, plans: Iterable[Plan]) -> list[Candidate]:
+    """Return plans with the space's own method, and at their depths where it has them."""
+    found = [
+        Candidate(plan.placement, method)
+        for plan in plans
+        for method in (plan.method, space.method)
+        if method in space.methods
+    ]
+    return list(dict.fromkeys(found))
+
+
+def simulated(problem: PlanningProblem, space: Space, plan: Plan) -> Plan:
+    """Return a plan with what the simulator says of it, at the depth of the space that suits it.
+
+    Raises:
+        InvalidInput: no depth fits into memory, the weight policy refuses all, or they are staler
+            than is allowed.
+    """
+    given = (problem.workload, problem.cluster, plan.placement, space.method, problem.memory)
+    if space.deepens:
+        depth = smallest_depth(simulate_depths(*given, most_staleness=space.most_staleness))
+    else:
+        depth = depth_of(*given, space.most_staleness)
+        if not depth.possible:
+            raise InvalidInput(f"{plan.configuration}: {depth.obstacle}")
+    return replace(
+        plan,
+        method=space.method.model_copy(update={"in_flight_per_link": depth.per_link}),
+        seconds_per_minibatch=depth.seconds_per_minibatch,
+        steadiness=depth.steadiness,
+        error_bar=problem.workload.error_bar(plan.placement),
+    )
+
+
+def _searched(
+    problem: PlanningProblem,
+    space: Space,
+    limits: Limits | None,
+    begin_with: Sequence[Plan] | None,
+) -> Plan:
+    plans: Sequence[Plan] = begin_with or ()
+    # A search may find what fits, or can be run, with another method of the space.
+    if begin_with is None:
+        with suppress(InvalidInput):
+            plans = baseline_plans(problem, space)
+    judge = Judge(problem, space)
+    best = search(judge, starts_of(space, plans), limits, problem.seed)[0]
+    solved = judge.problem_of(best.method)
+    played = depth_of(solved.workload, solved.cluster, best.placement, best.method, solved.memory)
+    # The rule of another method has another bound.
+    same = _without_depth(best.method) == _without_depth(space.method)
+    return replace(
+        best,
+        seconds_per_minibatch=played.seconds_per_minibatch,
+        steadiness=played.steadiness,
+        error_bar=solved.workload.error_bar(best.placement),
+        lower_bound=max((plan.lower_bound for plan in plans), default=0.0) if same else 0.0,
+        note=f"{judge.judged:,} candidates were judged, {judge.played:,} of them simulated",
+        others=tuple(plans),
+    )
+
+
+def _simulated(problem: PlanningProblem, space: Space, proposed: Iterable[Plan]) -> list[Plan]:
+    """Return what can be run of some proposals, the fastest first.
+
+    Of equals, which may differ by rounding, the fewest stages come first, whose weights are
+    fresher.
+    """
+    found: list[Plan] = []
+    error: InvalidInput | None = None
+    bound, known = 0.0, set()
+    for plan in proposed:
+        bound = max(bound, plan.lower_bound)
+        if plan.placement.canonical not in known:
+            known.add(plan.placement.canonical)
+            try:
+                found.append(simulated(problem, space, plan))
+            except InvalidInput as failed:
+                error = failed
+    if not found:
+        raise error or NothingFits("no baseline found a placement that can be run")
+    fastest = min(plan.seconds_per_minibatch for plan in found)
+
+    def order(plan: Plan) -> tuple[float, int, int]:
+        slower = round(plan.seconds_per_minibatch / fastest, 9) if fastest else 1.0
+        return slower, len(plan.placement.stages), len(plan.placement.accelerators)
+
+    return [replace(plan, lower_bound=bound) for plan in sorted(found, key=order)]
+
+
+def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
+    if problem.workload.stages_held > 1:
+        yield from _proposed(problem, {name: PLANNERS[name] for name in _FOLDING})
+        return
+    yield from _single_stages(problem, _counts(problem.cluster.accelerators))
+    for name, planner in _STARTS.items():
+        # One that finds nothing proposes nothing.
+        with suppress(InvalidInput):
+            yield from _proposed(problem, {name: planner})
+
+
+def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:
+    """Yield what planners find, also with all operators that share weights on one stage.
+
+    Raises:
+        InvalidInput: a planner finds nothing.
+    """
+    for name, planner in planners.items():
+        if problem.workload.stages_held > 1 and name not in _FOLDING:
+            raise InvalidInput(
+                f"planner {name} gives every accelerator one stage, and the schedule needs two; "
+                f"use {SEARCH} or {' or '.join(_FOLDING)}"
+            )
+        found = [planner(problem)]
+        if problem.workload.ties:
+            with suppress(InvalidInput):
+                found.append(planned_together(planner, problem))
+        for plan in found:
+            single = all(len(stage.accelerators) == 1 for stage in plan.placement.stages)
+            if problem.replicate or single:
+                yield replace(plan, found_by=name)
+
+
+def _counts(most: int) -> Iterator[int]:
+    """Yield numbers of accelerators: all up to 64, then 3% more each time, and the most."""
+    count = 1
+    while count < most:
+        yield count
+        count += max(1, count // _ALL_COUNTS)
+    yield most
+
+
+def _single_stages(problem: PlanningProblem, counts: Iterable[int]) -> Iterator[Plan]:
+    """Yield the whole model on the fastest accelerator, and on more and more of them."""
+    cluster = problem.cluster
+    order = sorted(range(cluster.accelerators), key=lambda a: -cluster.speeds[a])
+    operators = tuple(range(len(problem.workload)))
+    for count in counts if problem.replicate else (1,):
+        stage = Stage(operators=operators, accelerators=tuple(sorted(order[:count])))
+        name = "one accelerator" if count == 1 else "data-parallel"
+        yield Plan(Placement(stages=(stage,)), found_by=name)
+
+
+def _without_depth(method: Method) -> Method:
+    """Return the same with the minibatches in flight that NOAM has: the rule knows no depth."""
+    return method.model_copy(update={"in_flight_per_link": 0})
