@@ -22,7 +22,7 @@ class OperatorProfile(Record):
             the repetitions lie in; 0 where it is not known.
         kept_bytes: what the forward pass keeps for the backward pass, weights apart.
         working_bytes: what it needs while it computes; left out, it follows from the graph
-            (:mod:`drlpp.costs.working_memory`).
+            (:mod:`drlpp.costs.memory`).
     """
 
     forward_seconds: Seconds

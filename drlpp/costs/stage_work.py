@@ -39,7 +39,7 @@ class StageWork:
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.
         working_bytes: beyond them, while a minibatch is computed
-            (:mod:`drlpp.costs.working_memory`); 0 where a planner's formula leaves it out.
+            (:mod:`drlpp.costs.memory`); 0 where a planner's formula leaves it out.
         incoming_bytes: activations of earlier stages, gradients of later ones.
         outgoing_bytes: activations for later stages, gradients for earlier ones.
         tied_bytes: of the weights that other stages hold copies of: for every update of these the

@@ -13,10 +13,10 @@ import networkx
 import numpy
 from numpy.typing import NDArray
 
+from drlpp.costs.memory import beyond_kept, working_bytes_of
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
 from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.tensors import TiedWeights, Transfer, TransferArrays, ties_of, transfers_of
-from drlpp.costs.working_memory import beyond_kept, working_bytes_of
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
@@ -33,7 +33,7 @@ class Workload:
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.
         working_bytes: while they compute, and then those of the loss
-            (:mod:`drlpp.costs.working_memory`); None where nothing is said of it.
+            (:mod:`drlpp.costs.memory`); None where nothing is said of it.
         edges: pairs of operators, the first of which may not stand in a later stage.
         transfers: the tensors between operators.
         ties: the weights that several operators read.
@@ -360,24 +360,12 @@ class Workload:
         """Return what copies exchange as tensors: a stage with some readers sends and receives."""
         return tuple(Transfer(t.operators, t.bytes_, t.bytes_) for t in self.ties if t.trained)
 
-    def with_ties_once(self) -> Workload:
-        """Return a workload that costs no placement without replicas more than this one.
-
-        It has no ties. Only the first operator that reads a weight has it, and copies exchange
-        nothing.
-        """
-        return self._read_by(lambda tie: tie.operators[1:])
-
     def without_tied_weights(self) -> Workload:
         """Return a workload that costs no placement more than this one, without these weights."""
-        return self._read_by(lambda tie: tie.operators)
-
-    def _read_by(self, others: Callable[[TiedWeights], Sequence[int]]) -> Workload:
-        """Return the workload without ties, whose weights some operators no longer have."""
         parameter_bytes, update_seconds = self.parameter_bytes.copy(), self.update_seconds.copy()
         for tie in self.ties:
-            parameter_bytes[list(others(tie))] -= tie.bytes_
-            update_seconds[list(others(tie))] -= self.tied_update_seconds(tie)
+            parameter_bytes[list(tie.operators)] -= tie.bytes_
+            update_seconds[list(tie.operators)] -= self.tied_update_seconds(tie)
         return replace(
             self,
             parameter_bytes=parameter_bytes,

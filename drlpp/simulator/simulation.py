@@ -19,9 +19,9 @@ from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.pipeline import Pipeline, senders_to_all
 from drlpp.schedule.schedule import Schedule
 from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.endless import endless_for
 from drlpp.simulator.playing.events import Played, play
-from drlpp.simulator.playing.plan import Plan, endless_for, plan_for
-from drlpp.simulator.playing.played_timeline import step_times, timeline_of
+from drlpp.simulator.playing.finite_run import Plan, plan_for, step_times, timeline_of
 from drlpp.simulator.playing.program import Program
 from drlpp.simulator.steady_state import Enough, SteadyState, find_steady_state
 from drlpp.simulator.work import PassOverhead, PlacedWork

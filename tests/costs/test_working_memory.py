@@ -18,8 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.analytic_model import predict
-from drlpp.costs.memory import MemoryModel
-from drlpp.costs.working_memory import beyond_kept, joined
+from drlpp.costs.memory import MemoryModel, beyond_kept, joined
 from drlpp.costs.workload import Workload
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task

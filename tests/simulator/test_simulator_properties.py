@@ -39,7 +39,7 @@ from drlpp.schedule.schedule import build_schedule
 from drlpp.simulator import Simulation, simulate
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.events import play as play_events
-from drlpp.simulator.playing.played_timeline import timeline_of
+from drlpp.simulator.playing.finite_run import timeline_of
 from drlpp.simulator.playing.program import Program
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster

@@ -11,8 +11,8 @@ import networkx
 import numpy
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter
+from drlpp.costs.memory import joined, working_bytes_of
 from drlpp.costs.profile import OperatorProfile, Profile
-from drlpp.costs.working_memory import joined, working_bytes_of
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 

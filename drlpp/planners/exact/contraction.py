@@ -23,9 +23,9 @@ import networkx
 import numpy
 from networkx.utils import UnionFind
 
+from drlpp.costs.memory import joined
 from drlpp.costs.stage_work import Array
 from drlpp.costs.tensors import Transfer
-from drlpp.costs.working_memory import joined
 from drlpp.costs.workload import Workload
 
 

@@ -15,12 +15,13 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import Generic, TypeVar
 
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator.playing.program import ROUTE_BITS, Program, Rounds, Step
+from drlpp.simulator.playing.program import ROUTE_BITS, Program, Rounds, Step, no_search_for_cycles
 
 Kind = TypeVar("Kind")
 
@@ -54,6 +55,20 @@ class EndlessProgram:
     first_message: int
     rounds_in_flight: int
     route_messages: tuple[int, ...]
+
+
+def endless_for(pipeline: Pipeline, method: Method) -> EndlessProgram | None:
+    """Return what repeats for ever; the numbers of its workers do not matter.
+
+    None is where it cannot be found (:func:`endless_program`).
+    """
+    return _cached_endless(pipeline.numbered, method)
+
+
+@lru_cache(maxsize=256)
+def _cached_endless(shape: Pipeline, method: Method) -> EndlessProgram | None:
+    with no_search_for_cycles():
+        return endless_program(shape, method)
 
 
 def endless_program(pipeline: Pipeline, method: Method) -> EndlessProgram | None:

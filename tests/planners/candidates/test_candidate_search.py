@@ -20,7 +20,7 @@ from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.candidates import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
-from drlpp.simulator.playing import endless, plan
+from drlpp.simulator.playing import endless
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
 from tests.support.planning.evolution import evolve
@@ -303,11 +303,11 @@ def test_what_the_policy_refuses_is_not_played() -> None:
 
 def test_a_round_that_is_too_long_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endless, "LONGEST_ROUND", 0)
-    plan._cached_endless.cache_clear()
+    endless._cached_endless.cache_clear()
     given = problem(6)
     judge = Judge(given, Space(Method()))
     judge.exactly(Candidate(Placement.from_assignment([0] * 6, (0,)), Method()))
-    plan._cached_endless.cache_clear()
+    endless._cached_endless.cache_clear()
     assert judge.steps > 100
 
 

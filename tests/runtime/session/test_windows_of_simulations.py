@@ -16,8 +16,7 @@ from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.schedule import Schedule
 from drlpp.simulator import Simulation
 from drlpp.simulator.playing.events import play
-from drlpp.simulator.playing.plan import plan_for
-from drlpp.simulator.playing.played_timeline import timeline_of
+from drlpp.simulator.playing.finite_run import plan_for, timeline_of
 from drlpp.specs.cluster import Cluster
 from drlpp.timeline.timeline import TimedAction
 from tests.support.strategies.simulations import simulations

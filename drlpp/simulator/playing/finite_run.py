@@ -1,15 +1,56 @@
-"""The timeline of a placement that was played."""
+"""The run of a placement as live workers make it: a schedule with a window, and its timeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 from drlpp.schedule.actions import Backward, Forward, Receive, Send
+from drlpp.schedule.analysis.window import Window
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.events import Played
-from drlpp.simulator.playing.program import ARRIVED, Program
+from drlpp.simulator.playing.program import ARRIVED, Program, no_search_for_cycles
 from drlpp.timeline.timeline import TimedAction
+
+_CACHED_PASSES = 5_000
+"""Programs of more forward passes are compiled anew each time, since they take much memory."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that begins and ends empty, for pipelines of one shape, whatever their costs.
+
+    Attributes:
+        window: that is measured.
+        program: with workers numbered stage by stage.
+        marks: for the begin and end of every step of the window the update of each worker that
+            completes it.
+    """
+
+    window: Window
+    program: Program
+    marks: tuple[list[int], ...]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, method: Method, window: Window) -> Plan:
+        """Compile a schedule that is as long as the window needs."""
+        with no_search_for_cycles():
+            program = Program.of(method.schedule_for(pipeline, window.minibatches))
+        return cls(window, program, tuple(program.marks(window)))
+
+
+_cached_plan = lru_cache(maxsize=64)(Plan.of)
+
+
+def plan_for(pipeline: Pipeline, method: Method, window: Window) -> Plan:
+    """Return the plan for the shape of a pipeline; the numbers of its workers do not matter."""
+    passes = len(pipeline.stages) * window.minibatches * method.microbatches
+    make = _cached_plan if passes <= _CACHED_PASSES else Plan.of
+    return make(pipeline.numbered, method, window)
 
 
 def step_times(program: Program, played: Played, worker: int) -> Iterator[tuple[float, float]]:
