@@ -48,6 +48,7 @@ def _block(label: str, text: str, **marks: str) -> Block:
         (_block("text", "$ drlpp show x"), "a command with the label of output"),
         (_block("yaml", "kind: cluster"), "say what file"),
         (_block("sh", "drlpp show x", not_run=""), "the mark 'not run' with ''"),
+        (_block("sh", "drlpp show x", not_run="as the block before"), "'needs …'"),
         (_block("python", "fit(2)", run_with="9 instead of 3"), "'3' stands there 0 times"),
         (_block("python", "fit(2)", run_with="--epochs 1"), "options are for commands"),
     ],
@@ -91,5 +92,6 @@ def after_readme(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if d not in FIRST])
 def test_a_reader_can_do_all_of_it(document: str, after_readme: Path) -> None:
+    """What README and the tutorial say is run before, or the test fails."""
     count = play(document, after_readme)
     assert count == sum(block.is_run for block in blocks_of(document))

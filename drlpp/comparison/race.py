@@ -68,7 +68,7 @@ class Lead:
 
 @dataclass(frozen=True)
 class Standing:
-    """Who is ahead: ``winner`` is None if nobody could be measured.
+    """The order of a race: ``winner`` is None if nothing could be measured.
 
     ``median_seconds`` is the winner's; ``leads`` has one entry for every rival that could be
     measured, the closest first.
@@ -191,7 +191,7 @@ def measure_round(
         number: of the round: every other one goes the other way.
         running: who takes part, in order.
         measure: runs one once.
-        seconds: of everybody, added to; one that fails has none any more.
+        seconds: of every contender, added to; one that fails has none any more.
 
     Returns:
         Who has not failed.

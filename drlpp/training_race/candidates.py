@@ -1,11 +1,11 @@
-"""Who takes part in a race to a loss if a user names nobody: what one has, and could have.
+"""The usual candidates of a race to a loss: what a user has today, and could have.
 
 Plain PyTorch with the threads that suit it best; data parallelism as torch's, which divides each
 minibatch among the workers; and pipelines of two stages and of as many as there are workers, split
 evenly by the profile, each with PipeOptim over microbatches without a flush, as many as stages and
 twice as many, with the paper's over whole minibatches, and with schedules that flush; and the exact
 planner's placement over microbatches. Of weight policies that a user names there are the same
-pipelines as of PipeOptim. With another optimizer everybody takes part once more.
+pipelines as of PipeOptim. With another optimizer every candidate is raced once more.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def with_policy(
 def with_optimizers(
     contenders: Iterable[Contender], optimizers: Iterable[OptimizerSpec]
 ) -> list[Racer]:
-    """Return everybody, and once more with each of the optimizers; none twice.
+    """Return every candidate, and once more with each of the optimizers; none twice.
 
     So plain PyTorch has whatever a pipeline has.
     """

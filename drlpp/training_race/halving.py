@@ -1,13 +1,13 @@
-"""Who reaches a loss first: a search for everybody's learning rate, halving, and a final.
+"""Time to a loss: a search for every candidate's learning rate, halving, and a final.
 
 1. **Rates.** Every candidate trains on the same minibatches with each learning rate; where the best
    is the largest or the least of them, one more beyond it is tried, up to twice, and where all
    fail, less, up to twice.
 2. **Halving.** With its best rate each continues; the time doubles, and after each doubling the
-   half with the higher held-out loss ends, until somebody reaches the goal. The others train to the
-   end of that time, and no longer: who is not there by then cannot win. Plain PyTorch alone trains
-   until it has reached the goal itself, or the limit, with each optimizer: it is what a user has
-   already.
+   half with the higher held-out loss ends, until one reaches the goal. The others train to the end
+   of that time, and no longer: what has not reached it by then cannot win. Plain PyTorch alone
+   trains until it has reached the goal itself, or the limit, with each optimizer: it is what a user
+   has already.
 3. **Final.** The first two and plain PyTorch train from the beginning again, with other orders of
    the samples, in turns. What a race says of sooner and later rests on these alone: the trainings
    before have chosen who takes part, and with which rate.
@@ -24,7 +24,7 @@ from drlpp.training_race.curves import Curve
 
 _MORE_RATES = 2
 _LONGEST_FINAL = 3.0
-"""In the final nobody trains longer than this many times what it took in the halving."""
+"""In the final a candidate trains no longer than this many times what it took in the halving."""
 
 
 class Training(NamedTuple):
@@ -42,7 +42,7 @@ class Goal:
     Attributes:
         loss: on held-out samples.
         seconds: of training.
-        limit_seconds: after which nobody trains on who has not reached the loss.
+        limit_seconds: after which every candidate stops.
     """
 
     loss: float | None
@@ -91,9 +91,9 @@ class Rules:
     """How a race is run.
 
     Attributes:
-        rates: learning rates that everybody tries, in ascending order.
+        rates: learning rates that every candidate tries, in ascending order.
         scales: what they are multiplied with for some, whose optimizer is another.
-        search_minibatches: that everybody trains on with each of them.
+        search_minibatches: that every candidate trains on with each of them.
         finals: trainings of each finalist.
         halving: whether candidates end before the goal; otherwise all train to it, or the limit.
     """
@@ -121,7 +121,7 @@ class Result:
     """How a race ended.
 
     Attributes:
-        rates: everybody's best learning rate; None if all have failed.
+        rates: every candidate's best learning rate; None if all have failed.
         ended: why who did not reach the goal in the halving.
         costs: in the halving, of those that reached the goal.
         finalists: the first first, by the halving.

@@ -53,7 +53,7 @@ class RaceEnd:
     result: Result
 
     def finals_of(self, candidate: int) -> list[Final]:
-        """Return a finalist's trainings; that of the halving if there was nobody to race with."""
+        """Return a finalist's trainings; that of the halving if it was the only finalist."""
         return self.result.finals[candidate] or [Final(self.result.costs[candidate], True)]
 
     @property

@@ -1,4 +1,4 @@
-"""The race that matters to a user: who has a good model first, on this data and these workers."""
+"""The race that matters to a user: time to a good model, on this data and these workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RaceOptions:
         rates: how many learning rates are tried at first, a factor of √10 apart around the
             optimizer's own.
         finals: trainings of a finalist in all, with other orders of the samples.
-        limit_seconds: of training, after which nobody trains on who has not reached the loss; 600,
+        limit_seconds: of training, after which every candidate stops; 600,
             or five times what plain PyTorch takes to the loss it sets.
         halving: candidates end before the goal if they fall behind.
     """

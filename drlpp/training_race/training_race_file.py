@@ -103,8 +103,8 @@ class TrainingRace(Document):
         target_loss: what has to be reached first.
         target_seconds: instead of it, after how long the least loss wins.
         epochs: with neither, the target is the least loss of plain PyTorch in so many epochs.
-        limit_seconds: of training, after which nobody trains on who has not reached the loss.
-        rates: learning rates that everybody tries, the race's optimizer's in the middle.
+        limit_seconds: of training, after which every candidate stops.
+        rates: learning rates that every candidate tries, the race's optimizer's in the middle.
         finals: trainings of a finalist.
         halving: whether candidates end before the goal.
         runs: what was trained so far.

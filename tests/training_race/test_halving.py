@@ -158,7 +158,7 @@ def test_nobody_who_cannot_win_trains_on() -> None:
     result = race(2, learners, to_loss(0.1), rules())
     # Candidate 0 is there after 5.8 of 8 seconds, and candidate 1 would need 23.
     assert learners.curves[Training(1, 0.3)].seconds == 8.0
-    assert "not there" in result.ended[1]
+    assert "not reached" in result.ended[1]
     assert result.finalists == [0]
     assert result.costs == {0: pytest.approx(math.log(10) / 0.4, rel=0.02)}
     assert result.finals == {0: []}

@@ -140,19 +140,20 @@ def learn(
     ] = None,
     target_loss: Annotated[
         float | None,
-        typer.Option(help="For time-to-loss: the held-out loss that has to be reached first."),
+        typer.Option(help="For time-to-loss: the held-out loss to reach."),
     ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
-            min=0.001, help="For time-to-loss: of training, after which the least loss wins."
+            min=0.001, help="For time-to-loss: seconds of training after which the least loss wins."
         ),
     ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="For time-to-loss, with neither: to the loss of plain PyTorch in so many epochs.",
+            help="For time-to-loss without either: race to the loss of plain PyTorch after this "
+            "many epochs.",
             show_default="3",
         ),
     ] = None,
@@ -161,8 +162,8 @@ def learn(
         typer.Option(
             min=0.001,
             metavar="SECONDS",
-            help="For time-to-loss: of training, after which nobody trains on; 600, or five times "
-            "what plain PyTorch takes.",
+            help="For time-to-loss: stop every candidate after this many seconds of training "
+            "(default: 600, or 5× plain PyTorch).",
         ),
     ] = None,
     cut_at: CutAtOption = CutAt.OPERATORS,

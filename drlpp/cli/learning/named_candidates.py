@@ -23,7 +23,7 @@ NAMED_POLICIES = tuple(name for name in WEIGHT_POLICIES if name not in (SYNC.nam
 def named_methods(
     policies: Sequence[str], options: Mapping[str, object]
 ) -> tuple[Method, list[Method]]:
-    """Return everybody's method, and that of each policy that is named.
+    """Return the common method, and that of each policy that is named.
 
     Options that belong to one of these policies alone go to that one.
 
@@ -70,7 +70,9 @@ def other_optimizer_of(text: str, usual: OptimizerSpec, method: Method) -> Optim
             f"{rate}; expected lr=RATE, above 0"
         )
     if other.settings == usual.settings:
-        raise InvalidInput(f"--other-optimizer {text!r}: everybody has that one; leave it out")
+        raise InvalidInput(
+            f"--other-optimizer {text!r}: candidates have that one already; leave it out"
+        )
     if method.stage_momentum is not None:
         # It would be refused when its first training begins, hours later.
         other.with_momentum_towards(method.stage_momentum, 1.0)

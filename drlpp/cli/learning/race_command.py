@@ -1,4 +1,4 @@
-"""``drlpp race``: who has a good model first, trained on the user's own data."""
+"""``drlpp race``: time to loss of placements and plain PyTorch, on the user's own data."""
 
 from __future__ import annotations
 
@@ -69,29 +69,31 @@ def race_model(
             help="A name (digits), or package.module:factory, which returns samples or loaders."
         ),
     ] = "digits",
-    target_loss: Annotated[
-        float | None, typer.Option(help="The held-out loss that has to be reached first.")
-    ] = None,
+    target_loss: Annotated[float | None, typer.Option(help="The held-out loss to reach.")] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Of training, after which the least loss wins, instead."),
+        typer.Option(
+            min=0.001, help="Instead: seconds of training after which the least loss wins."
+        ),
     ] = None,
     epochs: Annotated[
         int,
-        typer.Option(min=1, help="With neither: to the loss of plain PyTorch in so many epochs."),
+        typer.Option(
+            min=1, help="Without either: race to the loss of plain PyTorch after this many epochs."
+        ),
     ] = 3,
     limit: Annotated[
         float | None,
         typer.Option(
             min=0.001,
             metavar="SECONDS",
-            help="Of training, after which nobody trains on; 600, or "
-            "five times what plain PyTorch takes.",
+            help="Stop every candidate after this many seconds of training (default: 600, or 5× "
+            "plain PyTorch).",
         ),
     ] = None,
     placement: Annotated[
         list[Path],
-        typer.Option(help="A placement.json that takes part as it is; may be repeated."),
+        typer.Option(help="Also race this placement.json; may be repeated."),
     ] = [],  # noqa: B006 - typer copies it
     compare: CompareOptions = [],  # noqa: B006
     policy: Annotated[
@@ -108,14 +110,14 @@ def race_model(
     speeds: SpeedsOption = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate that others are tried around.")
+        float | None, typer.Option(help="Middle of the learning rates that are tried.")
     ] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006
     other_optimizer: Annotated[
         list[str],
         typer.Option(
             metavar="'NAME KEY=VALUE …'",
-            help="With which everybody takes part once more, plain PyTorch too: 'muon lr=0.02', "
+            help="Also race every candidate with this optimizer: 'muon lr=0.02', "
             "'nadam lr=0.002 betas=[0.99,0.999]'; may be repeated. It has no groups.",
             show_default=False,
         ),
@@ -123,17 +125,22 @@ def race_model(
     parameter_group: GroupOptions = [],  # noqa: B006
     method_option: MethodOptions = [],  # noqa: B006
     rates: Annotated[
-        int, typer.Option(min=1, help="Learning rates that everybody tries, √10 apart.")
+        int,
+        typer.Option(min=1, help="Number of learning rates to try for each candidate, √10 apart."),
     ] = 3,
     finals: Annotated[
-        int, typer.Option(min=1, help="Trainings of a finalist, each in another order of samples.")
+        int,
+        typer.Option(
+            min=1, help="Number of trainings of each finalist, in different orders of samples."
+        ),
     ] = 3,
     halving: Annotated[
         bool,
-        typer.Option(help="End candidates that fall behind; else all train to the target."),
+        typer.Option(help="Stop candidates that fall behind; otherwise all train to the target."),
     ] = True,
     evaluate_every: Annotated[
-        int | None, typer.Option(min=1, help="Minibatches; a fifth of an epoch.")
+        int | None,
+        typer.Option(min=1, help="Minibatches between evaluations (default: a fifth of an epoch)."),
     ] = None,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006
@@ -264,7 +271,7 @@ def run_and_report(
         folder: for everything found.
         options: what wins.
         methods: of weight policies that take part too.
-        optimizers: with which everybody takes part once more.
+        optimizers: to race every candidate with once more.
 
     Raises:
         HostLost: a host is lost; the race can be continued when it is back.
@@ -325,9 +332,9 @@ def _candidates(
         found = [plain_pytorch(session, cluster), *usual_placements(session, profile, cluster)]
     for method in methods:
         found += with_policy(session, profile, cluster, method)
-    everybody = with_optimizers([*found, *named], optimizers)
+    wanted = with_optimizers([*found, *named], optimizers)
     keys = {racer.key for racer in known}
-    racers = known + [racer for racer in everybody if racer.key not in keys]
+    racers = known + [racer for racer in wanted if racer.key not in keys]
     # Of optimizers that only the file names none is imported: these are the same, as now given.
     given = [optimizer.with_rate(float(optimizer.value("lr"))) for optimizer in optimizers]
     return [

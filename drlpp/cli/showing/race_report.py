@@ -72,7 +72,7 @@ def _median(end: RaceEnd, candidate: int) -> float:
 
 
 def _method_text(candidate: Contender) -> str:
-    """Return the schedule and the policy; what else a method has is everybody's."""
+    """Return the schedule and the policy; what else a method has is common to all."""
     return f"{candidate.method.schedule} {candidate.method.policy}"
 
 

@@ -5,7 +5,7 @@ A block is what stands between fences. Its label says what it is: ``sh`` and ``p
 above a fence, which a reader of the source sees, say more:
 
 ``<!-- not run: REASON -->``
-    it cannot be run here.
+    it needs hardware (or other things that a test lacks), or takes long; no other reason counts.
 ``<!-- file: NAME -->``
     it is a file that the reader writes.
 ``<!-- run with: OPTIONS -->``
@@ -32,6 +32,7 @@ PROGRAMS = ("drlpp", "python", "torchrun", "make", "pip", "sudo", "export", "unt
 _FENCE = re.compile(r"```(\w*)$")
 _MARK = re.compile(r"<!-- (not run|file|run with)(?:: (.+))? -->$")
 _INSTEAD = re.compile("(.+) instead of (.+)")
+_REASON = re.compile("needs .+|.*takes .*(minute|hour).*|.* of an hour")
 _RUN = ("sh", "python")
 _KNOWN = (*_RUN, "yaml", "text")
 
@@ -62,6 +63,9 @@ class Block:
         for mark, detail in self.marks.items():
             if not detail:
                 yield f"{self.place}: the mark {mark!r} with {detail!r}"
+        reason = self.marks.get("not run")
+        if reason and not _REASON.fullmatch(reason):
+            yield f"{self.place}: not run: {reason!r}; expected 'needs …' or 'takes … hours'"
         if self.is_run:
             try:
                 self.as_run()
