@@ -21,7 +21,7 @@ from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.commands import Command
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
-from drlpp.runtime.session import worker_session
+from drlpp.runtime.session import session as session_module
 
 
 class LosableHost(LocalHost):
@@ -136,5 +136,5 @@ class LosableHosts:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Let sessions that begin in the block run their workers here."""
-        with mock.patch.object(worker_session, "hosts_for", self._place):
+        with mock.patch.object(session_module, "hosts_for", self._place):
             yield

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
 
 from drlpp.capturing.blocks import shorten
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
 from drlpp.costs.profiles.short_runs import (
     SHORT_MINIBATCHES,
@@ -21,6 +31,7 @@ from drlpp.errors import (
     StorageFailure,
     WorkerLost,
 )
+from drlpp.models.model_reference import Model
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import (
@@ -31,26 +42,51 @@ from drlpp.placement.measurement import (
     is_steady,
 )
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.deploying.deployment import Deployment, DeploymentTimes, deployment_commands
+from drlpp.runtime.deploying.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.deploying.profile_commands import measuring_workers, profile_command, profile_of
-from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
+from drlpp.runtime.device.devices import choice_for, known_choice
+from drlpp.runtime.device.emulation import checked_speeds
+from drlpp.runtime.hosts.session_hosts import (
+    PlaceWorkers,
+    check_workers,
+    default_num_workers,
+    hosts_for,
+    hosts_on_ray,
+)
+from drlpp.runtime.ipc.answers import Progress, RunResult
+from drlpp.runtime.ipc.commands import Release
+from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.session.cluster_discovery import crowded_machine, session_cluster
 from drlpp.runtime.session.link_measurement import time_hosts, time_ways
+from drlpp.runtime.session.minibatch_streamer import feeding
+from drlpp.runtime.session.reading_state import (
+    PartsWritten,
+    read_checkpoint,
+    read_model,
+    store_parts,
+)
 from drlpp.runtime.session.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session.windows import measurement_of
-from drlpp.runtime.session.worker_session import WorkerSession
+from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
+from drlpp.schedule.actions import Action
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.weight_policies import STASH
+from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.device_choice import DeviceChoice
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction
 
 _MOST_RUNS = 3
 """Of a pipeline that does not get steady."""
 
 
-class ClusterSession(WorkerSession):
+class ClusterSession:
     """Worker processes that hold one model and take placement after placement.
 
     Use it as a context manager, or call :meth:`close`::
@@ -89,7 +125,346 @@ class ClusterSession(WorkerSession):
             if given up, until :meth:`take_back` finds them. By default all have to be there.
         note: called with a line if a measurement loses a worker and is made once more; warns by
             default.
+
+    Attributes:
+        captured: the model.
+        accelerators: how many workers there are.
+        lent: what the samples were made of that the workers hold, if whoever gave them noted it.
+        ray_address: of the Ray cluster that the workers run on, if they do.
+        timeline, window: of the last measurement.
     """
+
+    def __init__(
+        self,
+        model: CapturedModel | Model,
+        workers: int | None = None,
+        *,
+        method: Method | None = None,
+        optimizer: OptimizerSpec | None = None,
+        seed: int = 0,
+        timeout_seconds: float | None = None,
+        time_limits: TimeLimits | None = None,
+        speeds: Sequence[float] | None = None,
+        device: str = DeviceChoice.AUTO,
+        cluster: str | None = None,
+        hosts: Cluster | None = None,
+        least: int | None = None,
+        note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
+    ) -> None:
+        if workers is None:
+            gpus = known_choice(device) is not DeviceChoice.CPU and speeds is None
+            workers = default_num_workers(cluster=cluster, hosts=hosts, gpus=gpus)
+        check_workers(workers, cluster, hosts, least)
+        self.speeds = checked_speeds(speeds, workers)
+        self.device = choice_for(device, self.speeds)
+        self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
+        self.accelerators = workers
+        self.method = method or Method()
+        self.optimizer = optimizer or OptimizerSpec()
+        # Patterns that match no parameter are found before any worker starts.
+        settled(self.optimizer, self.captured.trained, self.captured.aliases)
+        self.timeline: tuple[TimedAction, ...] = ()
+        self.window: Window | None = None
+        self.seed = seed
+        self.time_limits = time_limits_of(time_limits, timeout_seconds)
+        self._note = note
+        self._held: Deployment | None = None
+        self.lent: object = None
+        self.ray_address = cluster
+        place: PlaceWorkers = hosts_for
+        if cluster is not None:
+            place = hosts_on_ray(cluster, hosts, least, gpus=self.device is not DeviceChoice.CPU)
+        self._workers = WorkerGroup(
+            self.captured, self.speeds, self.device, self.time_limits, place
+        )
+
+    @property
+    def graph(self) -> OpGraph:
+        """The model's operator graph."""
+        return self.captured.graph
+
+    @property
+    def spent(self) -> TimeSpent:
+        """Where the time went so far."""
+        return self._workers.spent
+
+    @property
+    def host_of(self) -> dict[int, str]:
+        """The name of every worker's host."""
+        return dict(enumerate(self._workers.hosts.places.host_names))
+
+    @property
+    def worker_group(self) -> WorkerGroup:
+        """What starts, commands and replaces the workers; tests and benchmarks look into it."""
+        return self._workers
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Process ids of the workers that run now."""
+        return self._workers.process_ids
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the session's temporary files on this host."""
+        return self._workers.files.folder
+
+    @property
+    def file_count(self) -> int:
+        """The number of files in the session's folder: model, samples, messages on their way."""
+        return sum(1 for _ in self.folder.iterdir())
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        """Return itself: Gymnasium copies an environment's arguments; workers cannot be copied."""
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers and remove the session's temporary files."""
+        self._workers.close()
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The numbers of the workers that there are: all but those that were given up."""
+        return self._workers.present.workers
+
+    @property
+    def missing_hosts(self) -> str:
+        """Which hosts are not there at the beginning, such as ``host b is missing or in use``."""
+        return self._workers.present.missing_hosts
+
+    def give_up(self, workers: Collection[int]) -> None:
+        """Do without these workers from now on, and without their host if it has no others."""
+        self._workers.present.give_up(workers)
+
+    def take_back(self) -> tuple[int, ...]:
+        """Count on the workers again that were given up and have returned; return their numbers.
+
+        All workers are replaced then, so that a placement has to be deployed again.
+        """
+        return self._workers.take_back()
+
+    def plan(
+        self, placement: Placement | Candidate | ExecutionPlan, method: Method | None = None
+    ) -> ExecutionPlan:
+        """Return the execution plan of a placement with a method, by default the session's.
+
+        A candidate has a method of its own.
+
+        Raises:
+            InvalidInput: it cannot be run with this model, workers and method.
+        """
+        if method is not None and not isinstance(placement, Placement):
+            raise InvalidInput(
+                f"method {method} was given for a candidate, which has one of its own; give either "
+                "a placement with a method, or a candidate"
+            )
+        return ExecutionPlan.taken(placement, self.graph, self.accelerators, method or self.method)
+
+    def deploy(
+        self,
+        placement: Placement | Candidate | ExecutionPlan,
+        method: Method | None = None,
+        optimizer: OptimizerSpec | None = None,
+        checkpoint: Path | None = None,
+        *,
+        in_flight: bool = False,
+    ) -> Deployment:
+        """Give every worker its stage, with the model's initial weights or a checkpoint's.
+
+        With ``in_flight`` the next :meth:`run` may resume what was in flight at the checkpoint,
+        which has to be of the same placement and method.
+
+        Raises:
+            InvalidInput: the placement cannot be run with this model, workers and method.
+            RunFailure: if the workers fail.
+        """
+        begin = time.perf_counter()
+        optimizer = optimizer or self.optimizer
+        optimizer.check()
+        plan = self.plan(placement, method)
+        self._check_present(plan.pipeline.workers, "the placement")
+        self._workers.prepare()
+        lent = self._workers.files.lend(checkpoint) if checkpoint else None
+        cutting = time.perf_counter()
+        commands = deployment_commands(
+            self.captured.microbatch(plan.method.microbatches),
+            plan,
+            optimizer,
+            name=self._workers.new_name("deployment"),
+            seed=self.seed,
+            transport=self._workers.transport(plan.pipeline.workers),
+            checkpoint=lent,
+            in_flight=in_flight,
+        )
+        cutting = time.perf_counter() - cutting
+        idle = self._holding - commands.keys()
+        self._held = None
+        self._workers.note_stages(plan.pipeline)
+        answers = self._workers.command({**commands, **dict.fromkeys(idle, Release())})
+        deployed = [answers[worker] for worker in commands]
+        if lent:
+            # Workers have it mapped as long as they need it.
+            self._workers.files.remove(lent)
+        times = DeploymentTimes(
+            total_seconds=time.perf_counter() - begin,
+            cutting_seconds=cutting,
+            loading_seconds=max(one.loading_seconds for one in deployed),
+            connecting_seconds=max(one.connecting_seconds for one in deployed),
+            building_seconds=max(one.building_seconds for one in deployed),
+        )
+        self.spent.deploying_seconds += times.total_seconds
+        self._held = Deployment(plan, optimizer, self._workers.generation, times)
+        return self._held
+
+    def _check_present(self, workers: Collection[int], what: str) -> None:
+        if absent := set(workers) - set(self.present):
+            raise InvalidInput(
+                f"{what} is on worker {min(absent)}, which was given up; there are workers "
+                f"{', '.join(map(str, self.present))}"
+            )
+
+    @property
+    def _holding(self) -> frozenset[int]:
+        """The workers that hold a stage."""
+        held = self._held
+        if held is None or held.generation != self._workers.generation:
+            return frozenset()
+        return frozenset(held.pipeline.workers)
+
+    def run(
+        self,
+        deployment: Deployment,
+        minibatches: int,
+        options: RunOptions | None = None,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        cuts: Sequence[int] = (),
+        start: int | None = None,
+        on_cut: Callable[[int, Mapping[int, RunResult]], bool | None] | None = None,
+    ) -> tuple[Schedule, dict[int, RunResult]]:
+        """Train on ``minibatches`` minibatches; the pipeline is empty before and after.
+
+        Args:
+            deployment: what :meth:`deploy` returned last.
+            minibatches: how many.
+            options: which samples, learning rates and so on.
+            on_progress: called now and then with how far the last stage is.
+            cuts: after how many minibatches to stop for ``on_cut``, with minibatches in flight.
+            start: the cut that the deployment's checkpoint was taken at: the run continues there.
+            on_cut: called with the cut and what every worker saw until then; it may take a
+                :meth:`checkpoint`. If it returns true the run ends there, and what is in flight is
+                in that checkpoint only.
+
+        Returns:
+            The schedule as it was performed, and what every worker saw.
+
+        Raises:
+            RunFailure: if the workers fail.
+            InvalidInput: another placement was deployed since; or what ``options.loaded`` raises,
+                which ends the run as a failure does.
+        """
+        self._check_held(deployment)
+        options = options or RunOptions()
+        plan = deployment.plan.synchronous if options.synchronous else deployment.plan
+        schedule = plan.schedule(minibatches)
+        places = sorted(place for place in cuts if place < minibatches and place > (start or 0))
+        results: dict[int, RunResult] = {}
+        rate = float(deployment.optimizer.value("lr"))
+        performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
+        with feeding(self._workers, deployment.pipeline, options, minibatches, start or 0) as feed:
+            stream = feed.stream if feed else None
+            segments = run_commands(plan, minibatches, rate, options, places, start, stream)
+            for number, commands in enumerate(segments):
+                part = self._workers.execute(commands, on_progress, feed)
+                results = {w: r.after(results[w]) if results else r for w, r in part.items()}
+                performed = {w: performed[w] + run.actions for w, run in commands.items()}
+                if number < len(places) and on_cut and on_cut(places[number], results):
+                    break
+        return replace(schedule, actions=performed), results
+
+    def evaluate(self, deployment: Deployment, minibatches: int, options: RunOptions) -> Evaluation:
+        """Return loss and score of minibatches by the deployed weights, in evaluation mode.
+
+        Args:
+            deployment: what :meth:`deploy` returned last.
+            minibatches: how many.
+            options: which samples.
+
+        Raises:
+            RunFailure: if the workers fail.
+        """
+        self._check_held(deployment)
+        with feeding(self._workers, deployment.pipeline, options, minibatches, 0) as feed:
+            stream = feed.stream if feed else None
+            commands = evaluation_commands(
+                self.captured, deployment, minibatches, options.order, stream
+            )
+            return Evaluation.of(self._workers.execute(commands, feed=feed).values(), minibatches)
+
+    def use_samples(self, inputs: Batch, targets: Batch) -> None:
+        """Work on these samples from now on; ``order`` in :meth:`run` refers to them.
+
+        They have the structure of the task's inputs and targets.
+        """
+        self._workers.use_samples(inputs, targets)
+        self.lent = None
+
+    def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the model's weights and buffers by name, and the optimizer's state by parameter.
+
+        Of replicas, the first one's buffers (running statistics) are taken.
+        """
+        self._check_held(deployment)
+        return read_model(self._workers, deployment)
+
+    def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
+        """Return all that :meth:`deploy` needs to continue from here, for :func:`write_checkpoint`.
+
+        ``model`` and ``optimizer`` are those of :meth:`collect`, ``in_flight`` what every worker
+        has in flight, which suits the same placement and method only.
+        """
+        self._check_held(deployment)
+        return read_checkpoint(self._workers, deployment)
+
+    def write_parts(self, deployment: Deployment, storage: str, folder: str) -> PartsWritten:
+        """Let every worker store what :meth:`checkpoint` collects, all at the same time.
+
+        Args:
+            deployment: what :meth:`deploy` returned last.
+            storage: that all hosts reach, as a folder's path or a URL.
+            folder: there, which holds nothing yet.
+
+        Raises:
+            RunFailure: if the workers fail.
+            NotFinite: weights are not finite.
+        """
+        self._check_held(deployment)
+        return store_parts(self._workers, deployment, storage, folder)
+
+    def _check_held(self, deployment: Deployment) -> None:
+        """Check that the workers hold this deployment: it is the last, and none was replaced."""
+        self._workers.check_open()
+        if deployment.generation != self._workers.generation or not self._workers.process_ids:
+            raise WorkerLost(
+                "a worker ended after the placement was deployed, and its stage with it"
+            )
+        if deployment is not self._held:
+            raise InvalidInput(
+                f"the workers do not hold this placement, {deployment.placement.configuration}, "
+                "any more: another one was deployed or measured since; deploy this one again"
+            )
+
+    # Measuring
 
     def measure(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor
 from drlpp.runtime.device.devices import CPU, to_device
 from drlpp.runtime.ipc.commands import Collect
 from drlpp.runtime.ipc.tensor_file import write_tree
+from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.actions import Message
 
@@ -55,9 +56,8 @@ def collect(
     if not command.storage:
         write_tree(path, held)
         return
-    # Most trainings keep their checkpoints in files, and begin sooner without these.
+    # Most trainings keep their checkpoints in files, and begin sooner without it.
     from drlpp.runtime.ipc.shared_storage import storage_at
-    from drlpp.runtime.stage.finite_weights import check_finite
 
     check_finite(held["model"], state)
     try:

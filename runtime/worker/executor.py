@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageInShape, StageOutput, StageProgram
+from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule.actions import (
     TIED_PAYLOADS,
     Action,
@@ -34,9 +35,6 @@ from drlpp.schedule.actions import (
     TiedUpdate,
     Update,
 )
-
-if TYPE_CHECKING:
-    from drlpp.runtime.worker.tied_sums import TiedSums
 
 
 class Runner(Protocol):
@@ -166,9 +164,6 @@ class TrainingExecutor(Executor):
         self._summed_next = _last_before_sums(actions)
         self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
         if any(runner.ties for runner in self.runners):
-            # Most workers share no weights, and begin sooner without it.
-            from drlpp.runtime.worker.tied_sums import TiedSums
-
             self._tied = TiedSums(self.runners, self.received.pop)
         for runner in self.runners:
             for policy in runner.weights.policies:

@@ -57,10 +57,13 @@ from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.stage.data.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.data.streaming import StreamedMinibatches
+from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.weights.optimizers import OptimizerState
+from drlpp.runtime.worker.collecting import collect
 from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
+from drlpp.runtime.worker.operator_timing import time_operators
 from drlpp.schedule.actions import Action, Message
 from drlpp.torch_versions import forget_keys
 
@@ -113,9 +116,6 @@ class Worker:
             case Run():
                 return self._evaluate(command)
             case Collect():
-                # Workers that only measure placements are not asked for what they hold.
-                from drlpp.runtime.worker.collecting import collect
-
                 runners = dict(zip(_STAGES, self._runners, strict=False))
                 collect(command, runners, self._inbox, self._folder, self._state)
             case Release():
@@ -127,9 +127,6 @@ class Worker:
         return Done()
 
     def _profile(self, command: ProfileOperators) -> Answer:
-        # Most workers measure no profile, and begin sooner without it.
-        from drlpp.runtime.worker.operator_timing import time_operators
-
         build = self._group_builder(self._limits.group_seconds)
         with (
             replicas_of_profile(command, self._accelerator.device, build) as replicas,
@@ -268,9 +265,6 @@ class Worker:
         )
 
     def _evaluate(self, command: Run) -> RunResult:
-        # Workers that only measure placements evaluate nothing.
-        from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
-
         assert self._connections is not None
         assert command.evaluation is not None
         stages = self._on_device(command.evaluation)

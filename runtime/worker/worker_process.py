@@ -27,6 +27,7 @@ from drlpp.errors import (
     WorkerLost,
 )
 from drlpp.runtime.comm.mailbox import broken_connection
+from drlpp.runtime.device.device_failures import device_failure
 from drlpp.runtime.device.devices import is_out_of_memory
 from drlpp.runtime.ipc.answers import Answer, Failed
 from drlpp.runtime.ipc.channel import Channel
@@ -101,9 +102,6 @@ def failed(worker: int, error: Exception) -> Failed:
         # If another has ended, the controller says that instead.
         reason = f"worker {worker} lost its connection to another ({broken[:200]})"
         return Failed(WorkerLost.__name__, reason)
-    # Most workers never fail, and begin sooner without it.
-    from drlpp.runtime.device.device_failures import device_failure
-
     kind: type[RunFailure] = ModelError
     if is_out_of_memory(error):
         kind = OutOfMemory

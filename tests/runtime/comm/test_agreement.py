@@ -16,7 +16,7 @@ from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.comm.agreement import contents_of
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.commands import Deploy, Run
-from drlpp.runtime.session import worker_session as session
+from drlpp.runtime.session import session as session
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import Message, Receive
 from tests.support.models.forked import order, placements, samples

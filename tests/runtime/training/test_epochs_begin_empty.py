@@ -10,7 +10,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.ipc.commands import Run
-from drlpp.runtime.session import worker_session as session_module
+from drlpp.runtime.session import session as session_module
 from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
 from drlpp.schedule.method import Method
 from tests.support.training.killing import killed_after_saving

@@ -24,7 +24,7 @@ from drlpp.io.documents import write_document
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
-from drlpp.runtime.session import worker_session
+from drlpp.runtime.session import session as session_module
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.programs.certificates import certified
 
@@ -182,7 +182,7 @@ def ray_cluster(
 @contextmanager
 def patience(limits: TimeLimits = PATIENT) -> Iterator[None]:
     """Let sessions of commands, which have no option for it, be as patient."""
-    with mock.patch.object(worker_session, "time_limits_of", return_value=limits):
+    with mock.patch.object(session_module, "time_limits_of", return_value=limits):
         yield
 
 
