@@ -23,6 +23,8 @@ from drlpp.near_names import did_you_mean
 
 _NOT_KEPT = {"out", "resume", "config", "quiet", "as_json"}
 
+_MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule", "parameter-group"}
+
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _given: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039 - not changed
 
@@ -159,8 +161,14 @@ def _plain(value: Any) -> Any:
 
 
 def _read_options(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options in a file for those that the command line leaves out."""
-    if path is None or context.resilient_parsing:
+    """Take the options in a file for those that the command line leaves out.
+
+    Without a file they are those of the run that is resumed, if any.
+    """
+    if context.resilient_parsing:
+        return path
+    file = _options_of_resumed_run(context) if path is None else path
+    if file is None:
         return path
     from drlpp.io.documents import read_mapping
 
@@ -172,8 +180,11 @@ def _read_options(context: typer.Context, path: Path | None) -> Path | None:
                 # An argument comes before an option of its name.
                 known.setdefault(name, parameter)
     found: dict[str, Any] = {}
-    for key, value in read_mapping(path).items():
+    for key, value in read_mapping(file).items():
         chosen = known.get(str(key).replace("_", "-"))
+        if path is None and (chosen is None or not _is_resumed(key, value, context)):
+            # Options that there are none of are those of another version of drlpp.
+            continue
         if chosen is None:
             usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
             options = ", ".join(sorted(usual))
@@ -184,6 +195,43 @@ def _read_options(context: typer.Context, path: Path | None) -> Path | None:
             found[chosen.name] = _as_given(value, several=several)
     context.default_map = {**(context.default_map or {}), **found}
     return path
+
+
+def _options_of_resumed_run(context: typer.Context) -> Path | None:
+    """Return the options that ``drlpp train --resume`` continues with, if they are there.
+
+    What decides where they are is eager, as is the option whose callback asks.
+    """
+    given = context.params
+    if not given.get("resume") or "placement" not in given:
+        return None
+    file = training_folder(given["placement"], given["out"]) / OPTIONS_NAME
+    return file if file.is_file() else None
+
+
+def _is_resumed(option: str, value: object, context: typer.Context) -> bool:
+    """Return whether a resumed run's option is taken without being given again.
+
+    No file names code that is imported: its user does, each time.
+
+    Raises:
+        InvalidInput: it is data that the user has to name.
+    """
+    if option == "elastic":
+        return not context.params["workers"]
+    if option not in _MAY_NAME_CODE or ":" not in str(value):
+        return True
+    source = context.get_parameter_source(option)
+    if option == "data" and source is not None and source.name == "DEFAULT":
+        raise InvalidInput(
+            f"the run that is resumed has data of your own; name it again: --data {value}"
+        )
+    return False
+
+
+def training_folder(placement: Path, out: Path | None) -> Path:
+    """Return the folder of a training."""
+    return out or placement.parent / "training"
 
 
 def _as_given(value: Any, *, several: bool) -> Any:

@@ -25,7 +25,7 @@ from drlpp.cli.command_line import (
     run_program,
     same_model,
 )
-from drlpp.cli.common_options import add_command
+from drlpp.cli.common_options import add_command, training_folder
 from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.export_command import export_placement
 from drlpp.cli.learning.learn_command import learn
@@ -69,13 +69,14 @@ def _begin(
 
 
 def train(
-    placement: Annotated[Path, typer.Argument(help="A placement.json.")],
+    placement: Annotated[Path, typer.Argument(help="A placement.json.", is_eager=True)],
     model: SameModelOption = None,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
     data: Annotated[
         str,
         typer.Option(
-            help="A name (digits), or package.module:factory, which returns samples or loaders."
+            help="A name (digits), or package.module:factory, which returns samples or loaders.",
+            is_eager=True,
         ),
     ] = "digits",
     epochs: Annotated[int, typer.Option(help="How often all samples are seen.")] = 5,
@@ -131,7 +132,10 @@ def train(
     ] = [],  # noqa: B006
     workers: Annotated[
         int | None,
-        typer.Option(help="Another number than the placement is for: planned for these instead."),
+        typer.Option(
+            help="Another number than the placement is for: planned for these instead.",
+            is_eager=True,
+        ),
     ] = None,
     elastic: Annotated[
         str | None,
@@ -146,10 +150,17 @@ def train(
     cluster: ClusterOption = None,
     timeout: TimeoutOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results; else 'training' next to PLACEMENT.")
+        Path | None,
+        typer.Option(help="Folder for results; else 'training' next to PLACEMENT.", is_eager=True),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the checkpoint, if any.")
+        bool,
+        typer.Option(
+            "--resume",
+            is_eager=True,
+            help="Continue from the checkpoint, if any, with the run's own options where they are "
+            "not given.",
+        ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
 ) -> dict[str, Any]:
@@ -162,7 +173,7 @@ def train(
     from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.learning_rate import LearningRateSchedule
 
-    folder = out or placement.parent / "training"
+    folder = training_folder(placement, out)
     given_model = same_model(model, model_option)
     document = read_placement(placement, model=given_model)
     method_options = read_options(method_option, "method", "accumulate=4")

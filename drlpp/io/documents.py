@@ -28,6 +28,7 @@ from pydantic import (
 
 from drlpp.errors import InvalidFile
 from drlpp.file_content import problem_of
+from drlpp.io.disk_errors import reporting_disk_errors
 
 _LONGEST_JSON_BYTES = 64 * 2**20
 _LONGEST_YAML_BYTES = 2**20
@@ -91,6 +92,7 @@ def write_document(path: str | Path, document: Document) -> Path:
 
     Raises:
         InvalidFile: it cannot be written, or holds what could not be read again.
+        StorageFailure: the disk is full or broken.
     """
     content = content_of(document)
     path = Path(path)
@@ -104,8 +106,13 @@ def write_document(path: str | Path, document: Document) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
-    """Write ``data`` so that ``path`` never holds half of it."""
-    with replacing(path) as temporary:
+    """Write ``data`` so that ``path`` never holds half of it.
+
+    Raises:
+        InvalidFile: nothing can be written there.
+        StorageFailure: the disk is full or broken; ``path`` is as it was.
+    """
+    with reporting_disk_errors(path), replacing(path) as temporary:
         temporary.write_bytes(data)
     return path
 

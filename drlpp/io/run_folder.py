@@ -92,7 +92,8 @@ def open_run_folder(
 
     Raises:
         InvalidInput: the folder holds something else, or a run with other settings, or another
-            process writes there.
+            process writes there, or it has no name in UTF-8.
+        StorageFailure: the disk is full.
     """
     record_path = folder / RECORD_NAME
     try:
@@ -129,6 +130,13 @@ def _this_command_line() -> str | None:
 
 
 def _check_usable(folder: Path) -> None:
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(
+            f"the folder {str(folder)!r} has a name that is no UTF-8, which TensorBoard's files "
+            "need; give another folder with --out"
+        ) from None
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
     links = [path for path in folder.glob("*") if path.is_symlink()]

@@ -75,6 +75,13 @@ def test_stages_with_other_numbers_of_replicas_share_updates_of_whole_ones() -> 
     assert [update.contributions for update in tie.updates(5, 1)] == [2, 2, 1]
 
 
+def test_stages_of_two_and_three_replicas_share_updates_of_six() -> None:
+    pipeline = tied(2, 3, 1, stages=(0, 1))
+    (tie,) = Method(policy="vanilla").ties(pipeline)
+    assert tie.together == 6
+    assert [update.contributions for update in tie.updates(13, 1)] == [6, 6, 1]
+
+
 def test_a_worker_with_both_stages_hands_over_without_a_message() -> None:
     pipeline = replace(folded(2), ties=((0, 3),))
     schedule = build_schedule(pipeline, 1, "zb-v", 2)

@@ -246,6 +246,36 @@ def test_what_staleness_costs_is_printed_before_training_and_after_it(train: Tra
 
 
 @pytest.mark.timeout(60)
+def test_a_run_is_resumed_with_its_own_options(
+    train: Train,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is given counts: another seed is refused, by its name. Code has to be named again."""
+    assert train("--epochs", "1", "--seed", "3", "--lr", "0.02")[0] == 0
+    options = (path.parent / "training" / "run.yaml").read_text()
+    (path.parent / "training" / "run.yaml").write_text(f"{options}copy-every: 4\n")
+
+    def resume(*given: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["drlpp", "train", str(path), "--resume", *given])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        return int(stop.value.code or 0), printed.out + printed.err
+
+    status, told = resume()
+    assert status == 2
+    assert "--data tests.support.models.small:separable" in told
+    code = ["--model", MODEL, "--data", "tests.support.models.small:separable"]
+    status, told = resume(*code, "--seed", "4")
+    assert status == 2
+    assert "seed = 3" in told
+    status, told = resume(*code, "--epochs", "2")
+    assert status == 0, told
+    assert "epoch   2" in told
+
+
 def test_it_resumes_on_fewer_workers_and_on_more(train: Train, path: Path) -> None:
     assert train("--epochs", "1")[0] == 0
     for workers, configuration in (("1", "1"), ("3", "1-1-1")):

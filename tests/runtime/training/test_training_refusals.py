@@ -259,3 +259,10 @@ def test_other_samples_in_memory_are_refused(captured: CapturedModel, tmp_path: 
     with pytest.raises(InvalidInput, match=r"a run with samples_fingerprint = '\w+'; it cannot"):
         fit(other, data.test, 2)
     fit(inputs.clone(), Samples(data.test.inputs, data.test.targets.flip(0)), 2)
+
+
+def test_a_folder_whose_name_is_no_utf8_is_refused(captured: CapturedModel, tmp_path: Path) -> None:
+    out = tmp_path / "caf\udce9"
+    with pytest.raises(InvalidInput, match="has a name that is no UTF-8"):
+        train(placement_file(captured, 0), data=DATA, out=out)
+    assert not out.exists()

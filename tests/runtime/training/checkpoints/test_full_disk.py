@@ -115,6 +115,7 @@ def _no_space(*args: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("failing", "named"),
     [
+        ("drlpp.io.documents.os.fsync", "record"),
         ("drlpp.runtime.training.training_log.SummaryWriter.add_scalar", "out"),
         ("drlpp.runtime.training.training_log.SummaryWriter", "out"),
         ("drlpp.runtime.ipc.session_folder.SessionFolder.__init__", "temporary"),
@@ -129,7 +130,8 @@ def test_the_folder_that_is_full_is_named(
     failing: str,
     named: str,
 ) -> None:
-    folders = {"out": tmp_path / "out", "temporary": Path(tempfile.gettempdir())}
+    out = tmp_path / "out"
+    folders = {"out": out, "record": out / "run.json", "temporary": Path(tempfile.gettempdir())}
     monkeypatch.setattr(failing, _no_space)
     with pytest.raises(StorageFailure) as raised:
         train(
