@@ -34,8 +34,8 @@ from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.cli.planning.planning_report import PlanReport
 from drlpp.cli.showing.measurements_table import describe_measurements
 from drlpp.cli.showing.tables import describe
-from drlpp.cli.timeline.timeline_report import time_use_table
-from drlpp.cli.timeline.timeline_sources import from_schedule
+from drlpp.cli.showing.timeline import time_use_table
+from drlpp.cli.showing.timeline_sources import from_schedule
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
 from drlpp.models.model_reference import ModelReference
@@ -209,7 +209,7 @@ def _placement(path: Path) -> None:
     _show(path)
     document = read_document(path, PlacementFile)
     with patch(
-        "drlpp.cli.timeline.timeline_sources.capture",
+        "drlpp.cli.showing.timeline_sources.capture",
         lambda one, check: _captured(one.model_dump_json()),
     ):
         recording = from_schedule(path, document, document.method, 8)

@@ -32,7 +32,6 @@ from drlpp.cli.learning.learn_command import learn
 from drlpp.cli.learning.race_command import race_model
 from drlpp.cli.planning.planning_commands import plan_placement, profile_model
 from drlpp.cli.show_command import show
-from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.errors import InvalidInput
 from drlpp.specs.device_choice import DeviceChoice
 
@@ -234,7 +233,6 @@ add_command(app, "learn", learn, by_name="model", quiet=True, as_json=True)
 add_command(app, "race", race_model, quiet=True, as_json=True)
 add_command(app, "profile", profile_model, quiet=True, as_json=True)
 add_command(app, "plan", plan_placement, quiet=True)
-add_command(app, "timeline", show_timeline, quiet=True, as_json=True)
 add_command(app, "export", export_placement, quiet=True, as_json=True)
 add_command(app, "show", show, as_json=True)
 add_command(app, "train", train, quiet=True, as_json=True)

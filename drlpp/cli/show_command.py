@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from drlpp.cli.command_line import (
+    POLICY_HELP,
+    ClusterOption,
+    MethodOptions,
     ModelOptions,
+    SameModelOption,
     Size,
     SizeOption,
+    SpeedsOption,
     build_console,
     model_reference,
+    read_options,
     said_if_long,
+    same_model,
 )
 from drlpp.cli.common_options import RefusedWithRecord
 from drlpp.errors import InvalidInput
+from drlpp.schedule.method_choice import choose_method
+
+if TYPE_CHECKING:
+    from drlpp.models.model_reference import ModelReference
+    from drlpp.schedule.method import Method
+
+
+class Source(StrEnum):
+    """Where a timeline comes from."""
+
+    SCHEDULE = "schedule"
+    SIMULATOR = "simulator"
+    RUN = "run"
+
 
 _FILES = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
 
@@ -33,15 +56,58 @@ def show(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Of a model: write its graph here.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The graph of a model (.json); of a timeline a picture (.png, .svg), or a trace "
+            "for Perfetto (.json).",
+        ),
     ] = None,
+    timeline: Annotated[
+        Source | None,
+        typer.Option(
+            help="Of a placement: what every worker does when. schedule: a forward takes 1, a "
+            "backward 2; simulator: predicted from --profile; run: measured on workers."
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Costs for --timeline simulator: a profile of the model.")
+    ] = None,
+    minibatches: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Minibatches of a timeline's window.")
+    ] = 8,
+    policy: Annotated[
+        str | None, typer.Option(help=f"{POLICY_HELP}; by default the placement's.")
+    ] = None,
+    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
+    speeds: SpeedsOption = None,
+    cluster: ClusterOption = None,
     size: SizeOption = Size.SMALL,
-    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+    model: SameModelOption = None,
+    model_option: ModelOptions = [],  # noqa: B006
 ) -> Any:
-    """Describe this machine, a model's operators, a run, or any file."""
+    """Describe this machine, a model's operators, a run, a placement's timeline, or any file."""
     console = build_console()
     path = None if what is None else Path(what)
     named_file = path is not None and (path.suffix in _FILES or os.path.exists(path))
+    if timeline is not None:
+        if path is None:
+            raise InvalidInput("--timeline is of a placement: drlpp show PLACEMENT --timeline …")
+        named = same_model(model, model_option)
+        options = read_options(method_option, "method", "accumulate=4")
+        return _show_timeline(
+            console,
+            path,
+            timeline,
+            output,
+            named,
+            lambda measured: choose_method(policy, options, measured),
+            minibatches=minibatches,
+            profile=profile,
+            speeds=speeds,
+            cluster=cluster,
+        )
     if output is not None and (what is None or named_file):
         raise InvalidInput("--output is for a model's graph: drlpp show MODEL -o graph.json")
     if what is None or path is None:
@@ -68,6 +134,43 @@ def _show_machine(console: Console) -> dict[str, Any]:
     if problems:
         raise RefusedWithRecord(record)
     return record
+
+
+def _show_timeline(
+    console: Console,
+    placement: Path,
+    source: Source,
+    output: Path | None,
+    model: ModelReference | str | None,
+    method_of: Callable[[Method], Method],
+    *,
+    speeds: str | None,
+    **options: Any,
+) -> dict[str, Any]:
+    from drlpp.cli.planning.planning_input import read_speeds
+    from drlpp.cli.showing.timeline import (
+        check_ending,
+        time_use_record,
+        time_use_table,
+        timeline_of,
+        write_timeline,
+    )
+    from drlpp.placement.placement_file import read_placement
+
+    if output is not None:
+        check_ending(output)
+        if output.resolve() == placement.resolve():
+            raise InvalidInput(f"{output}: is the placement itself; name another file to write")
+    relative = None if speeds is None else read_speeds(speeds)
+    document = read_placement(placement, model=model)
+    method = method_of(document.method)
+    found = timeline_of(placement, document, source.value, method, speeds=relative, **options)
+    title = f"{document.model.name} {document.configuration}, {method}, {found.source}"
+    console.print(time_use_table(found, title))
+    if output is not None:
+        write_timeline(output, found, title)
+        console.print(f"written to {output}")
+    return time_use_record(found)
 
 
 def _write_page(console: Console, folder: Path) -> dict[str, str]:

@@ -107,8 +107,6 @@ def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (["show", "missing.json"], "missing.json: no such file"),
         (["train", "missing.json"], "missing.json: no such file"),
         (["train", "missing.json", "--timeout", "0"], "a time limit of 0.0 s was given"),
-        (["timeline", "missing.json", "--timeout", "nan"], "a time limit of nan s was given"),
-        (["timeline", "missing.json", "--timeout", "9"], "--timeout is for --from run"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -128,7 +126,6 @@ def test_bad_input_is_one_line(
     "command",
     [
         ["train", "PLACEMENT", "--data", "benchmarks.faults.strikes:samples", "--model", SMALL],
-        ["timeline", "PLACEMENT", "--from", "run", "--model", SMALL],
         [
             "profile",
             "tests.support.models.small:perceptron",

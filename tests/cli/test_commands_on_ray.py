@@ -53,7 +53,7 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     planned = ["--profile", costs, "--cluster", hosts, "--method", "gpipe", "--policy", "stash"]
     told_by("plan", model, *planned, "-o", path)
     named = ["--model", model, *on_ray]
-    told = told_by("timeline", path, "--from", "run", "--minibatches", 2, *named)
+    told = told_by("show", path, "--timeline", "run", "--minibatches", 2, *named)
     assert "1-1-1-1, 1f1b, stash, as it ran" in told
 
     rate_one = ["--optimizer", "sgd", "--lr", 1, "--optimizer-option", "momentum=0"]

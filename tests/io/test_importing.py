@@ -91,7 +91,12 @@ _OWN = "tests.support.models.small:perceptron"
 
 @pytest.mark.parametrize(
     "command",
-    [["train"], ["timeline"], ["timeline", "--from", "run"], ["export", "--to=torch", "-o=x"]],
+    [
+        ["train"],
+        ["show", "--timeline", "schedule"],
+        ["show", "--timeline", "run"],
+        ["export", "--to=torch", "-o=x"],
+    ],
 )
 @pytest.mark.parametrize(
     ("model", "optimizer", "way_out"),
@@ -180,7 +185,7 @@ def test_show_imports_nothing(shell: Shell, write: Callable[..., Path]) -> None:
 
 
 def test_the_simulator_imports_nothing(shell: Shell, write: Callable[..., Path]) -> None:
-    code, _, err = shell("timeline", write("first_trap:run"), "--from", "simulator")
+    code, _, err = shell("show", write("first_trap:run"), "--timeline", "simulator")
     assert code == 2
     assert "--profile" in err
     assert nothing_ran()

@@ -114,7 +114,7 @@ WEIGHT_POLICIES[facts.name] = facts
 from drlpp.cli.command_line import POLICY_HELP
 from drlpp.cli.main import main
 print(POLICY_HELP)
-sys.argv = ["drlpp", "timeline", "--help"]
+sys.argv = ["drlpp", "show", "--help"]
 main()
 """
     done = subprocess.run(

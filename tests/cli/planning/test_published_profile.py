@@ -37,7 +37,7 @@ def test_a_plan_of_a_published_profile_is_written(shell: Shell, tmp_path: Path) 
     work, cluster = Workload.of(profile), local_cluster(4, LINK)
     found = exact(PlanningProblem(work, cluster, replicate=False)).placement
     assert document.resolve(profile.graph) == found
-    timeline = ("timeline", written, "--from", "simulator", "--profile", costs)
+    timeline = ("show", written, "--timeline", "simulator", "--profile", costs)
     assert shell(*timeline)[0] == 0
     code, _, error = shell("train", written)
     assert (code, "has a name that builds nothing" in error) == (2, True)

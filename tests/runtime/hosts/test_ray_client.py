@@ -52,12 +52,12 @@ from tests.support.programs.ray_clusters import patience
 costs, cluster, placement = (Path(sys.argv[2]) / name for name in ("c.json", "c.yaml", "p.json"))
 model, outside = "tests.support.models.small:forked", ["--cluster", sys.argv[1]]
 planned = ["--profile", costs, "--cluster", cluster, "--method", "gpipe", "-o", placement]
-run = ["--from", "run", "--minibatches", 2, "--model", model]
+run = ["--timeline", "run", "--minibatches", 2, "--model", model]
 with patience():
     for command in (
         ["profile", model, "-o", costs, "--write-cluster", cluster, "--repeats", 1, *outside],
         ["plan", model, *planned],
-        ["timeline", placement, *run, *outside],
+        ["show", placement, *run, *outside],
     ):
         done = shell.finish(main, "drlpp", *command)
         assert done.code == 0, done.err

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.timeline.timeline_sources import TimelineRun
+from drlpp.cli.showing.timeline_sources import TimelineRun
 from drlpp.costs.analytic_model import predict
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost

@@ -199,7 +199,7 @@ def test_a_timeline_is_drawn_and_written(
     for kind in ("eager-1f1b", "last-first"):
         written_to = tmp_path / f"{kind}.json"
         code, out, err = shell(
-            *("timeline", placement, "--model", MODEL.name),
+            *("show", placement, "--timeline", "schedule", "--model", MODEL.name),
             *("--method-option", f"schedule={kind}", "-o", written_to),
         )
         assert code == 0, err

@@ -130,7 +130,6 @@ def from_run(
     *,
     speeds: Sequence[float] | None = None,
     cluster: str | None = None,
-    timeout_seconds: float | None = None,
 ) -> TimelineRun:
     """Measure on workers of this machine or a Ray cluster, as many as the placement's has.
 
@@ -150,7 +149,6 @@ def from_run(
         speeds=speeds,
         cluster=cluster,
         hosts=None if cluster is None else document.cluster,
-        timeout_seconds=timeout_seconds,
     ) as session:
         outcome = session.measure(plan, minibatches)
         if isinstance(outcome, FailedMeasurement):

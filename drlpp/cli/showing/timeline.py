@@ -10,16 +10,73 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from drlpp.cli.timeline.timeline_sources import TimelineRun
+from drlpp.cli.showing.timeline_sources import (
+    TimelineRun,
+    from_run,
+    from_schedule,
+    from_simulator,
+)
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import replacing, write_atomically
 from drlpp.io.formatting import predicted_text
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
 from drlpp.timeline.chrome_trace import trace_of
 from drlpp.timeline.figure import draw
 from drlpp.timeline.spans import KINDS, spans_of, time_use
 
 _PICTURES = {".png", ".svg"}
 _TRACE = ".json"
+
+
+def timeline_of(
+    placement: Path,
+    document: PlacementFile,
+    source: str,
+    method: Method,
+    minibatches: int,
+    *,
+    profile: Path | None = None,
+    speeds: tuple[float, ...] | None = None,
+    cluster: str | None = None,
+) -> TimelineRun:
+    """Make the timeline of a placement.
+
+    Args:
+        placement: the file, for errors.
+        document: its content.
+        source: ``schedule``, ``simulator`` or ``run``.
+        method: runs the placement.
+        minibatches: in the window that is measured.
+        profile: costs, for the simulator.
+        speeds: relative ones of the accelerators, for the simulator and for workers.
+        cluster: address of the Ray cluster to run on; else this machine.
+
+    Raises:
+        InvalidInput: an option is for another source, or the placement cannot be run so.
+        RunFailure: the run failed.
+    """
+    if source == "simulator":
+        if profile is None:
+            raise InvalidInput(
+                "the simulator needs what operators cost: --profile profile.json, which "
+                "drlpp profile writes"
+            )
+    elif profile is not None:
+        raise InvalidInput(f"--profile is for --timeline simulator, not for --timeline {source}")
+    if source == "schedule" and speeds is not None:
+        raise InvalidInput("--speeds is for --timeline simulator and --timeline run")
+    if source != "run" and cluster is not None:
+        raise InvalidInput("--cluster is for --timeline run")
+    if source == "schedule":
+        return from_schedule(placement, document, method, minibatches)
+    if source == "run":
+        return from_run(placement, document, method, minibatches, speeds=speeds, cluster=cluster)
+    assert profile is not None
+    described = document.cluster if speeds is None else document.cluster.with_speeds(speeds)
+    return from_simulator(
+        placement, document, method, minibatches, profile=profile, cluster=described
+    )
 
 
 def check_ending(path: Path) -> None:

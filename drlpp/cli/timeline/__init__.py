@@ -1,1 +1,0 @@
-"""Timelines from the command line: where they come from, and how they are shown."""
