@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.models.task import Task
-from drlpp.models.zoo.classification import is_correct
+from drlpp.models.zoo.images import is_correct
 from drlpp.placement.placement import Placement
 from drlpp.specs.data import Data, Samples
 

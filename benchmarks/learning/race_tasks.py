@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from benchmarks.deep_models import DigitsCNN, topics_text
 from drlpp.models.task import Task
-from drlpp.models.zoo.classification import is_correct
+from drlpp.models.zoo.images import is_correct
 from drlpp.specs.data import Data, Samples
 from drlpp.specs.data import digits as digits_data
 from examples.translation import dates

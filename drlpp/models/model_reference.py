@@ -17,8 +17,7 @@ from drlpp.errors import InvalidModel
 from drlpp.io.importing import ImportedByName
 from drlpp.models.huggingface import huggingface
 from drlpp.models.task import Option, Task, checked_task, uncompiled
-from drlpp.models.zoo import SMALL, ZOO
-from drlpp.models.zoo.sizes import check_size
+from drlpp.models.zoo import SMALL, ZOO, check_size
 from drlpp.near_names import did_you_mean
 
 

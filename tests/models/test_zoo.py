@@ -16,9 +16,9 @@ from drlpp.models.task import Option
 from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.awd_lm import regularized_loss
 from drlpp.models.zoo.bert import masked_accuracy, pretraining_loss
-from drlpp.models.zoo.classification import is_correct
+from drlpp.models.zoo.images import is_correct
+from drlpp.models.zoo.language import token_accuracy, token_loss
 from drlpp.models.zoo.residual_lstm import ResidualLSTMLayer
-from drlpp.models.zoo.tokens import token_accuracy, token_loss
 from tests.support.models.zoo.captured_zoo import captured_in_float64
 from tests.support.models.zoo.tiny_models import GRAPHS, TINY, tiny
 

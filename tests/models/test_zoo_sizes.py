@@ -1,7 +1,5 @@
 """The zoo's models have the published numbers of parameters, built where they cost no memory."""
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
@@ -38,10 +36,6 @@ def parameters(name: str, **options: Option) -> int:
         ("transformer", 42_864_640),
         # transformers, with the published configurations.
         ("gpt2", 124_439_808),
-        ("llama", 1_235_814_400),
-        ("mixtral", 46_702_792_704),
-        ("vit", 86_567_656),
-        ("t5", 60_506_624),
     ],
 )
 def test_published_sizes(name: str, published: int) -> None:
@@ -115,16 +109,6 @@ def test_s2vt_is_as_large_as_its_definition() -> None:
     v, f, e, h = 12_594, 4096, 500, 1000
     expected = f * e + e + v * e + lstm(e, h) + lstm(e + h, h) + h * v + v
     assert parameters("s2vt") == expected
-
-
-def test_unet_is_as_large_as_its_definition() -> None:
-    sizes = (1, 64, 128, 256, 512, 1024)
-    down = sum(9 * i * o + o + 9 * o * o + o for i, o in itertools.pairwise(sizes))
-    up = sum(
-        4 * lower * upper + upper + 9 * lower * upper + upper + 9 * upper * upper + upper
-        for upper, lower in itertools.pairwise(sizes[1:])
-    )
-    assert parameters("unet") == down + up + 64 * 2 + 2
 
 
 def test_bert48_without_a_head_of_its_own_for_words() -> None:

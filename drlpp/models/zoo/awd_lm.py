@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.models.task import Task
-from drlpp.models.zoo.tokens import random_sentences, token_accuracy, token_loss
+from drlpp.models.zoo.language import random_sentences, token_accuracy, token_loss
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.models.task import Task
-from drlpp.models.zoo.attention import MultiHeadAttention
+from drlpp.models.zoo.language import MultiHeadAttention
 
 Outputs = tuple[Tensor, Tensor]
 

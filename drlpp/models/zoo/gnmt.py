@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.models.task import Task
-from drlpp.models.zoo.tokens import translation_task
+from drlpp.models.zoo.language import translation_task
 
 
 class Encoder(nn.Module):

@@ -7,8 +7,7 @@ from torch.nn import functional as F
 
 from drlpp.errors import InvalidInput
 from drlpp.models.task import Task
-from drlpp.models.zoo.attention import MultiHeadAttention
-from drlpp.models.zoo.tokens import continuation_task
+from drlpp.models.zoo.language import MultiHeadAttention, continuation_task
 
 
 class GPT2Block(nn.Module):

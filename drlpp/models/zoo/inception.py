@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.models.task import Task
-from drlpp.models.zoo.classification import check_input_size, classification_task, scaled
-from drlpp.models.zoo.normalized_convolution import NormalizedConvolution, initialise
+from drlpp.models.zoo.googlenet import NormalizedConvolution, initialise
+from drlpp.models.zoo.images import check_input_size, classification_task, scaled
 
 # Long convolutions that keep height and width: 1 × 7 and 7 × 1, 1 × 3 and 3 × 1.
 _flat7 = partial(NormalizedConvolution, kernel_size=(1, 7), padding=(0, 3))

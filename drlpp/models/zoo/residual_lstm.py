@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.models.task import Task
-from drlpp.models.zoo.classification import is_correct
+from drlpp.models.zoo.images import is_correct
 
 
 class ResidualLSTMLayer(nn.Module):

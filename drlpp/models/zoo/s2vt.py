@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.models.task import Task
-from drlpp.models.zoo.tokens import random_sentences, token_accuracy, token_loss
+from drlpp.models.zoo.language import random_sentences, token_accuracy, token_loss
 
 
 class S2VT(nn.Module):

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 
 from drlpp.errors import InvalidInput
 from drlpp.models.task import Task
-from drlpp.models.zoo.attention import MultiHeadAttention
-from drlpp.models.zoo.tokens import smoothed_token_loss, translation_task
+from drlpp.models.zoo.language import MultiHeadAttention, smoothed_token_loss, translation_task
 
 Sharing = Literal["none", "decoder", "all"]
 

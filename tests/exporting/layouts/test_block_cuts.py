@@ -22,7 +22,6 @@ from tests.support.models.zoo.tiny_models import tiny
     [
         ("gpt2", {"layers": 4}, r"blocks\.\d+", 4),
         ("transformer", {"layers": 3}, r"(en|de)coder\.\d+", 6),
-        ("vit", {"layers": 3}, r"blocks\.\d+", 3),
     ],
 )
 def test_layers_of_a_model_are_its_blocks(

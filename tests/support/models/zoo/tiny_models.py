@@ -12,7 +12,6 @@ _SENTENCES: dict[str, Option] = {
     "vocabulary": 11,
     "hidden": 8,
 }
-_DECODER: dict[str, Option] = {**_SENTENCES, "inner": 12, "heads": 2, "key_heads": 1}
 
 TINY: dict[str, dict[str, Option]] = {
     "alexnet": {**_IMAGES, "input_size": 63},
@@ -50,20 +49,6 @@ TINY: dict[str, dict[str, Option]] = {
         "layers": 2,
     },
     "gpt2": {**_SENTENCES, "layers": 2, "heads": 2, "positions": 8},
-    "llama": {**_DECODER, "layers": 2},
-    "mixtral": {**_DECODER, "layers": 1, "experts": 3},
-    "vit": {
-        "batch_size": 4,
-        "input_size": 8,
-        "patch": 4,
-        "classes": 10,
-        "hidden": 8,
-        "layers": 2,
-        "heads": 2,
-        "dropout": 0.1,
-    },
-    "t5": {**_SENTENCES, "inner": 12, "layers": 2, "heads": 2, "head_size": 3},
-    "unet": {"batch_size": 4, "input_size": 16, "width": 0.03},
 }
 
 
@@ -75,7 +60,7 @@ def tiny(name: str, **options: Option) -> ModelReference:
 _DEEPER = ("resnet101", "resnet152", "resnext101", "gnmt8", "gnmt16")
 
 # Graphs of the shape of others, made of the same kinds of operators.
-_ALIKE = ("vgg16", "resnext50", "inception_v3", "residual_lstm", "gpt2", "llama", "vit", "t5")
+_ALIKE = ("vgg16", "resnext50", "inception_v3", "residual_lstm", "gpt2")
 
 GRAPHS = [
     pytest.param(name, marks=pytest.mark.slow if name in (*_DEEPER, *_ALIKE) else ())

@@ -1,0 +1,376 @@
+"""Image classifiers: AlexNet, VGG-16, ResNets and ResNeXts, with torchvision's names.
+
+AlexNet is the single-column form of "One weird trick" (Krizhevsky 2014, arXiv:1404.5997), VGG-16
+configuration D of Simonyan and Zisserman 2015 (arXiv:1409.1556). ResNets (He et al. 2016,
+arXiv:1512.03385) have the stride on the 3 × 3 convolution; the 3 × 3 convolutions of ResNeXts (Xie
+et al. 2017, arXiv:1611.05431) work on groups of channels of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from drlpp.errors import InvalidInput
+from drlpp.models.task import Task
+
+
+def classification_task(
+    module: nn.Module,
+    batch_size: int,
+    input_size: int,
+    classes: int,
+    auxiliary_weight: float | None = None,
+) -> Task:
+    """Give ``module`` random images ``(batch size, 3, input size, input size)`` to classify.
+
+    The loss is the cross entropy, the score whether the most likely class is the right one.
+
+    Args:
+        module: gives logits ``(batch size, classes)``.
+        batch_size: images in a minibatch.
+        input_size: height and width of the images.
+        classes: number of classes.
+        auxiliary_weight: for a module that gives a tuple of logits, those of auxiliary heads
+            after the final ones: the factor on the cross entropy of each auxiliary head.
+    """
+    images = torch.randn(batch_size, 3, input_size, input_size)
+    labels = torch.randint(classes, (batch_size,))
+    if auxiliary_weight is None:
+        return Task(module, (images,), labels, F.cross_entropy, is_correct)
+
+    def loss(outputs: Sequence[Tensor], labels: Tensor) -> Tensor:
+        final, *auxiliary = (F.cross_entropy(logits, labels) for logits in outputs)
+        return final + auxiliary_weight * torch.stack(auxiliary).sum()
+
+    def score(outputs: Sequence[Tensor], labels: Tensor) -> Tensor:
+        return is_correct(outputs[0], labels)
+
+    return Task(module, (images,), labels, loss, score)
+
+
+def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return 1 for every sample whose most likely class is its label, 0 for the others.
+
+    Args:
+        logits: ``(batch, classes)``.
+        labels: ``(batch,)``.
+
+    Returns:
+        ``(batch,)``.
+    """
+    return (logits.argmax(1) == labels).float()
+
+
+def scaled(channels: int, width: float) -> int:
+    """Return the number of channels of a layer in a model that is ``width`` times as wide."""
+    return max(1, round(channels * width))
+
+
+def check_input_size(model: str, input_size: int, smallest: int) -> None:
+    """Refuse images that the model's pooling would shrink to nothing.
+
+    Raises:
+        InvalidInput: naming the smallest size.
+    """
+    if input_size < smallest:
+        raise InvalidInput(
+            f"{model}: input_size is {input_size}, but its layers need at least {smallest}"
+        )
+
+
+class AlexNet(nn.Module):
+    """Five convolutions and three linear layers, as in torchvision.
+
+    The first linear layer follows from the input size instead of an average pooling; at 224
+    pixels, where both see 6 × 6 positions, the two models have the same layers.
+
+    Shapes: ``(batch, 3, input size, input size)`` to ``(batch, classes)``.
+    """
+
+    def __init__(self, input_size: int = 224, classes: int = 1000, width: float = 1.0) -> None:
+        super().__init__()
+        check_input_size("alexnet", input_size, smallest=63)
+        channels = [scaled(count, width) for count in (64, 192, 384, 256, 256)]
+        hidden = scaled(4096, width)
+        self.features = nn.Sequential(
+            nn.Conv2d(3, channels[0], kernel_size=11, stride=4, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+            nn.Conv2d(channels[0], channels[1], kernel_size=5, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+            nn.Conv2d(channels[1], channels[2], kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels[2], channels[3], kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels[3], channels[4], kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+        )
+        side = (input_size - 7) // 4 + 1
+        for _ in range(3):
+            side = (side - 3) // 2 + 1
+        self.classifier = nn.Sequential(
+            nn.Dropout(),
+            nn.Linear(channels[4] * side * side, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, classes),
+        )
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                # torch's default shrinks the signal from layer to layer, and nothing is learned
+                # for many epochs.
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Give the logits of the classes."""
+        return self.classifier(self.features(images).flatten(1))
+
+
+def alexnet(
+    batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
+) -> Task:
+    """Return AlexNet on random images.
+
+    Args:
+        batch_size: images in a minibatch.
+        input_size: height and width of the images, at least 63.
+        classes: number of classes.
+        width: factor on the channels of every layer.
+
+    Raises:
+        InvalidInput: if the images are too small.
+    """
+    module = AlexNet(input_size, classes, width)
+    return classification_task(module, batch_size, input_size, classes)
+
+
+# Channels of the convolutions in each block; a max pooling ends the block.
+_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+
+
+class VGG16(nn.Module):
+    """Thirteen convolutions and three linear layers, as in torchvision.
+
+    The first linear layer follows from the input size instead of an average pooling; at 224
+    pixels, where both see 7 × 7 positions, the two models are the same.
+
+    Shapes: ``(batch, 3, input size, input size)`` to ``(batch, classes)``.
+    """
+
+    def __init__(self, input_size: int = 224, classes: int = 1000, width: float = 1.0) -> None:
+        super().__init__()
+        check_input_size("vgg16", input_size, smallest=2 ** len(_BLOCKS))
+        layers: list[nn.Module] = []
+        channels = 3
+        for block in _BLOCKS:
+            for published in block:
+                wider = scaled(published, width)
+                layers += [nn.Conv2d(channels, wider, kernel_size=3, padding=1)]
+                layers += [nn.ReLU(inplace=True)]
+                channels = wider
+            layers += [nn.MaxPool2d(kernel_size=2, stride=2)]
+        self.features = nn.Sequential(*layers)
+        side = input_size // 2 ** len(_BLOCKS)
+        hidden = scaled(4096, width)
+        self.classifier = nn.Sequential(
+            nn.Linear(channels * side * side, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(),
+            nn.Linear(hidden, classes),
+        )
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, 0, 0.01)
+            if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Give the logits of the classes."""
+        return self.classifier(self.features(images).flatten(1))
+
+
+def vgg16(
+    batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
+) -> Task:
+    """Return VGG-16 on random images.
+
+    Args:
+        batch_size: images in a minibatch.
+        input_size: height and width of the images, at least 32.
+        classes: number of classes.
+        width: factor on the channels of every layer.
+
+    Raises:
+        InvalidInput: if the images are too small.
+    """
+    module = VGG16(input_size, classes, width)
+    return classification_task(module, batch_size, input_size, classes)
+
+
+# The channels of each of the four parts before the factor of a bottleneck's last convolution.
+_PLANES = (64, 128, 256, 512)
+_EXPANSION = 4
+
+
+class Bottleneck(nn.Module):
+    """1 × 1, 3 × 3 and 1 × 1 convolutions with a shortcut around them.
+
+    Shapes: ``(batch, channels, height, width)`` to
+    ``(batch, outer, height / stride, width / stride)``.
+    """
+
+    def __init__(self, channels: int, inner: int, outer: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, inner, kernel_size=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(
+            inner, inner, kernel_size=3, stride=stride, padding=1, groups=groups, bias=False
+        )
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, outer, kernel_size=1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outer)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or channels != outer:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels, outer, kernel_size=1, stride=stride, bias=False),
+                nn.BatchNorm2d(outer),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the convolutions give to the shortcut."""
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        return self.relu(out + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    """A convolution, four parts of bottlenecks and a linear layer, as in torchvision.
+
+    Args:
+        blocks: bottlenecks of each part.
+        classes: number of classes.
+        width: factor on the channels of every layer; those of a ResNeXt's groups, so that their
+            number stays.
+        groups: groups of the 3 × 3 convolutions, the cardinality of a ResNeXt.
+        group_width: channels of a group in the first part.
+        small_images: begin with a 3 × 3 convolution and no pooling, for images of 32 pixels.
+
+    Shapes: ``(batch, 3, input size, input size)`` to ``(batch, classes)``.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[int] = (3, 4, 6, 3),
+        classes: int = 1000,
+        width: float = 1.0,
+        groups: int = 1,
+        group_width: int = 64,
+        small_images: bool = False,
+    ) -> None:
+        super().__init__()
+        channels = scaled(64, width)
+        kernel, stride = (3, 1) if small_images else (7, 2)
+        self.conv1 = nn.Conv2d(3, channels, kernel, stride, padding=kernel // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool: nn.Module = nn.Identity()
+        if not small_images:
+            self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        for part, (count, planes) in enumerate(zip(blocks, _PLANES, strict=True)):
+            inner = groups * scaled(planes * group_width // 64, width)
+            outer = _EXPANSION * scaled(planes, width)
+            layers = []
+            for block in range(count):
+                stride = 2 if part > 0 and block == 0 else 1
+                layers.append(Bottleneck(channels, inner, outer, stride, groups))
+                channels = outer
+            self.add_module(f"layer{part + 1}", nn.Sequential(*layers))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(channels, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Give the logits of the classes."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        for part in range(len(_PLANES)):
+            x = self.get_submodule(f"layer{part + 1}")(x)
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+def resnet50(
+    batch_size: int = 64,
+    input_size: int = 224,
+    classes: int = 1000,
+    width: float = 1.0,
+    small_images: bool = False,
+) -> Task:
+    """Return ResNet-50 on random images.
+
+    Args:
+        batch_size: images in a minibatch.
+        input_size: height and width of the images; any size will do.
+        classes: number of classes.
+        width: factor on the channels of every layer.
+        small_images: begin with a 3 × 3 convolution and no pooling; pipemare (appendix C.1)
+            trains this form of the model on CIFAR-10.
+    """
+    module = ResNet((3, 4, 6, 3), classes, width, small_images=small_images)
+    return classification_task(module, batch_size, input_size, classes)
+
+
+def resnet101(
+    batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
+) -> Task:
+    """Return ResNet-101 on random images, with the arguments of :func:`resnet50`."""
+    module = ResNet((3, 4, 23, 3), classes, width)
+    return classification_task(module, batch_size, input_size, classes)
+
+
+def resnet152(
+    batch_size: int = 64,
+    input_size: int = 224,
+    classes: int = 1000,
+    width: float = 1.0,
+    small_images: bool = False,
+) -> Task:
+    """Return ResNet-152 on random images, with the arguments of :func:`resnet50`."""
+    module = ResNet((3, 8, 36, 3), classes, width, small_images=small_images)
+    return classification_task(module, batch_size, input_size, classes)
+
+
+def resnext50(
+    batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
+) -> Task:
+    """Return ResNeXt-50 (32 × 4d) on random images, with the arguments of :func:`resnet50`."""
+    module = ResNet((3, 4, 6, 3), classes, width, groups=32, group_width=4)
+    return classification_task(module, batch_size, input_size, classes)
+
+
+def resnext101(
+    batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
+) -> Task:
+    """Return ResNeXt-101 (32 × 8d) on random images, with the arguments of :func:`resnet50`."""
+    module = ResNet((3, 4, 23, 3), classes, width, groups=32, group_width=8)
+    return classification_task(module, batch_size, input_size, classes)
