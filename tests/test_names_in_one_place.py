@@ -19,7 +19,6 @@ NAMES = {*WEIGHT_POLICIES, *SCHEDULE_KINDS} - {"forward"}
 
 THE_TABLE = {"drlpp/schedule/weight_policies.py"}
 IMPLEMENTATIONS = {
-    "drlpp/exporting/bundle/directions.py",
     "runtime/reference/reference_weights.py",
     "runtime/weights/policies.py",
 }

@@ -68,15 +68,6 @@ def export_placement(
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006
-    window: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=10_000,
-            help="Minibatches that an asynchronous schedule trains on before the pipeline is "
-            "emptied; torch keeps the messages of a window until its end.",
-        ),
-    ] = 20,
     profile: Annotated[
         Path | None,
         typer.Option(help="A profile.json, for what the export costs; else made up from sizes."),
@@ -110,15 +101,13 @@ def export_placement(
     lines = list(nearest.notes)
     if lines:
         lines.append(_cost(plan, nearest, document.cluster, costs, costs_from))
-    if to is Target.TORCH and not nearest.candidate.method.flushes:
-        lines.append(f"the pipeline is emptied after every {window} minibatches (--window)")
     hosts = document.cluster.host_name_of
     lines += filter(None, [ranks(nearest, hosts)])
     console = build_console()
     for line in lines:
         console.print(f"note: {line}", soft_wrap=True)
     if layout is None:
-        TorchExport(captured, nearest, spec, seed, window, tuple(lines)).write(output)
+        TorchExport(captured, nearest, spec, seed, tuple(lines)).write(output)
         stages = len(nearest.candidate.placement.stages)
         then = f"train: torchrun --nproc-per-node {stages} {output / 'run.py'}"
     else:
@@ -132,16 +121,20 @@ def _nearest(
     captured: CapturedModel, plan: ExecutionPlan, to: Target, costs: Profile
 ) -> tuple[Nearest, ModuleLayout | None]:
     """Return what is exported; with the modules of every stage, but for torch."""
-    from drlpp.exporting.flushing import flushing
     from drlpp.exporting.layouts import deepspeed, torchtitan
     from drlpp.exporting.layouts.module_layout import layers_of, nearest_layout, units_of
-    from drlpp.exporting.nearest import nearest_chain
+    from drlpp.exporting.nearest import flushing, nearest_chain
 
-    if to is Target.TORCH:
-        return nearest_chain(plan), None
-    nearest = nearest_chain(plan, trains_itself=True)
-    only_1f1b = to is not Target.TORCHTITAN
-    nearest = flushing(nearest, captured.task.batch_size, always_1f1b=only_1f1b)
+    torch = to is Target.TORCH
+    only_1f1b = to in (Target.MEGATRON, Target.DEEPSPEED)
+    nearest = flushing(
+        nearest_chain(plan, trains_itself=not torch),
+        captured.task.batch_size,
+        only_1f1b=only_1f1b,
+        halves=torch,
+    )
+    if torch:
+        return nearest, None
     module, graph = captured.task.module, captured.graph
     match to:
         case Target.TORCHTITAN:

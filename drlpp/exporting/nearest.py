@@ -1,4 +1,7 @@
-"""The nearest candidate that a format can express, and in words what it cannot."""
+"""The nearest candidate that a format can express, and in words what it cannot.
+
+All formats have a chain of single workers, and empty the pipeline before every update.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
+from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_policies import SYNC
 
 _KNOWN_OPTIONS = {
     "schedule",
@@ -49,9 +54,7 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
         trains_itself: whether the format is of a program with schedules and passes of its own.
 
     Raises:
-        InvalidInput: an asynchronous schedule runs on branches, or on stages that share a
-            parameter, where the export is to do the same; or the method has an option that no
-            export knows.
+        InvalidInput: the method has an option that no export knows.
     """
     _check_options(plan.method)
     placement, method = plan.placement, plan.method
@@ -80,41 +83,60 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
         method = method.model_copy(update={"precision": "float32", "loss_scale": None})
     assert plan.graph is not None
     pipeline = single.pipeline(plan.graph)
-    notes += _ties(single, plan.graph, trains_itself=trains_itself, flushes=method.flushes)
-    if branches := _branches(pipeline):
-        if not method.flushes and not trains_itself:
-            raise InvalidInput(
-                f"{branches[0]}, which changes how many updates an asynchronous minibatch misses "
-                "if they are made a chain; export a schedule that flushes (--policy sync)"
-            )
-        notes += [f"{branch}; in the export they follow each other" for branch in branches]
+    if trains_itself:
+        notes += _ties(single, plan.graph)
+    notes += [f"{one}; in the export they follow each other" for one in _branches(pipeline)]
     notes += _relays(pipeline)
     return Nearest(Candidate(single, method), tuple(notes))
 
 
-def _ties(
-    placement: Placement, graph: OpGraph, *, trains_itself: bool, flushes: bool
-) -> Iterator[str]:
-    """Yield a sentence for the parameters that several stages share.
+def flushing(nearest: Nearest, batch_size: int, *, only_1f1b: bool, halves: bool) -> Nearest:
+    """Return the same with a schedule that flushes.
 
-    Raises:
-        InvalidInput: the export would have to keep their copies the same.
+    In place of an asynchronous one, with as many microbatches as divide a minibatch, up to two for
+    each stage.
+
+    Args:
+        nearest: a chain of single workers.
+        batch_size: samples of a minibatch.
+        only_1f1b: whether the format has no other order than flushed 1F1B.
+        halves: whether it has backwards in two halves.
     """
+    candidate = nearest.candidate
+    method = candidate.method
+    lost = method.schedule_kind.splits_backward and not halves
+    if method.flushes and (method.schedule == FLUSHED_1F1B.name or not (only_1f1b or lost)):
+        return nearest
+    if method.flushes:
+        chosen = method.model_copy(update={"schedule": FLUSHED_1F1B.name})
+        why = (
+            "the order is 1F1B there"
+            if only_1f1b
+            else "halves of a backward lose gradients there, so whole ones are made, as in 1F1B"
+        )
+        note = f"schedule {method.schedule}: {why}"
+    else:
+        most = 2 * len(candidate.placement.stages)
+        parts = max(count for count in range(1, most + 1) if batch_size % count == 0)
+        chosen = Method(
+            schedule=FLUSHED_1F1B.name,
+            policy=SYNC.name,
+            microbatches=parts,
+            accumulate=method.accumulate,
+            clip_norm=method.clip_norm,
+        )
+        note = (
+            f"{method}: the pipeline is emptied before every update there, with microbatches: "
+            f"{parts}"
+        )
+    return Nearest(replace(candidate, method=chosen), (*nearest.notes, note))
+
+
+def _ties(placement: Placement, graph: OpGraph) -> Iterator[str]:
+    """Yield a sentence for the parameters that several stages share."""
     for stages, shared in placement.ties(graph).items():
         names = f"{' and '.join(map(str, stages))} share {', '.join(one.name for one in shared)}"
-        if trains_itself:
-            yield f"stages {names}; the program there has to keep the copies the same"
-        elif not flushes:
-            raise InvalidInput(
-                f"stages {names}, whose copies an asynchronous export would not keep the same; "
-                "export a schedule that flushes (--policy sync), put the operators that read it "
-                "into one stage, or give each a weight of its own"
-            )
-
-
-def with_method(nearest: Nearest, method: Method, note: str) -> Nearest:
-    """Return the same with another method, and a sentence about it."""
-    return Nearest(replace(nearest.candidate, method=method), (*nearest.notes, note))
+        yield f"stages {names}; the program there has to keep the copies the same"
 
 
 def ranks(nearest: Nearest, hosts: tuple[str, ...]) -> str | None:

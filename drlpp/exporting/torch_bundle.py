@@ -13,19 +13,13 @@ import torch
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import InvalidInput
-from drlpp.exporting.bundle.directions import DIRECTIONS
-from drlpp.exporting.bundle.facts import Asynchrony, Facts, Spec
+from drlpp.exporting.bundle.facts import Facts, Spec
 from drlpp.exporting.chain import Link, chained
 from drlpp.exporting.nearest import Nearest
 from drlpp.exporting.stage_source import loss_tensors, stages_source
-from drlpp.exporting.torch_schedule import chain_schedule, computations, csv_text, with_messages
+from drlpp.exporting.torch_schedule import chain_schedule, computations, csv_text
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.stage.passes import split_backward
-from drlpp.schedule.actions import Update
-from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
-from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.weight_policies import WEIGHT_POLICIES, PolicyFacts
 from drlpp.specs.batches import named_tensors, tensors_in
 from drlpp.specs.data import has_no_targets
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -73,11 +67,9 @@ class TorchExport:
 
     Attributes:
         captured: the model, with the weights that the training begins with.
-        nearest: a chain of single workers.
+        nearest: a chain of single workers, with a schedule that flushes.
         optimizer: makes the updates.
         seed: of dropout.
-        window: minibatches that an asynchronous schedule trains on from an empty pipeline to the
-            next; one that flushes is empty after every update.
         notes: what the original placement has that this does not.
     """
 
@@ -85,7 +77,6 @@ class TorchExport:
     nearest: Nearest
     optimizer: OptimizerSpec
     seed: int = 0
-    window: int = 20
     notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
@@ -109,12 +100,8 @@ class TorchExport:
             )
         part = captured.microbatch(method.microbatches)
         links = chained(cut_stages(part, self.nearest.candidate.placement), part)
-        minibatches = method.accumulate if method.flushes else self.window
-        schedule = chain_schedule(len(links), method, minibatches)
-        rows = computations(schedule, updates=not method.flushes)
-        if not method.flushes:
-            rows = with_messages(rows)
-        facts = self._facts(links, schedule)
+        rows = computations(chain_schedule(len(links), method, method.accumulate))
+        facts = self._facts(links)
         source = stages_source(links, part, version("drlpp"))
         package = folder / PACKAGE
         package.mkdir(parents=True, exist_ok=True)
@@ -158,7 +145,7 @@ class TorchExport:
             names=f" in this order: {', '.join(names)}" if isinstance(inputs, Mapping) else "",
         )
 
-    def _facts(self, links: tuple[Link, ...], schedule: Schedule) -> Facts:
+    def _facts(self, links: tuple[Link, ...]) -> Facts:
         method, captured = self.nearest.candidate.method, self.captured
         name, options = _optimizer(self.optimizer)
         inputs = [list(link.program.input_indices) for link in links]
@@ -171,10 +158,9 @@ class TorchExport:
         return Facts(
             torch=str(torch.__version__),
             model=str(captured.reference),
-            minibatches=schedule.minibatches,
+            minibatches=method.accumulate,
             microbatches=method.microbatches,
             batch_size=captured.task.batch_size,
-            schedule="compute_only" if method.flushes else "compute_comms",
             optimizer=name,
             options=options,
             clip_norm=method.clip_norm,
@@ -187,57 +173,7 @@ class TorchExport:
                 (list(stages), [shared.name for shared in tied])
                 for stages, tied in self.nearest.candidate.placement.ties(captured.graph).items()
             ],
-            asynchrony=None if method.flushes else _asynchrony(schedule, method),
         )
-
-
-def _asynchrony(schedule: Schedule, method: Method) -> Asynchrony:
-    """Return what every stage's passes use, in the order of the parts."""
-    uses = weight_uses(schedule, method)
-    workers = [worker for (worker,) in schedule.pipeline.stages]
-    delays = stage_delays(schedule.pipeline, method)
-    return Asynchrony(
-        policy=_supported_way(method),
-        leads=[[uses[w][part].forward_lead for part in sorted(uses[w])] for w in workers],
-        back_leads=[[uses[w][part].backward_lead for part in sorted(uses[w])] for w in workers],
-        versions=[[uses[w][part].stashed for part in sorted(uses[w])] for w in workers],
-        # γ = D^(1/s); without delay nothing is corrected.
-        decays=[method.correction_decay ** (1 / s) if s else 0.0 for s in delays],
-        contributions=[
-            [a.contributions for a in schedule.actions[w] if isinstance(a, Update)] for w in workers
-        ],
-    )
-
-
-def _supported_way(method: Method) -> str:
-    """Return what a bundle calls the policy.
-
-    Raises:
-        InvalidInput: it has none for it.
-    """
-    if method.annealing_minibatches:
-        raise InvalidInput(
-            f"annealing_minibatches={method.annealing_minibatches} gives every update a learning "
-            "rate of its own, which a bundle has not; leave it out, and pipemare is its correction "
-            "alone (--method-option annealing_minibatches=0 --method-option correction_decay=…)"
-        )
-    facts = method.policy_facts
-    if (way := _way(facts, method.lookahead is not None)) is not None:
-        return way
-    every = WEIGHT_POLICIES.values()
-    able = [one.name for one in every if _way(one, one.lookahead is not None) is not None]
-    raise InvalidInput(
-        f"policy {method.policy} cannot be exported for torch; there are {', '.join(able)} "
-        "(--policy)"
-    )
-
-
-def _way(facts: PolicyFacts, moves: bool) -> str | None:
-    if moves:
-        return facts.name if facts.name in DIRECTIONS else None
-    if facts.changes_updates:
-        return None
-    return "newest" if facts.writes_in_place else "kept"
 
 
 def _optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, object]]:

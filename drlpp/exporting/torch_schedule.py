@@ -1,10 +1,9 @@
 """A schedule as the CSV of torch.distributed.pipelining: a row for every rank.
 
 A cell is an action of a stage on a part of the step, ``1F3``; ``1I3`` and ``1W3`` are halves of a
-backward. A step of a schedule that flushes is an update; torch adds the rest. A step of an
-asynchronous one is a window of minibatches with updates in between, ``1REDUCE_GRAD0``, and its
-messages are placed by torch's own lowering: in the order of drlpp's workers, which send without
-waiting, ranks would wait for each other for ever where a send ends when its receive begins (NCCL).
+backward. A step is an update; torch adds the messages by its own lowering: in the order of drlpp's
+workers, which send without waiting, ranks would wait for each other for ever where a send ends when
+its receive begins (NCCL).
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ def chain_schedule(stages: int, method: Method, minibatches: int) -> Schedule:
     return method.schedule_for(Pipeline.straight(*[1] * stages), minibatches)
 
 
-def computations(schedule: Schedule, *, updates: bool) -> Rows:
-    """Return a row of cells for every stage of a chain of single workers, without messages.
+def computations(schedule: Schedule) -> Rows:
+    """Return the cells of every stage of a chain of single workers, without messages, updates.
 
     Raises:
         InvalidInput: the schedule has an action that no cell expresses.
@@ -56,13 +55,13 @@ def computations(schedule: Schedule, *, updates: bool) -> Rows:
         [
             cell
             for action in schedule.actions[worker]
-            if (cell := _cell(action, stage, schedule.microbatches, updates))
+            if (cell := _cell(action, stage, schedule.microbatches))
         ]
         for stage, (worker,) in enumerate(schedule.pipeline.stages)
     ]
 
 
-def _cell(action: Action, stage: int, microbatches: int, updates: bool) -> str | None:
+def _cell(action: Action, stage: int, microbatches: int) -> str | None:
     match action:
         case Forward(minibatch, microbatch):
             return f"{stage}F{minibatch * microbatches + microbatch}"
@@ -72,26 +71,12 @@ def _cell(action: Action, stage: int, microbatches: int, updates: bool) -> str |
             return f"{stage}I{minibatch * microbatches + microbatch}"
         case BackwardWeight(minibatch, microbatch):
             return f"{stage}W{minibatch * microbatches + microbatch}"
-        case Update(version):
-            return f"{stage}REDUCE_GRAD{version - 1}" if updates else None
-        case Send() | Receive() | AllReduce() | Recompute():
+        case Send() | Receive() | AllReduce() | Recompute() | Update():
             return None
     raise InvalidInput(
         f"the schedule has the action {type(action).__name__}, which an export for torch cannot "
         "express yet; choose another schedule (--method-option schedule=…)"
     )
-
-
-def with_messages(rows: Rows) -> Rows:
-    """Return the rows with sends and receives where torch places them."""
-    from torch.distributed.pipelining import schedules
-
-    actions = {
-        rank: [action for cell in row if (action := schedules._Action.from_str(cell))]
-        for rank, row in enumerate(rows)
-    }
-    lowered = schedules._add_send_recv(actions, lambda stage: stage, len(rows))
-    return [[str(action) for action in lowered[rank]] for rank in sorted(lowered)]
 
 
 def csv_text(rows: Rows) -> str:

@@ -1,9 +1,8 @@
 """What a weight policy is: one table, which everything but the implementations asks.
 
 The workers' implementation is :mod:`drlpp.runtime.weights.policies`, the reference executor's is
-:mod:`drlpp.runtime.reference.reference_weights`; exports for torch, which have no drlpp, move
-weights as :mod:`drlpp.exporting.bundle.directions` says. A new policy is a row here and a class or
-a formula there.
+:mod:`drlpp.runtime.reference.reference_weights`. A new policy is a row here and a class or a
+formula in each.
 
 W_t are the weights of a stage after t updates. A part meets W_t at its forward and W_{t+s} at its
 backward, s updates later.

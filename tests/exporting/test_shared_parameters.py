@@ -3,7 +3,6 @@
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.errors import InvalidInput
 from drlpp.exporting.nearest import nearest_chain
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
@@ -20,13 +19,8 @@ def plan() -> ExecutionPlan:
     return ExecutionPlan.of(candidate, captured.graph, 4)
 
 
-def test_torch_refuses_them_without_a_flush(plan: ExecutionPlan) -> None:
-    with pytest.raises(InvalidInput, match=r"stages 0 and 1 share right\.weight, whose copies"):
-        nearest_chain(plan)
-    flushed = Candidate(plan.placement, Method(schedule="gpipe", policy="sync", microbatches=2))
-    assert plan.graph is not None
-    nearest = nearest_chain(ExecutionPlan.of(flushed, plan.graph, 4))
-    assert not any("share" in note for note in nearest.notes)
+def test_a_bundle_sums_their_gradients_itself(plan: ExecutionPlan) -> None:
+    assert not any("share" in note for note in nearest_chain(plan).notes)
 
 
 def test_in_one_stage_they_are_no_matter(plan: ExecutionPlan) -> None:

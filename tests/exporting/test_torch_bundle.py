@@ -35,50 +35,17 @@ if not pipelines_take_functions():
     pytest.skip("this torch has no custom functions", allow_module_level=True)
 
 SEED = 3
-WINDOW = 8
 STEPS = 2
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01})
-PLAIN = OptimizerSpec(name="sgd", options={"lr": 0.05})
-NESTEROV = OptimizerSpec(name="sgd", options={"lr": 0.05, "nesterov": True})
 ADAM = OptimizerSpec(name="adam", options={"lr": 0.01, "weight_decay": 0.01, "eps": 1e-4})
-ADAMW = OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4, "amsgrad": True})
-NADAM = OptimizerSpec(
-    name="nadam",
-    options={"lr": 0.01, "eps": 1e-4, "weight_decay": 0.1, "decoupled_weight_decay": True},
-)
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4, clip_norm=0.5)
 FLUSHED = Method(schedule="1f1b-flush", policy="sync", microbatches=2, accumulate=3)
 HALVES = Method(schedule="zb-h1", policy="sync", microbatches=4, clip_norm=0.5)
 
-ON_TWO = {
-    "gpipe": (GPIPE, SGD),
-    "flushed": (FLUSHED, ADAM),
-    "halves": (HALVES, ADAM),
-    "pipeoptim": (Method(), SGD),
-    "pipeoptim-adam": (Method(clip_norm=0.3), ADAM),
-    "pipeoptim-amsgrad": (Method(microbatches=2), ADAMW),
-    "pipeoptim-last-step": (Method(in_flight_per_link=1), NESTEROV),
-    "pipeoptim-decoupled": (Method(accumulate=3), NADAM),
-    "vanilla": (Method(policy="vanilla"), SGD),
-    "stash": (Method(policy="stash"), ADAM),
-    "spectrain-gradient": (Method(policy="spectrain"), PLAIN),
-    "xpipe": (Method(policy="xpipe"), SGD),
-    "last-step": (Method(policy="last-step"), NADAM),
-}
-ON_FOUR = {
-    "gpipe": (GPIPE, ADAM),
-    "halves": (HALVES, SGD),
-    "pipeoptim": (Method(), ADAM),
-    "stash": (Method(policy="stash", microbatches=2), SGD),
-    "stash-vertical": (Method(policy="stash-vertical"), SGD),
-    "2bw": (Method(policy="2bw", accumulate=4), SGD),
-    "spectrain": (Method(policy="spectrain", microbatches=2), SGD),
-    "spectrain-adam": (Method(policy="spectrain"), ADAM),
-    "xpipe-adam": (Method(policy="xpipe", clip_norm=0.3), ADAM),
-    "pipemare": (Method(policy="pipemare", correction_decay=0.2), SGD),
-}
+ON_TWO = {"gpipe": (GPIPE, SGD), "flushed": (FLUSHED, ADAM), "halves": (HALVES, ADAM)}
+ON_FOUR = {"gpipe": (GPIPE, ADAM), "halves": (HALVES, SGD)}
 
 DRIVER = """
 import os
@@ -114,7 +81,7 @@ def captured() -> CapturedModel:
 
 def order(captured: CapturedModel) -> Tensor:
     samples = captured.task.batch_size
-    return random_order(samples, STEPS * WINDOW, samples)
+    return random_order(samples, STEPS * FLUSHED.accumulate, samples)
 
 
 def exporting(
@@ -122,13 +89,13 @@ def exporting(
 ) -> TorchExport:
     workers = 1 + max(placement.accelerators)
     plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, workers)
-    return TorchExport(captured, nearest_chain(plan), optimizer, SEED, WINDOW)
+    return TorchExport(captured, nearest_chain(plan), optimizer, SEED)
 
 
 def reference_state(captured: CapturedModel, export: TorchExport) -> dict[str, Tensor]:
-    """What our reference has after the same minibatches, the pipeline empty in between."""
+    """What our reference has after the same minibatches."""
     candidate, task = export.nearest.candidate, captured.task
-    together = candidate.method.accumulate if candidate.method.flushes else WINDOW
+    together = candidate.method.accumulate
     minibatches = Minibatches(task.inputs, task.targets)
     executor = ReferenceExecutor(
         captured, candidate.placement, minibatches, candidate.method, export.optimizer, SEED
@@ -198,7 +165,6 @@ def test_later_stages_read_inputs_of_the_model(tmp_path: Path) -> None:
     trainings = {
         "gpipe": (GPIPE.model_copy(update={"microbatches": 2}), SGD),
         "halves": (HALVES.model_copy(update={"microbatches": 2}), SGD),
-        "stash": ON_TWO["stash"],
     }
     check_trainings(translating, placement, trainings, tmp_path)
 
@@ -218,7 +184,7 @@ def test_halves_of_backwards_that_leave_the_inputs_path(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_inputs_by_keyword_and_a_loss_of_the_models_own(tmp_path: Path) -> None:
     own = capture(structured.own_loss())
-    trainings = {"flushed": (FLUSHED, SGD), "stash": ON_TWO["stash"]}
+    trainings = {"flushed": (FLUSHED, SGD)}
     check_trainings(own, in_a_row(own.graph, 0, 1), trainings, tmp_path)
 
 
@@ -258,8 +224,6 @@ def test_branches_become_a_chain(captured: CapturedModel, tmp_path: Path) -> Non
     notes = exporting(captured, branching, GPIPE, SGD).nearest.notes
     assert "stages 1 and 2 compute side by side; in the export they follow each other" in notes
     check_trainings(captured, branching, {"gpipe": (GPIPE, SGD)}, tmp_path)
-    with pytest.raises(InvalidInput, match=r"stages 1 and 2 compute side by side.*--policy sync"):
-        exporting(captured, branching, Method(), SGD)
 
 
 @pytest.mark.system
@@ -324,21 +288,13 @@ def test_it_says_nothing_about_its_own_torch(captured: CapturedModel, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("method", "optimizer", "message"),
+    ("optimizer", "message"),
     [
         (
-            Method(policy="pipemare", annealing_minibatches=9),
-            SGD,
-            "annealing_minibatches=9 gives every update a learning rate",
-        ),
-        (Method(policy="2bw-ef", accumulate=2), SGD, "policy 2bw-ef cannot be exported for torch"),
-        (
-            Method(),
             OptimizerSpec.parse("tests.support.models.lion:Lion", lr=0.003),
             "is not torch's",
         ),
         (
-            Method(),
             OptimizerSpec.parse("adam", [ParameterGroup.parse("*.bias", lr=0.1)]),
             "has parameter groups, and a bundle trains all parameters of a stage alike",
         ),
@@ -347,11 +303,10 @@ def test_it_says_nothing_about_its_own_torch(captured: CapturedModel, tmp_path: 
 def test_what_a_bundle_cannot_do_is_named(
     captured: CapturedModel,
     tmp_path: Path,
-    method: Method,
     optimizer: OptimizerSpec,
     message: str,
 ) -> None:
-    export = exporting(captured, in_a_row(captured.graph, 0, 1), method, optimizer)
+    export = exporting(captured, in_a_row(captured.graph, 0, 1), GPIPE, optimizer)
     with pytest.raises(InvalidInput, match=message):
         export.write(tmp_path)
 

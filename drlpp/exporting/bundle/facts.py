@@ -16,38 +16,15 @@ Spec = tuple[tuple[int, ...], str]
 
 
 @dataclass(frozen=True)
-class Asynchrony:
-    """Which weights the passes of an asynchronous stage use, and what its updates are made of.
-
-    Attributes:
-        policy: ``newest`` takes the newest weights for both passes, ``kept`` the same version for
-            both; others move the newest, each along its direction (``directions.py``).
-        leads: of every stage, for every part of a step, the updates that its forward looks ahead.
-        back_leads: the same of its backward, which looks back if they are negative.
-        versions: the same, the version of the step's weights that both passes use.
-        decays: of every stage γ, which ``pipemare`` needs.
-        contributions: of every stage, for every update of a step, the parts that make it.
-    """
-
-    policy: str
-    leads: list[list[int]]
-    back_leads: list[list[int]]
-    versions: list[list[int]]
-    decays: list[float]
-    contributions: list[list[int]]
-
-
-@dataclass(frozen=True)
 class Facts:
     """A bundle.
 
     Attributes:
         torch: the version that it was made for.
         model: where the model came from.
-        minibatches: that a step takes; the pipeline is empty before and after it.
+        minibatches: that a step, and its update, takes.
         microbatches: parts of a minibatch.
         batch_size: samples of a minibatch.
-        schedule: how torch reads ``schedule.csv``: ``compute_only`` or ``compute_comms``.
         optimizer: a class of ``torch.optim``.
         options: its arguments.
         clip_norm: gradients with a larger norm are scaled down to it; 0 does not clip.
@@ -57,7 +34,6 @@ class Facts:
         leaves: of every stage, what it sends to the next; of the last one what the model returns.
         aliases: for every further name of a shared weight the one that the stages have.
         ties: weights that several stages hold copies of, with these stages.
-        asynchrony: None where the pipeline is empty at every update.
     """
 
     torch: str
@@ -65,7 +41,6 @@ class Facts:
     minibatches: int
     microbatches: int
     batch_size: int
-    schedule: str
     optimizer: str
     options: dict[str, Any]
     clip_norm: float
@@ -75,7 +50,6 @@ class Facts:
     leaves: list[list[Spec]]
     aliases: dict[str, str]
     ties: list[tuple[list[int], list[str]]]
-    asynchrony: Asynchrony | None = None
 
     @property
     def parts(self) -> int:
@@ -89,10 +63,7 @@ class Facts:
     @classmethod
     def read(cls, folder: Path = FOLDER) -> Facts:
         """Read those of a bundle."""
-        values = json.loads((folder / "facts.json").read_text())
-        if values["asynchrony"] is not None:
-            values["asynchrony"] = Asynchrony(**values["asynchrony"])
-        return cls(**values)
+        return cls(**json.loads((folder / "facts.json").read_text()))
 
     @property
     def version_note(self) -> str | None:

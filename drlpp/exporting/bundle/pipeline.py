@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from .facts import FOLDER, Facts, Spec
 from .randomness import begin_pass
 from .ties import TiedWeights
-from .weights import Weights, weights_of
 
 try:
     from torch.distributed.pipelining import PipelineStage
-    from torch.distributed.pipelining.schedules import REDUCE_GRAD, _PipelineScheduleRuntime
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 except ImportError as error:
     raise ImportError(f"{Facts.read().version_note or error}") from error
 
@@ -57,22 +56,12 @@ class Pipeline:
         trained = [weight for weight in self.stage.parameters() if weight.requires_grad]
         self.optimizer = _optimizer(facts, trained) if trained else None
         self._ties = TiedWeights(self.stage, facts.ties)
-        self._weights = weights_of(
-            self.stage, self.optimizer, facts.clip_norm, facts.asynchrony, self._rank
-        )
         self._trained_minibatches = 0
-        self._scheduled = _Stage(self._weights, self._rank, facts, device)
+        self._scheduled = _Stage(self.stage, self._rank, facts, device)
         self._schedule = _PipelineScheduleRuntime(
-            [self._scheduled],
-            facts.parts,
-            loss_fn=self._loss_of,
-            scale_grads=facts.asynchrony is None,
+            [self._scheduled], facts.parts, loss_fn=self._loss_of
         )
-        # As it was made: torch places messages where there are none.
-        order: Any = facts.schedule
-        self._schedule._load_csv(str(FOLDER / "schedule.csv"), format=order)
-        if facts.asynchrony is not None:
-            self._schedule.register_custom_function(REDUCE_GRAD, self._update)
+        self._schedule._load_csv(str(FOLDER / "schedule.csv"), format="compute_only")
 
     def step(self, inputs: Sequence[Tensor], targets: Tensor) -> list[float]:
         """Train on the minibatches of a step, one behind the other, samples first.
@@ -82,7 +71,6 @@ class Pipeline:
         Returns:
             the loss of every part, on the last rank; nothing on the others.
         """
-        self._weights.begin()
         self._scheduled.first_minibatch = self._trained_minibatches
         own = [inputs[index].to(self._device) for index in self.facts.inputs[self._rank]]
         named: dict[str, Any] = {
@@ -98,8 +86,7 @@ class Pipeline:
             return_outputs=False,
             **({} if self._rank == 0 else named),
         )
-        if self.facts.asynchrony is None:
-            self._update_all()
+        self._update()
         self._trained_minibatches += self.facts.minibatches
         return [loss.item() for loss in losses]
 
@@ -123,14 +110,8 @@ class Pipeline:
         loss: Tensor = self._loss(*outputs, targets)
         return loss
 
-    def _update(self, action: Any, ctx: Any) -> None:
-        """Perform an update in the middle of a step: action REDUCE_GRAD of the schedule."""
-        assert self.facts.asynchrony is not None
-        made = self.facts.asynchrony.contributions[self._rank]
-        self._weights.update(made[action.microbatch_index])
-
-    def _update_all(self) -> None:
-        """Perform the update at the end of a step; clipping takes the norm over all stages."""
+    def _update(self) -> None:
+        """Perform the update of a step; clipping takes the norm over all stages."""
         self._ties.sum_gradients()
         named = dict(self.stage.named_parameters())
         gradients = {name: w.grad for name, w in named.items() if w.grad is not None}
@@ -149,18 +130,19 @@ class Pipeline:
 
 
 class _Stage(PipelineStage):
-    """Tells random operators which part passes, and weights which version they are to be."""
+    """Tells random operators which part passes, and halves a backward."""
 
-    def __init__(self, weights: Weights, rank: int, facts: Facts, device: torch.device) -> None:
+    def __init__(self, stage: nn.Module, rank: int, facts: Facts, device: torch.device) -> None:
         super().__init__(
-            weights,
+            stage,
             rank,
             len(facts.arrives),
             device,
             input_args=tuple(map(_example, facts.arrives[rank])),
             output_args=tuple(map(_example, facts.leaves[rank])),
         )
-        self._facts, self._versions = facts, weights
+        self._facts = facts
+        self._trained = [weight for weight in stage.parameters() if weight.requires_grad]
         self._half_done: dict[int, tuple[Any, Tensor | None]] = {}
         self.first_minibatch = 0
 
@@ -168,8 +150,7 @@ class _Stage(PipelineStage):
         """Run the forward of a part."""
         minibatch, microbatch = divmod(fwd_chunk_id, self._facts.microbatches)
         begin_pass(self._facts.seed, self.first_minibatch + minibatch, microbatch)
-        with self._versions.forward_of(fwd_chunk_id):
-            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(
         self,
@@ -180,8 +161,7 @@ class _Stage(PipelineStage):
     ) -> None:
         """Run the backward of a part, or its first half."""
         if full_backward:
-            with self._versions.backward_of(bwd_chunk_id):
-                super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
             return
         # torch's own halves lose gradients of weights that no input leads to, and take no views.
         halves = import_module(".split_backward", __package__)
@@ -195,7 +175,7 @@ class _Stage(PipelineStage):
             ends, seeds = [o for o, _ in pairs], [g for _, g in pairs]
         received = inputs[: len(self._facts.arrives[self.stage_index])]
         leaves = [] if self.is_first else [x for x in received if x.requires_grad]
-        half = halves.SplitBackward(ends, seeds, leaves, list(self._versions.trained.values()))
+        half = halves.SplitBackward(ends, seeds, leaves, self._trained)
         self._half_done[bwd_chunk_id] = half, loss
         found = iter(half.of_received)
         gradients = [next(found) if leaves and x.requires_grad else None for x in received]
@@ -207,8 +187,7 @@ class _Stage(PipelineStage):
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """Run the second half of the backward of a part."""
         half, loss = self._half_done.pop(bwd_chunk_id)
-        weights = self._versions.trained.values()
-        for weight, gradient in zip(weights, half.of_weights(), strict=True):
+        for weight, gradient in zip(self._trained, half.of_weights(), strict=True):
             if gradient is not None:
                 # It may be a view of something else, and is divided later.
                 weight.grad = gradient.clone() if weight.grad is None else weight.grad + gradient

@@ -43,7 +43,7 @@ def write_torchtitan(
     """
     method = layout.nearest.candidate.method
     folder.mkdir(parents=True, exist_ok=True)
-    rows = computations(chain_schedule(len(layout.units), method, method.accumulate), updates=False)
+    rows = computations(chain_schedule(len(layout.units), method, method.accumulate))
     schedule = folder / "schedule.csv"
     schedule.write_text(csv_text(rows))
     parts = [[name for unit in stage for name in unit.modules] for stage in layout.units]

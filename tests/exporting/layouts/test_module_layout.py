@@ -9,10 +9,9 @@ from torch import nn
 from drlpp.capturing.capture import capture
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidInput
-from drlpp.exporting.flushing import flushing
 from drlpp.exporting.layouts.deepspeed import CONTAINERS
 from drlpp.exporting.layouts.module_layout import Unit, layers_of, nearest_layout, units_of
-from drlpp.exporting.nearest import Nearest, nearest_chain
+from drlpp.exporting.nearest import Nearest, flushing, nearest_chain
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -132,16 +131,17 @@ def test_layers_in_two_places_are_refused() -> None:
 
 def test_an_asynchronous_method_flushes_there(decoder) -> None:
     placement = in_a_row(decoder.graph, 0, 1)
-    found = flushing(chain_of(placement, Method(clip_norm=2.0)), 8, always_1f1b=False)
+    found = flushing(chain_of(placement, Method(clip_norm=2.0)), 8, only_1f1b=False, halves=False)
     wanted = Method(schedule="1f1b-flush", policy="sync", microbatches=4, clip_norm=2.0)
     assert found.candidate.method == wanted
     assert found.notes[0].startswith("1f1b, pipeoptim, gradients clipped to 2: the pipeline is")
-    assert flushing(chain_of(placement), 8, always_1f1b=False) == chain_of(placement)
-    other = flushing(chain_of(placement), 8, always_1f1b=True)
+    assert flushing(chain_of(placement), 8, only_1f1b=False, halves=False) == chain_of(placement)
+    other = flushing(chain_of(placement), 8, only_1f1b=True, halves=False)
     assert other.candidate.method == GPIPE.model_copy(update={"schedule": "1f1b-flush"})
     halves = chain_of(placement, GPIPE.model_copy(update={"schedule": "zb-h1"}))
-    whole = flushing(halves, 8, always_1f1b=False)
+    whole = flushing(halves, 8, only_1f1b=False, halves=False)
     assert whole.candidate.method.schedule == "1f1b-flush"
+    assert flushing(halves, 8, only_1f1b=False, halves=True) == halves
     assert whole.notes == (
         "schedule zb-h1: halves of a backward lose gradients there, so whole ones are made, as in "
         "1F1B",
