@@ -25,7 +25,7 @@ from .planners.problem.problem import PlanningProblem as PlanningProblem
 from .planners.replanning import Elastic as Elastic
 from .planners.replanning import replanned as replanned
 from .runtime.session.session import ClusterSession as ClusterSession
-from .runtime.training.checkpoints.exported_weights import export_weights as export_weights
+from .runtime.training.checkpoints.checkpoint_store import export_weights as export_weights
 from .runtime.training.early_stopping import EarlyStopping as EarlyStopping
 from .runtime.training.training import PipelineTrainer as PipelineTrainer
 from .runtime.training.training import TrainingResult as TrainingResult

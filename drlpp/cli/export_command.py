@@ -172,7 +172,7 @@ def _write_layout(
 
 
 def _write_weights(checkpoint: str, output: Path) -> dict[str, Any]:
-    from drlpp.runtime.training.checkpoints.exported_weights import export_weights
+    from drlpp.runtime.training.checkpoints.checkpoint_store import export_weights
 
     count = export_weights(checkpoint, output)
     build_console().print(f"{count} tensors written to {output}", soft_wrap=True)

@@ -30,7 +30,6 @@ from drlpp.runtime.training.checkpoints.checkpoint_store import (
 )
 from drlpp.runtime.training.checkpoints.evaluation_file import write_evaluation
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
-from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
 from drlpp.runtime.training.training_failures import (
     note_of_skipped_updates,
     notes_of_evaluation,
@@ -42,7 +41,13 @@ from drlpp.runtime.training.training_failures import (
 )
 from drlpp.runtime.training.training_log import TrainingLog
 from drlpp.runtime.training.training_plan import TrainingPlan
-from drlpp.runtime.training.training_progress import ResumePoint, TrainingProgress
+from drlpp.runtime.training.training_progress import (
+    ResumePoint,
+    TrainingProgress,
+    losses_of,
+    mean_losses,
+    numbered,
+)
 from drlpp.runtime.training.training_reports import (
     EpochReport,
     ProgressReport,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import secrets
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
-from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.io.documents import Document, read_document, write_document
+from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
+from drlpp.io.documents import Document, read_document, replacing, write_document
 from drlpp.io.quantities import Count
 from drlpp.runtime.deploying.deployment import Deployment, merge_stages
 from drlpp.runtime.ipc.shared_storage import storage_at
@@ -216,6 +220,36 @@ def weights_of(location: str | Path, folder: Path) -> dict[str, Tensor]:
         return {name: found[name] for name in facts["names"]}
     except (KeyError, AttributeError, TypeError) as error:
         raise InvalidFile(f"{location}: a damaged checkpoint ({error!r})") from None
+
+
+def export_weights(checkpoint: str | Path, path: str | Path) -> int:
+    """Write the weights and buffers of a checkpoint as ``model.safetensors``, a ``state_dict``.
+
+    Args:
+        checkpoint: the folder of a run, a ``checkpoint.safetensors``, or the folder or URL that a
+            training was given for its ``checkpoints``.
+        path: of the new file.
+
+    Returns:
+        How many tensors it has.
+
+    Raises:
+        InvalidFile: there is no checkpoint, or a damaged one.
+        StorageFailure: the file cannot be written; ``path`` is as it was.
+    """
+    with tempfile.TemporaryDirectory(prefix="drlpp-") as folder:
+        weights = weights_of(checkpoint, Path(folder))
+        # The format has no tensors that share memory.
+        apart = {
+            name: tensor.clone(memory_format=torch.contiguous_format)
+            for name, tensor in weights.items()
+        }
+    try:
+        with replacing(Path(path)) as temporary:
+            save_file(apart, temporary, {"format": "pt"})
+    except (OSError, InvalidFile, SafetensorError) as error:
+        raise StorageFailure(f"{path}: the weights could not be written ({error})") from None
+    return len(apart)
 
 
 def _read_parts(location: str, folder: Path) -> tuple[PartsIndex, dict[int, Any]]:
