@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.host_loss.losable_hosts import LosableHost, LosableHosts
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from tests.support.losable_hosts import LosableHost, LosableHosts
 from tests.support.training.pipelines import in_a_row
 
 

@@ -5,12 +5,12 @@ from itertools import cycle
 
 import pytest
 
-from benchmarks.host_loss.losable_hosts import LosableHosts
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import CannotStart
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
+from tests.support.losable_hosts import LosableHosts
 from tests.support.training.failing_host import FailingHost
 from tests.support.training.pipelines import in_a_row
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.host_loss.losable_hosts import LosableHosts
 from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel
 from drlpp.runtime import PipelineTrainer, TrainingResult
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.losable_hosts import LosableHosts
 from tests.support.models.counting import counts, every_sample
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.host_loss.losable_hosts import LosableHosts
 from drlpp import Elastic, Task
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
@@ -15,6 +14,7 @@ from drlpp.runtime import Minibatches, ReferenceExecutor, RunOptions
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.losable_hosts import LosableHosts
 from tests.support.models.counting import BATCH_SIZE, SAMPLES, every_sample
 from tests.support.models.forked import largest_difference
 from tests.support.training.elastic_trainings import (

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.host_loss.losable_hosts import LosableHosts
 from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, NothingFits
+from tests.support.losable_hosts import LosableHosts
 from tests.support.training.elastic_trainings import (
     assert_each_sample_once_an_epoch,
     fit,

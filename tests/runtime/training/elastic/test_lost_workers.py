@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.host_loss.losable_hosts import LosableHost, LosableHosts
 from drlpp import Elastic, replanned
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost
 from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
+from tests.support.losable_hosts import LosableHost, LosableHosts
 from tests.support.models.counting import BATCH_SIZE, every_sample
 from tests.support.models.forked import largest_difference
 from tests.support.training.elastic_trainings import (

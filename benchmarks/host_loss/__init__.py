@@ -1,1 +1,0 @@
-"""How long does a training stand still when a host is lost for good?"""

@@ -1,1 +1,0 @@
-"""Hours of training and redeployment, and whatever grows."""
