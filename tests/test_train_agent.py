@@ -20,7 +20,6 @@ from typing import TypeVar
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmarks.faults.agent import ENDLESS
 from drlpp.cli import main as drlpp_command
 from drlpp.cli.learning import learn_command
 from drlpp.comparison.comparison_file import Comparison
@@ -29,6 +28,7 @@ from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, planning
+from tests.endurance.faults.agent import ENDLESS
 from tests.support.in_turns import fast_are
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished

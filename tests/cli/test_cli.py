@@ -25,6 +25,7 @@ from tests.support.programs.shell import finish
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
+SAMPLES = "tests.endurance.faults.strikes:samples"
 SMALL = "tests.support.models.small:perceptron"
 
 
@@ -125,7 +126,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     "command",
     [
-        ["train", "PLACEMENT", "--data", "benchmarks.faults.strikes:samples", "--model", SMALL],
+        ["train", "PLACEMENT", "--data", SAMPLES, "--model", SMALL],
         [
             "profile",
             "tests.support.models.small:perceptron",

@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks.fuzzing.documents import every_document, measurement_lines
-from benchmarks.fuzzing.numbers import Path_, fields_of, with_value
 from drlpp.cli.command_line import build_console
 from drlpp.cli.showing.measurements_table import describe_measurements
 from drlpp.cli.showing.tables import describe
@@ -23,6 +21,8 @@ from drlpp.file_content import problem_of_text, visible
 from drlpp.io.documents import read_any_document, write_document
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurements_file import read_measurements
+from tests.endurance.fuzzing.documents import every_document, measurement_lines
+from tests.endurance.fuzzing.numbers import Path_, fields_of, with_value
 
 DANGEROUS = [
     *("\x00", "\x07", "\x1b[2J", "\n", "\r", "\x7f", "\x9b31m"),

@@ -1,6 +1,6 @@
 """Every number of every document at its extremes: a result, or one readable line, in bounds.
 
-`python -m benchmarks.fuzzing numbers` says how. Its process has a limit of memory,
+`python -m tests.endurance.fuzzing numbers` says how. Its process has a limit of memory,
 and each document one of time.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from benchmarks.fuzzing.documents import every_document
-from benchmarks.fuzzing.numbers import EXTREMES, NUMBERS, fields_of, tried, with_value
 from drlpp.io.documents import Document, Record, document_kinds
+from tests.endurance.fuzzing.documents import every_document
+from tests.endurance.fuzzing.numbers import EXTREMES, NUMBERS, fields_of, tried, with_value
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 )
 def test_numbers_at_their_extremes(one_of: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fuzzing", "numbers", "--one-of", str(one_of)],
+        [sys.executable, "-m", "tests.endurance.fuzzing", "numbers", "--one-of", str(one_of)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from benchmarks.fuzzing.documents import every_document
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
 from drlpp.costs.profile import RunFactors
@@ -27,6 +26,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
+from tests.endurance.fuzzing.documents import every_document
 from tests.support.measured import measurement
 from tests.support.reports import (
     GRAPH,

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmarks.fuzzing.documents import every_document
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
 from drlpp.io.documents import write_document
@@ -19,6 +18,7 @@ from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry, Header, append
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
+from tests.endurance.fuzzing.documents import every_document
 from tests.support.measured import measurement
 from tests.support.strategies.graphs import chain_of, cluster_of
 

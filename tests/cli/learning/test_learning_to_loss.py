@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.faults.agent import ENDLESS
 from drlpp.capturing.capture import capture
 from drlpp.cli.learning import learn_command, learning_job, race_command
 from drlpp.cli.learning.learning_job import worth_racing
@@ -28,6 +27,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method
 from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay, verdict_lines
 from drlpp.training_race.training_race_file import TrainingRace
+from tests.endurance.faults.agent import ENDLESS
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
 from tests.support.simulated_chains import chain

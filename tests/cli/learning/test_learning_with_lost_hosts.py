@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.agent import ENDLESS
 from drlpp.cli import main as command_line
 from drlpp.cli.learning import learn_command
 from drlpp.envs import MeasurementMemory
@@ -17,6 +16,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession
 from drlpp.training_race.learners import PipelineLearner
 from drlpp.training_race.training_race_file import TrainingRace
+from tests.endurance.faults.agent import ENDLESS
 from tests.support.losable_hosts import LosableHosts
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell

@@ -2,11 +2,11 @@
 
 import os
 
-from benchmarks.faults.strangers import listening_ports
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
+from tests.endurance.faults.strangers import listening_ports
 
 
 def test_nothing_of_a_session_listens_beyond_this_machine() -> None:

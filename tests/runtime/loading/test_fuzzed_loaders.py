@@ -1,6 +1,6 @@
 """Any bytes in any file that is read: an ordinary result, or one readable line; no code runs.
 
-`python -m benchmarks.fuzzing loaders` does the same a hundred thousand times.
+`python -m tests.endurance.fuzzing loaders` does the same a hundred thousand times.
 """
 
 from pathlib import Path
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fuzzing.damage import HOSTILE
-from benchmarks.fuzzing.loaders import Loader, complaint_about, loaders, read_damaged
 from drlpp.errors import InvalidInput
+from tests.endurance.fuzzing.damage import HOSTILE
+from tests.endurance.fuzzing.loaders import Loader, complaint_about, loaders, read_damaged
 
 NAMES = (
     "placement",

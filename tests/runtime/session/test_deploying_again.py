@@ -6,11 +6,11 @@ import pytest
 import torch.distributed as dist
 
 from benchmarks.models import reference
-from benchmarks.processes import facts_of
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts.local_host import LocalHost
+from tests.support.processes import facts_of
 
 WORKERS = 3
 

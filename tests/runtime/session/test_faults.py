@@ -1,6 +1,6 @@
 """Faults at random moments: told, survived, and nothing left behind.
 
-`python -m benchmarks.faults` does the same many times.
+`python -m tests.endurance.faults` does the same many times.
 """
 
 import os
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.__main__ import attempted
-from benchmarks.faults.leftovers import everything_gone
-from benchmarks.faults.strikes import EXPECTED, SURVIVED
-from benchmarks.faults.trials import FaultTrials, Trial
-from benchmarks.processes import temporary_files_in
 from drlpp.models.model_reference import ModelReference
+from tests.endurance.faults.__main__ import attempted
+from tests.endurance.faults.leftovers import everything_gone
+from tests.endurance.faults.strikes import EXPECTED, SURVIVED
+from tests.endurance.faults.trials import FaultTrials, Trial
+from tests.support.processes import temporary_files_in
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     model = ModelReference.named("tests.support.models.small:perceptron", layers=2)
     with temporary_files_in(folder):
         yield FaultTrials(
-            model, "benchmarks.faults.strikes:samples", 1, folder, patience_seconds=5.0
+            model, "tests.endurance.faults.strikes:samples", 1, folder, patience_seconds=5.0
         )
 
 

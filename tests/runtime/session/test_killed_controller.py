@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import descendants
 from drlpp.errors import InvalidInput
 from drlpp.runtime.ipc import session_folder
 from drlpp.runtime.ipc.session_folder import (
@@ -22,6 +21,7 @@ from drlpp.runtime.ipc.session_folder import (
     remove_abandoned,
     remove_files_of_dead_controller,
 )
+from tests.support.processes import descendants
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """

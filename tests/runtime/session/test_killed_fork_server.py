@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import wait_until_gone
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import CannotStart
 from drlpp.models.model_reference import ModelReference
@@ -19,6 +18,7 @@ from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import local_host
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from tests.support.processes import wait_until_gone
 from tests.support.training.pipelines import in_a_row
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import workers_of
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.comparison.compare import compare
 from drlpp.comparison.contenders import Contender
@@ -23,6 +22,7 @@ from drlpp.placement.measurements_file import Entry
 from drlpp.runtime import ClusterSession, PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
+from tests.support.processes import workers_of
 from tests.support.training.loading import data_for
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of

@@ -16,7 +16,6 @@ import pytest
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.processes import children_of, descendants, wait_until_gone
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import CannotStart, DataError, TrialTimeout
 from drlpp.models.model_reference import ModelReference
@@ -28,6 +27,7 @@ from drlpp.runtime.ipc.answers import Done
 from drlpp.runtime.ipc.commands import Release, Run
 from drlpp.runtime.session import listener as listener_module
 from drlpp.runtime.session.worker_group import WorkerGroup
+from tests.support.processes import children_of, descendants, wait_until_gone
 from tests.support.programs.hosted import hosted
 from tests.support.training.loading import data_for, placement_file
 from tests.support.training.pipelines import in_a_row

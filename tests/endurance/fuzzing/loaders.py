@@ -1,6 +1,6 @@
 """Do loaders survive any bytes? Every kind of file, damaged in many ways.
 
-    python -m benchmarks.fuzzing loaders --inputs 100000
+    python -m tests.endurance.fuzzing loaders --inputs 100000
 
 A loader may return, or raise :class:`~drlpp.errors.InvalidInput` with one readable line; nothing
 else, and within bounds of time. The inputs are shared out among the loaders. For whatever is wrong
@@ -25,7 +25,6 @@ import typer
 from rich.table import Table
 
 from benchmarks import PROFILES
-from benchmarks.fuzzing.damage import damaged
 from drlpp.agents.transfer.weights import load_weights, save_weights
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console
@@ -45,6 +44,7 @@ from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.endurance.fuzzing.damage import damaged
 
 MOST_SECONDS = 5.0
 """Of one file; an ordinary one takes milliseconds, and the machine may be busy."""

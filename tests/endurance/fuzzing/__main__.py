@@ -2,12 +2,12 @@
 
 import typer
 
-from benchmarks.fuzzing import loaders, numbers
 from drlpp.cli.command_line import run_program
+from tests.endurance.fuzzing import loaders, numbers
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
 app.command("loaders")(loaders.main)
 app.command("numbers")(numbers.main)
 
 if __name__ == "__main__":
-    run_program(app, "benchmarks.fuzzing")
+    run_program(app, "tests.endurance.fuzzing")

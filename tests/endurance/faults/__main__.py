@@ -1,7 +1,7 @@
 """Is a session hard to kill? Faults at random moments of trainings and measurements, many of each.
 
-    python -m benchmarks.faults --count 20 --out faults.jsonl        # about two hours
-    python -m benchmarks.faults --network --out network.jsonl        # an hour; needs root
+    python -m tests.endurance.faults --count 20 --out faults.jsonl        # about two hours
+    python -m tests.endurance.faults --network --out network.jsonl        # an hour; needs root
 
 Every fault has to end with a readable reason of the right kind; no process, file, port or shared
 memory may be left. A training has to continue from its last checkpoint and end with the bits of
@@ -26,15 +26,15 @@ import typer
 from pandas import DataFrame
 
 from benchmarks.emulated_cluster import EmulatedCluster, available, ended_by_signals
-from benchmarks.faults.agent import AgentTrials
-from benchmarks.faults.network import HOSTS, KINDS, NetworkTrials
-from benchmarks.faults.strikes import EXPECTED, SURVIVED
-from benchmarks.faults.trials import FaultTrials, Trial
-from benchmarks.processes import temporary_files_in
 from benchmarks.report import terminal
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference
+from tests.endurance.faults.agent import AgentTrials
+from tests.endurance.faults.network import HOSTS, KINDS, NetworkTrials
+from tests.endurance.faults.strikes import EXPECTED, SURVIVED
+from tests.endurance.faults.trials import FaultTrials, Trial
+from tests.support.processes import temporary_files_in
 
 _UNMEASURED = ("nan", "disk")
 _EPOCHS = 2
@@ -88,7 +88,7 @@ def table_of(trials: Sequence[Trial]) -> DataFrame:
 
 def _trials(folder: str, count: int) -> Iterator[Trial]:
     model = ModelReference.named("tests.support.models.small:perceptron")
-    trials = FaultTrials(model, "benchmarks.faults.strikes:samples", _EPOCHS, Path(folder))
+    trials = FaultTrials(model, "tests.endurance.faults.strikes:samples", _EPOCHS, Path(folder))
     yield from trials_of(trials, AgentTrials(Path(folder)), count)
 
 
@@ -130,4 +130,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_program(app, "benchmarks.faults")
+    run_program(app, "tests.endurance.faults")

@@ -5,7 +5,7 @@ document may be refused in one readable line, or give a result. What is accepted
 that is cheap: it is shown, planned on, or drawn as a timeline. A line is printed for everything
 else, and the exit code is 1 if there is any.
 
-    python -m benchmarks.fuzzing numbers            # or only some kinds, such as placement
+    python -m tests.endurance.fuzzing numbers            # or only some kinds, such as placement
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ import typer
 from pydantic import BaseModel
 from rich.console import Console
 
-from benchmarks.fuzzing.documents import every_document, measurement_lines
-from benchmarks.fuzzing.loaders import check_line
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.cli.planning.planning_report import PlanReport
@@ -43,6 +41,8 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import Space, best_plan
 from drlpp.planners.candidates import Judge
 from drlpp.schedule.method import Method
+from tests.endurance.fuzzing.documents import every_document, measurement_lines
+from tests.endurance.fuzzing.loaders import check_line
 
 MOST_SECONDS = 10
 """Of one document; an ordinary one takes a tenth, and the machine may be busy."""

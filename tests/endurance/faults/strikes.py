@@ -25,8 +25,6 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from benchmarks.faults.strangers import bother
-from benchmarks.processes import children_of, workers_of
 from drlpp.errors import (
     ModelError,
     NotFinite,
@@ -37,6 +35,8 @@ from drlpp.errors import (
     WorkerLost,
 )
 from drlpp.runtime.stage.stage_runner import StageRunner
+from tests.endurance.faults.strangers import bother
+from tests.support.processes import children_of, workers_of
 
 EXPECTED: dict[str, type[RunFailure]] = {
     "killed": WorkerLost,

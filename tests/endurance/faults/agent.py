@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.faults.leftovers import unfinished_in
-from benchmarks.faults.trials import Trial
-from benchmarks.processes import descendants, wait_until_gone, workers_of
 from drlpp.errors import InvalidFile
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry, read_measurements
+from tests.endurance.faults.leftovers import unfinished_in
+from tests.endurance.faults.trials import Trial
+from tests.support.processes import descendants, wait_until_gone, workers_of
 
 _PROGRAM = Path(__file__).parents[2] / "train_agent.py"
 _BUDGET = 12

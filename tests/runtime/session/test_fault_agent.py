@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.agent import AgentTrials, is_kept
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry
 from drlpp.placement.placement import Placement
+from tests.endurance.faults.agent import AgentTrials, is_kept
 
 
 @pytest.mark.slow

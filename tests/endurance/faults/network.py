@@ -16,8 +16,6 @@ from torch import Tensor
 
 from benchmarks.emulated_cluster import EmulatedCluster
 from benchmarks.emulated_cluster.ray_hosts import HostProgram
-from benchmarks.faults.trials import Trial
-from benchmarks.processes import process_of
 from drlpp.capturing.capture import capture
 from drlpp.errors import HostLost, RunFailure, WorkerLost
 from drlpp.io.documents import write_document
@@ -28,6 +26,8 @@ from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.endurance.faults.trials import Trial
+from tests.support.processes import process_of
 
 HOSTS = Cluster(
     hosts=(Host(name="host", count=2, accelerators=1, speed=0.4),),
@@ -147,7 +147,7 @@ class NetworkTrials:
     def _start(self, out: Path) -> HostProgram:
         """Return a training that has begun, or that resumes."""
         arguments = (self._path, self._epochs, out)
-        command = [sys.executable, "-m", "benchmarks.faults.network", *map(str, arguments)]
+        command = [sys.executable, "-m", "tests.endurance.faults.network", *map(str, arguments)]
         job = self._emulated.start(command)
         if not _within(_LONGEST_SECONDS, lambda: _BEGINS in job.output):
             raise RuntimeError(f"{out.name} did not begin; it said: {job.output[-500:]}")
@@ -195,7 +195,7 @@ def _program(placement: str, epochs: str, out: str) -> None:
                 on_epoch=lambda report: print(_GOES_ON, flush=True),
             ),
         )
-        trainer.fit("benchmarks.faults.strikes:samples", epochs=int(epochs))
+        trainer.fit("tests.endurance.faults.strikes:samples", epochs=int(epochs))
         print(_ENDS, flush=True)
     except RunFailure as error:
         print(f"{error.kind}: {error}", flush=True)

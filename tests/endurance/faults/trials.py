@@ -17,9 +17,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.faults.leftovers import everything_gone, unfinished_in
-from benchmarks.faults.strikes import EXPECTED, SURVIVED, allow_files, release, strike
-from benchmarks.processes import descendants, wait_until_gone
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost, RunFailure, WorkerLost
 from drlpp.io.documents import write_document
@@ -31,6 +28,9 @@ from drlpp.runtime import ClusterSession, PipelineTrainer, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.endurance.faults.leftovers import everything_gone, unfinished_in
+from tests.endurance.faults.strikes import EXPECTED, SURVIVED, allow_files, release, strike
+from tests.support.processes import descendants, wait_until_gone
 
 ACCELERATORS = (0, 0, 1)
 TOLD = EXPECTED | dict.fromkeys(("lost", "frozen actor", "killed actor", "killed raylet"), HostLost)
@@ -103,7 +103,7 @@ class FaultTrials:
         assignment = [min(stages * i // operators, stages - 1) for i in range(operators)]
         self.placement = Placement.from_assignment(assignment, ACCELERATORS)
         self.optimizer = OptimizerSpec.parse(
-            "benchmarks.faults.strikes:FaultyAdam", lr=0.01, triggers=str(self.triggers)
+            "tests.endurance.faults.strikes:FaultyAdam", lr=0.01, triggers=str(self.triggers)
         )
         self._document = PlacementFile.create(
             self.captured.reference,
@@ -205,7 +205,7 @@ class FaultTrials:
         path = self._folder / "placement.json"
         if not path.exists():
             write_document(path, self._document)
-        program = [sys.executable, "-m", "benchmarks.faults.trials", during, str(path)]
+        program = [sys.executable, "-m", "tests.endurance.faults.trials", during, str(path)]
         with subprocess.Popen(
             [*program, self._data, str(self._epochs), str(out)],
             env={**os.environ, "TMPDIR": str(temporary)},

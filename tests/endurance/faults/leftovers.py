@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.processes import workers_of
 from drlpp.io.documents import is_temporary
 from drlpp.io.folder_lock import LOCK_NAME
+from tests.support.processes import workers_of
 
 
 @contextmanager

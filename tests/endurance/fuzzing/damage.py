@@ -6,7 +6,7 @@ import struct
 
 from hypothesis import strategies as st
 
-from benchmarks.fuzzing.hostile_tensors import hostile_tensors
+from tests.endurance.fuzzing.hostile_tensors import hostile_tensors
 
 _FRAGMENTS = (
     b"",
