@@ -75,7 +75,7 @@ def test_a_table_of_live_races_has_the_soonest_of_each_kind_and_the_verdict() ->
     assert row["PipeOptim, whole minibatches"] == "–"
     assert row["flushed 1F1B"] == "30.4"
     assert row["zero-bubble"] == "34.2"
-    assert row["verdict"].startswith("data parallelism, 2.00 times as soon (")
+    assert row["verdict"].startswith("data parallelism, 2.00× faster (")
 
 
 def test_who_is_not_there_has_its_loss_and_when_that_was() -> None:
