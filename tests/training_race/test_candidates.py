@@ -136,7 +136,7 @@ def test_policies_that_cannot_be_named(
         ("lr=0.1", {}, "expected 'NAME KEY=VALUE …'"),
         ("rmsprop lr", {}, "expected KEY=VALUE"),
         ("nadamm", {}, "'nadamm' is unknown"),
-        ("adam lr=0.01", {}, "everybody has that one"),
+        ("adam lr=0.01", {}, "candidates have that one already"),
         ("rmsprop lr=0", {}, "above 0"),
         ("adagrad", {"stage_momentum": 0.99}, "has no momentum"),
     ],
