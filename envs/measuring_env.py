@@ -171,6 +171,8 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
             raise InvalidInput(
                 f"the action has shape {found.shape}; expected {most.shape}, as the action space"
             )
+        if found.dtype.kind not in "biuf":
+            raise InvalidInput(f"the action is {action!r}; expected whole numbers")
         wrong = np.flatnonzero((found < 0) | (found >= most) | (found != np.floor(found)))
         if wrong.size:
             number = int(wrong[0])

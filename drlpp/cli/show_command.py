@@ -90,7 +90,10 @@ def show(
     """Describe this machine, a model's operators, a run, a placement's timeline, or any file."""
     console = build_console()
     path = None if what is None else Path(what)
-    named_file = path is not None and (path.suffix in _FILES or os.path.exists(path))
+    # A program is no file of drlpp's: somebody means the model in it.
+    named_file = path is not None and (
+        path.suffix in _FILES or (os.path.exists(path) and path.suffix != ".py")
+    )
     if timeline is not None:
         if path is None:
             raise InvalidInput("--timeline is of a placement: drlpp show PLACEMENT --timeline …")

@@ -173,7 +173,10 @@ class ModelReference(ImportedByName):
         if self.name == huggingface.__name__:
             return huggingface
         if self.name.endswith(".py"):
-            module = ".".join(Path(self.name).with_suffix("").parts)
+            path = Path(self.name)
+            # From here, or from its own folder.
+            parts = (path.stem,) if path.is_absolute() else path.with_suffix("").parts
+            module = ".".join(part for part in parts if part != "..")
             raise InvalidModel(
                 f"model {self.name!r} is a file; name the function in it that returns the task, as "
                 f"Python imports it: {module}:FUNCTION"

@@ -134,7 +134,7 @@ def load_data(
         found = factory(example_inputs)
     except InvalidInput:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInput(
             f"data {name!r}: its factory failed with {type(error).__name__}: {error}; {wanted}"
         ) from error

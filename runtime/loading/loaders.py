@@ -88,7 +88,7 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
                 except (Exception, SystemExit) as error:
                     raise DataError(
                         f"{name} raised {type(error).__name__} after {count} minibatches: "
-                        f"{_message_of(error)}{_what_it_means(error)}"
+                        f"{_message_of(error)}{_what_it_means(error, iterator)}"
                     ) from error
                 state = torch.get_rng_state()
             yield batch
@@ -112,8 +112,16 @@ def _end_processes(loader: Loader, iterator: object) -> None:
         iterator._shutdown_workers()
 
 
-def _what_it_means(error: BaseException) -> str:
+def _what_it_means(error: BaseException, iterator: object) -> str:
     """Explain an error that torch raises if a process dies while it hands over loaded data."""
+    if not isinstance(error, ConnectionError | EOFError | FileNotFoundError | RuntimeError):
+        return ""
+    for process in getattr(iterator, "_workers", ()):
+        # It closes what it shares a little before it has ended.
+        with suspended_sigchld_handler():
+            process.join(0.1)
+        if (process.exitcode or 0) > 0:
+            return f" (a process of the loader has ended with exit code {process.exitcode})"
     if not isinstance(error, ConnectionError | EOFError):
         return ""
     return " (a process of the loader has ended; the system may have killed it for want of memory)"

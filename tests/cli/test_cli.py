@@ -106,6 +106,7 @@ def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             "KEY=VALUE",
         ),
         (["show", "missing.json"], "missing.json: no such file"),
+        (["show", __file__], "as Python imports it: test_cli:FUNCTION"),
         (["train", "missing.json"], "missing.json: no such file"),
         (["train", "missing.json", "--timeout", "0"], "a time limit of 0.0 s was given"),
     ],

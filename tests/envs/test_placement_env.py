@@ -110,6 +110,8 @@ def test_invalid_placements_are_penalised_with_their_reason(action: list[int], r
         (PlacementEnv, [0.5, *[0] * 9], ["entry 0", "is 0.5", "whole"]),
         (StepwisePlacementEnv, 4, ["is 4", "0 to 3"]),
         (StepwisePlacementEnv, -1, ["is -1", "0 to 3"]),
+        (StepwisePlacementEnv, "1", ["'1'", "whole numbers"]),
+        (StepwisePlacementEnv, None, ["None", "whole numbers"]),
         (StepwisePlacementEnv, [0, 0], ["shape (2,)", "()"]),
     ],
 )

@@ -43,6 +43,7 @@ def test_models_of_other_kinds_need_data_of_their_own(
         ("nothing", "its factory returned NoneType; called with"),
         ("one_pair", r"its factory returned \(Tensor, Tensor\); called with"),
         ("broken", "its factory failed with KeyError: 'no such split'; called with"),
+        ("exits", "its factory failed with SystemExit: 3; called with"),
     ],
 )
 def test_a_factory_that_gives_no_data_is_told_what_it_gave(factory: str, reason: str) -> None:
@@ -62,3 +63,8 @@ def one_pair(_: Batch) -> tuple[Tensor, Tensor]:
 def broken(_: Batch) -> None:
     """Raise what a user's mistake raises."""
     raise KeyError("no such split")
+
+
+def exits(_: Batch) -> None:
+    """End the program, as a script does that finds no data."""
+    raise SystemExit(3)

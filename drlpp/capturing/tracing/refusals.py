@@ -61,4 +61,4 @@ def _reasons(part: nn.Module) -> Iterator[str]:
             yield f"has a hook on the gradient of its parameter {name}; {_NO_HOOKS}"
     for name in (*part._modules, *part._parameters, *part._buffers):
         if not name.isprintable() or '"' in name or "\\" in name:
-            yield f"gives something the name {name!r}; leave quotation marks out of names"
+            yield f"gives something the name {name!r}; no quotation marks or line breaks in names"

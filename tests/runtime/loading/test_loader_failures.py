@@ -18,6 +18,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions, TimeLimits
+from drlpp.runtime.loading.loaders import iterate
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
@@ -56,6 +57,12 @@ def test_a_data_set_that_exits_is_told(captured: CapturedModel, tmp_path: Path) 
     trainer = PipelineTrainer(placement_file(captured, 0, method=STASH), out=tmp_path)
     with pytest.raises(DataError, match=r"the training loader raised SystemExit after 8 .*: 3"):
         trainer.fit(loader, epochs=1)
+
+
+def test_a_data_set_that_exits_in_a_process_of_the_loader_is_told(captured: CapturedModel) -> None:
+    loader = DataLoader(Breaking(data_for(captured), 0, lambda: sys.exit(3)), 8, num_workers=1)
+    with pytest.raises(DataError, match="a process of the loader has ended with exit code 3"):
+        next(iterate(loader, 0))
 
 
 @pytest.mark.timeout(60)
