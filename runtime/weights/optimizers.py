@@ -20,7 +20,6 @@ _LAST_GRADIENT = "last_gradient"
 _GROUP = "group"
 _KERNELS = ("fused", "foreach")
 _READ_AS_NUMBERS = ("step", "mu_product", "rate")
-_PROBED_SIZES = (2, 3, 5, 7, 11, 13)
 
 
 def build_optimizer(
@@ -138,7 +137,7 @@ def _check_state(
         kind = weight.dim(), weight.dtype
         if kind not in probed:
             probed[kind] = _state_after_a_step(optimizer, weight)
-        sizes = dict(zip(_PROBED_SIZES, weight.shape, strict=False)) | {1: 1}
+        sizes = dict(zip(_probed_sizes(weight), weight.shape, strict=True)) | {1: 1}
         for key, value in found.items():
             if key not in probed[kind]:
                 raise InvalidFile(
@@ -155,12 +154,17 @@ def _check_state(
                 )
 
 
+def _probed_sizes(weight: Tensor) -> tuple[int, ...]:
+    """Return sizes that all differ, as many as the weight has."""
+    return tuple(range(2, 2 + weight.dim()))
+
+
 def _state_after_a_step(optimizer: Optimizer, weight: Tensor) -> dict[str, Any]:
-    """Return what a step leaves of a small weight whose sizes are ``_PROBED_SIZES``."""
+    """Return what a step leaves of a small weight whose sizes are :func:`_probed_sizes`."""
     arguments = signature(type(optimizer)).parameters
     options = {k: v for k, v in optimizer.defaults.items() if k in arguments}
     options |= {kernel: None for kernel in _KERNELS if kernel in arguments}
-    small = torch.ones(_PROBED_SIZES[: weight.dim()], dtype=weight.dtype, requires_grad=True)
+    small = torch.ones(_probed_sizes(weight), dtype=weight.dtype, requires_grad=True)
     small.grad = torch.ones_like(small)
     kind: Any = type(optimizer)
     probe = kind([small], **options)

@@ -85,6 +85,18 @@ def test_training_goes_on_from_a_stored_state(
         assert not torch.equal(one, before)
 
 
+def test_the_state_of_a_weight_of_many_dimensions_is_taken() -> None:
+    weights = [torch.ones((2,) * 7, requires_grad=True)]
+    spec = OptimizerSpec.parse("adam")
+    optimizer = build_optimizer(spec, weights)
+    weights[0].grad = torch.ones_like(weights[0])
+    optimizer.step()
+    state = named_optimizer_state(optimizer, ["matrix"], weights)
+    again = build_optimizer(spec, weights)
+    load_optimizer_state(again, ["matrix"], weights, state)
+    assert torch.equal(again.state[weights[0]]["exp_avg"], state["matrix"]["exp_avg"])
+
+
 @pytest.mark.parametrize(
     ("name", "options", "change", "message"),
     [
