@@ -4,6 +4,7 @@ import math
 import sys
 import types
 import warnings
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +17,7 @@ from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs import MeasurementMemory, MeasuringEnv, PlacementEnv, StepwisePlacementEnv
 from drlpp.envs.measuring_env import outcome_in
 from drlpp.errors import InvalidInput
+from drlpp.io.documents import write_document
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.specs.cluster import Link, local_cluster
@@ -24,20 +26,21 @@ from tests.support.planning.fake_measurer import FakeMeasurer, chain
 OUT_OF_MEMORY = FailedMeasurement(failure="out of memory", reason="worker 0 needs 9 GB")
 
 
+PROFILE = Profile(
+    graph=chain(6),
+    device="cpu",
+    batch_size=1,
+    operators=(OperatorProfile(forward_seconds=0.01, backward_seconds=0.02),) * 6,
+)
+CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e6))
+
+
 def environment(measurer: FakeMeasurer, **options: float) -> PlacementEnv:
     return PlacementEnv(MeasurementMemory(measurer), **options)
 
 
 def simulated(environment_id: str, **options: str) -> gym.Env:
-    graph = chain(6)
-    profile = Profile(
-        graph=graph,
-        device="cpu",
-        batch_size=1,
-        operators=(OperatorProfile(forward_seconds=0.01, backward_seconds=0.02),) * 6,
-    )
-    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e6))
-    return gym.make(environment_id, profile=profile, cluster=cluster, **options)
+    return gym.make(environment_id, profile=PROFILE, cluster=CLUSTER, **options)
 
 
 @pytest.mark.parametrize("name", ["Placement", "PlacementStepwise"])
@@ -125,6 +128,18 @@ def test_what_is_no_action_is_refused(
         env.step(action)
     assert all(word in str(refused.value) for word in words)
     assert not measurer.measured
+
+
+def test_files_stand_for_the_profile_and_the_cluster(tmp_path: Path) -> None:
+    profile, cluster = tmp_path / "profile.json", tmp_path / "cluster.yaml"
+    write_document(profile, PROFILE)
+    write_document(cluster, CLUSTER)
+    by_files = gym.make("drlpp/PlacementSim-v0", profile=str(profile), cluster=cluster)
+    by_files.reset(seed=0)
+    known = simulated("drlpp/PlacementSim-v0")
+    known.reset(seed=0)
+    action = known.action_space.sample()
+    assert by_files.step(action)[1] == known.step(action)[1]
 
 
 def test_a_render_mode_is_refused_in_a_line() -> None:
