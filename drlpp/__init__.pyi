@@ -20,6 +20,7 @@ from .placement.placement_file import PlacementFile as PlacementFile
 from .placement.placement_file import read_placement as read_placement
 from .placement.plan import Plan as Plan
 from .planners.plan import plan as plan
+from .planners.plan import train as train
 from .planners.planning import PLANNERS as PLANNERS
 from .planners.problem.problem import PlanningProblem as PlanningProblem
 from .planners.replanning import Elastic as Elastic
