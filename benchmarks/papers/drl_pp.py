@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,8 +22,12 @@ from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS, Limits, PlanningProblem, Space, best_plan
+from drlpp.planners import Limits, PlanningProblem, Space, best_plan
+from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.candidates import Judge
+from drlpp.planners.pipedream.pipedream import pipedream
+from drlpp.planners.planning import Planner
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 
@@ -114,9 +119,9 @@ def simulated(case: Case) -> Simulated:
     link = Link(bandwidth_bytes_per_second=case.gigabytes * 1e9, latency_seconds=_LATENCY_SECONDS)
     cluster = local_cluster(_ACCELERATORS, link)
 
-    def planned(planner: str, method: Method) -> Placed:
+    def planned(planner: Planner, method: Method) -> Placed:
         problem = PlanningProblem(Workload.of(profile, method), cluster)
-        placement = PLANNERS[planner](problem).placement
+        placement = planner(problem).placement
         return _placed(Judge(problem, Space(method, frozenset())), placement, method)
 
     problem = PlanningProblem(Workload.of(profile, _METHOD), cluster)
@@ -124,9 +129,9 @@ def simulated(case: Case) -> Simulated:
     found = best_plan(problem, space, limits=Limits(judged=case.judged)).placement
     return Simulated(
         case=case,
-        data_parallel=planned("data-parallel", _METHOD),
-        gpipe=planned("gpipe", _GPIPE),
-        pipedream=planned("pipedream-code", _METHOD),
+        data_parallel=planned(data_parallel, _METHOD),
+        gpipe=planned(gpipe, _GPIPE),
+        pipedream=planned(partial(pipedream, variant="code"), _METHOD),
         found=_placed(Judge(problem, space), found, _METHOD),
     )
 

@@ -183,10 +183,14 @@ def read_cost_table(path: str | Path) -> Profile:
         if problem := problem_of_text(line):
             raise InvalidFile(f"{path}: line {number}: {problem}")
     table = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    if problem := _problem_of_columns(table.fieldnames or ()):
+    try:
+        columns, lines = table.fieldnames or (), list(table)
+    except csv.Error as error:
+        raise InvalidFile(f"{path}: line {table.line_num}: {error}") from None
+    if problem := _problem_of_columns(columns):
         raise InvalidFile(f"{path}: {problem}")
     rows = []
-    for number, values in enumerate(table, 1):
+    for number, values in enumerate(lines, 1):
         if None in values:
             raise InvalidFile(f"{path}: row {number}: has more values than there are columns")
         # An empty cell is one that is left out.

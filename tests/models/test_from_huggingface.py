@@ -216,9 +216,9 @@ def test_a_folder_by_name_and_in_python_is_the_same_model(tmp_path: Path) -> Non
     named = ModelReference.named("huggingface", folder=str(tmp_path / "gpt2"), batch_size=2)
     for task in (named.build(), from_huggingface(tmp_path / "gpt2", batch_size=2)):
         assert {k: tuple(v.shape) for k, v in task.inputs.items()} == {
-            "input_ids": (2, LENGTH - 2),
-            "attention_mask": (2, LENGTH - 2),
-            "labels": (2, LENGTH - 2),
+            "input_ids": (2, LENGTH),
+            "attention_mask": (2, LENGTH),
+            "labels": (2, LENGTH),
         }
         for key, value in model.state_dict().items():
             assert torch.equal(task.module.state_dict()[key], value)

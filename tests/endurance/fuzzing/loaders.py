@@ -28,6 +28,7 @@ from benchmarks import PROFILES
 from drlpp.agents.transfer.weights import load_weights, save_weights
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console
+from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_any_document, read_document, write_document
@@ -123,6 +124,7 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         ),
         "graph": Loader(read_any_document, ".json", written("graph.json", of(captured.graph))),
         "profile": Loader(lambda path: read_document(path, Profile), ".json", profile),
+        "costs": Loader(read_profile, ".csv", b"name,forward_ms,backward_ms\nbody,3,6\nhead,1,2\n"),
         "run": Loader(
             lambda path: read_document(path, RunRecord),
             ".json",

@@ -22,8 +22,7 @@ NAMES = (
     "measurements",
     "checkpoint",
     "weights",
-    "pipedream",
-    "instance",
+    "costs",
 )
 
 

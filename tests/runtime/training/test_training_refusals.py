@@ -191,7 +191,7 @@ def test_targets_that_are_no_class_are_told_before_workers_start(
         with pytest.raises(InvalidInput, match=f"of what is given to {part}, {told}"):
             fit(memory)
     whole, _ = loaders_for(data)
-    with pytest.raises(InvalidInput, match=f"in a batch of the training loader {told}"):
+    with pytest.raises(InvalidInput, match=f"in a batch of the held-out loader {told}"):
         fit(whole, DataLoader(TensorDataset(*bad.inputs, bad.targets), batch_size=64))
     assert not begun
     # Of what is read while workers run, in the same words.

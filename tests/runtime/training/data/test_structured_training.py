@@ -207,9 +207,12 @@ def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said(
         (lambda one: one.update(tokens=[3, 4]), "is a list of Tensor; expected a tensor"),
         (
             lambda one: one.update(tokens=one["tokens"][:3]),
-            r"\(\(3,\), 'int64'\).*shapes are fixed, .*padding='max_length'",
+            r"tokens'\] \(3,\) int64.*shapes are fixed, .*padding='max_length'",
         ),
-        (lambda one: one.update(tokens=one["tokens"].float()), r"'float32'\)"),
+        (
+            lambda one: one.update(tokens=one["tokens"].float()),
+            r"gives .*tokens'\] \(5,\) float32.* takes .*tokens'\] \(5,\) int64",
+        ),
     ],
 )
 def test_batches_that_do_not_fit_are_refused_in_words(
