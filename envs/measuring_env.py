@@ -27,6 +27,18 @@ INVALID_REWARD = -10.0
 """A reward below −ln(seconds) of anything that takes less than six hours for a minibatch."""
 
 
+class InvalidRenderMode(InvalidInput, TypeError):
+    """An environment was asked for a way to render, of which these have none.
+
+    It is a ``TypeError`` too: stable-baselines3 asks every environment for ``rgb_array``, and makes
+    one without where that is one.
+    """
+
+    def __init__(self, message: str) -> None:
+        # gymnasium.make raises it again, with all arguments behind the message.
+        super().__init__(message.partition(" was raised from the environment creator")[0])
+
+
 def check_render_mode(render_mode: str | None) -> None:
     """Raise if an environment is to draw.
 
@@ -34,7 +46,7 @@ def check_render_mode(render_mode: str | None) -> None:
         InvalidInput: it is.
     """
     if render_mode is not None:
-        raise InvalidInput(f"render_mode is {render_mode!r}; these environments have none")
+        raise InvalidRenderMode(f"render_mode is {render_mode!r}; these environments have none")
 
 
 class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):

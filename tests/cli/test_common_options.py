@@ -45,7 +45,7 @@ def test_options_come_from_a_file_and_the_command_line_before_it(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("modle: alexnet\n", "'modle' is no option of this command; there are json, model-option"),
+        ("modle: alexnet\n", "'modle' is no option of this command; there are cluster, json"),
         ("- alexnet\n", "run.yaml"),
         ("model: alexnet", "does not end with a newline"),
     ],

@@ -83,7 +83,7 @@ def test_a_held_out_sample_that_cannot_be_read_costs_no_epoch(
     whole = fit("whole")
     with pytest.raises(
         DataError,
-        match=r"evaluating epoch 2, which is saved.* held-out samples raised .* sample 17",
+        match=r"evaluating epoch 2, which is saved.* the held-out loader raised .* sample 17",
     ):
         fit("parts", observer=TrainerCallbacks(on_epoch=spoil))
     held_out.bad = False
