@@ -47,8 +47,6 @@ def test_it_is_given_up_and_the_others_are_measured_on(
     assert lost.value.workers == {2}
     session.give_up(lost.value.workers)
     assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
-    # Its host has no word of when it could be started.
-    assert session.returned == ()
 
 
 def test_once_it_is_started_again(
