@@ -142,7 +142,7 @@ def train(
     *,
     workers: int,
     epochs: int = 5,
-    out: str | Path | None = None,
+    out: str | Path = "training",
     **planning: Any,
 ) -> TrainingResult:
     """Plan a model and train it with the plan: :func:`plan`, then ``PipelineTrainer(plan).fit``.
