@@ -51,7 +51,8 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
         address for address in cluster.addresses for _ in range(2)
     )
     planned = ["--profile", costs, "--cluster", hosts, "--method", "gpipe", "--policy", "stash"]
-    told_by("plan", model, *planned, "-o", path)
+    at_noam = ["--method-option", "in_flight_per_link=0"]
+    told_by("plan", model, *planned, *at_noam, "-o", path)
     named = ["--model", model, *on_ray]
     told = told_by("show", path, "--timeline", "run", "--minibatches", 2, *named)
     assert "1-1-1-1, 1f1b, stash, as it ran" in told
