@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.emulated_cluster import child_process
 from drlpp.errors import RunFailure, TrialTimeout, WorkerLost
-from drlpp.runtime.hosts import child_process
 
 _POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0

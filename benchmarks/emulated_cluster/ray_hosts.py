@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
+from benchmarks.emulated_cluster import child_process
 from benchmarks.emulated_cluster.job import GRACE_SECONDS, Place, Printed, free_port, last_words
 from benchmarks.emulated_cluster.names import MARK
+from benchmarks.emulated_cluster.ray_node import RayNodeProcess
 from drlpp.errors import TrialTimeout, WorkerLost
-from drlpp.runtime.hosts import child_process
-from drlpp.runtime.hosts.on_ray.start import RayNodeProcess
 
 _POLL_SECONDS = 0.05
 _START_SECONDS = 120.0

@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.emulated_cluster import child_process
 from drlpp.errors import RunFailure
-from drlpp.runtime.hosts import child_process
 
 _STARTED = "Ray runtime started"
 _POLL_SECONDS = 0.1
