@@ -23,7 +23,7 @@ from drlpp.runtime.hosts.fork_server import (
     main_module_left_out,
     warm_up,
 )
-from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.protocol import Channel
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.method import Method
 

@@ -27,7 +27,7 @@ from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, WorkerUsage
 from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import computing_on
-from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.protocol import Channel
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.worker.operator_timing import SignsOfLife
 from drlpp.runtime.worker.worker_process import settle

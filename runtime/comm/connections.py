@@ -19,8 +19,7 @@ from drlpp.runtime.comm.transport import (
     build_nccl_group,
     build_sum_group,
 )
-from drlpp.runtime.ipc.commands import Deploy, ProfileOperators, TimeLink
-from drlpp.runtime.ipc.transport_choice import Backend
+from drlpp.runtime.ipc.protocol import Backend, Deploy, ProfileOperators, TimeLink
 
 
 def group_builder(

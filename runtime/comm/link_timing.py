@@ -12,8 +12,7 @@ import torch
 
 from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.comm.transport import Links
-from drlpp.runtime.ipc.answers import Done, LinkTimes, RunResult
-from drlpp.runtime.ipc.commands import TimeLink
+from drlpp.runtime.ipc.protocol import Done, LinkTimes, RunResult, TimeLink
 from drlpp.schedule.pipeline import Pipeline
 
 _WARM_UPS = 1

@@ -45,7 +45,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.ipc.transport_choice import Backend, Route, Transport
+from drlpp.runtime.ipc.protocol import Backend, Route, Transport
 
 _MOST_BLOCKS = 4
 """Multiprocessors of a GPU that an operation of NCCL may occupy."""

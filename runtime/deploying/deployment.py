@@ -13,9 +13,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import stages_in_shapes
-from drlpp.runtime.ipc.commands import Deploy
-from drlpp.runtime.ipc.run_plan import TiedSpec
-from drlpp.runtime.ipc.transport_choice import Transport
+from drlpp.runtime.ipc.protocol import Deploy, TiedSpec, Transport
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline

@@ -11,8 +11,7 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.deploying.stage_cutting import stages_in_shapes
-from drlpp.runtime.ipc.answers import RunResult
-from drlpp.runtime.ipc.commands import Run, Stream
+from drlpp.runtime.ipc.protocol import Run, RunResult, Stream
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY

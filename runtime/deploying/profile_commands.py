@@ -15,9 +15,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.session_hosts import Places
-from drlpp.runtime.ipc.answers import OperatorTimes, StageTimes
-from drlpp.runtime.ipc.commands import ProfileOperators
-from drlpp.runtime.ipc.transport_choice import Transport
+from drlpp.runtime.ipc.protocol import OperatorTimes, ProfileOperators, StageTimes, Transport
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.method import Method

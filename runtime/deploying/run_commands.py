@@ -9,8 +9,7 @@ from itertools import dropwhile, takewhile
 from torch import Tensor
 
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.runtime.ipc.commands import Run, Stream
-from drlpp.runtime.ipc.run_plan import RunPlan, TiedPlan, WeightPlan
+from drlpp.runtime.ipc.protocol import Run, RunPlan, Stream, TiedPlan, WeightPlan
 from drlpp.schedule.actions import (
     Action,
     AllReduce,

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drlpp.runtime.ipc.answers import Answer
-from drlpp.runtime.ipc.commands import Command
-from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
+from drlpp.runtime.ipc.protocol import Answer, Command, StoreAddress, WorkerSpec
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,10 @@ from drlpp.io.disk_errors import is_storage_error
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.ipc.answers import Failed
-from drlpp.runtime.ipc.commands import Command
 from drlpp.runtime.ipc.file_chunks import place_of, read_chunk, write_chunk
+from drlpp.runtime.ipc.protocol import Command, Failed, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 
 POLL_SECONDS = 0.5
 """The longest time that a host says nothing."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from drlpp.placement.measurement import LinkUsage
 from drlpp.runtime.comm.link_timing import routes_of
-from drlpp.runtime.ipc.answers import LinkTimes, RunResult
-from drlpp.runtime.ipc.commands import TimeLink
+from drlpp.runtime.ipc.protocol import LinkTimes, RunResult, TimeLink
 from drlpp.runtime.session.cluster_discovery import ends_to_measure
 from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.schedule.pipeline import Pipeline

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from drlpp.errors import DataError
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.ipc.answers import Reading
-from drlpp.runtime.ipc.commands import Stream
+from drlpp.runtime.ipc.protocol import Reading, Stream
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.stage.data.streaming import write_chunk
 from drlpp.schedule.pipeline import Pipeline

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from drlpp.runtime.deploying.deployment import Deployment, merge_stages
-from drlpp.runtime.ipc.commands import Collect
+from drlpp.runtime.ipc.protocol import Collect
 from drlpp.runtime.ipc.tensor_file import read_checkpoint as read_tree
 from drlpp.runtime.session.worker_group import WorkerGroup
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.schedule.actions import Update
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.timeline import TimedAction

@@ -55,8 +55,7 @@ from drlpp.runtime.hosts.session_hosts import (
     hosts_for,
     hosts_on_ray,
 )
-from drlpp.runtime.ipc.answers import Progress, RunResult
-from drlpp.runtime.ipc.commands import Release
+from drlpp.runtime.ipc.protocol import Progress, Release, RunResult
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.session.cluster_discovery import crowded_machine, session_cluster
 from drlpp.runtime.session.link_measurement import time_hosts, time_ways

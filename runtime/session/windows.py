@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.schedule.analysis.window import Window, completion_times, update_times
 from drlpp.schedule.schedule import Schedule
 

@@ -21,12 +21,21 @@ from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.present_workers import PresentWorkers, asked
 from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
-from drlpp.runtime.ipc.answers import Failed, Progress, Reading, Working
-from drlpp.runtime.ipc.commands import Collect, Command, LoadModel, LoadSamples
+from drlpp.runtime.ipc.protocol import (
+    Collect,
+    Command,
+    Failed,
+    LoadModel,
+    LoadSamples,
+    Progress,
+    Reading,
+    Transport,
+    WorkerSpec,
+    Working,
+    transport_of,
+)
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
-from drlpp.runtime.ipc.transport_choice import Transport, transport_of
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.session.listener import Listener
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
-from drlpp.runtime.ipc.run_plan import RunPlan, TiedSpec, WeightPlan
+from drlpp.runtime.ipc.protocol import RunPlan, TiedSpec, WeightPlan
 from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.losses import Losses

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
+from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.weight_group import WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.weights.weight_policy import WeightPolicy

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drlpp.runtime.ipc.run_plan import TiedPlan
+from drlpp.runtime.ipc.protocol import TiedPlan
 from drlpp.runtime.stage.gradients import SingleGradients
 from drlpp.runtime.stage.weight_group import WeightGroup
 

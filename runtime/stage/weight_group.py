@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
-from drlpp.runtime.ipc.run_plan import WeightPlan
+from drlpp.runtime.ipc.protocol import WeightPlan
 from drlpp.runtime.stage.gradients import (
     Gradients,
     SharedGradients,

@@ -15,7 +15,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment
-from drlpp.runtime.ipc.answers import Progress, RunResult
+from drlpp.runtime.ipc.protocol import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoints.checkpoint import (

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.training.checkpoints.checkpoint import TrainingCheckpoint
 from drlpp.runtime.training.checkpoints.evaluation_file import evaluation_of
 from drlpp.runtime.training.data.training_data import LoaderState

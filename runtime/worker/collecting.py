@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from drlpp.runtime.device.devices import CPU, to_device
-from drlpp.runtime.ipc.commands import Collect
+from drlpp.runtime.ipc.protocol import Collect
 from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.stage.stage_runner import StageRunner

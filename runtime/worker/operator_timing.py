@@ -27,9 +27,14 @@ from torch import Tensor
 
 from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.device.retargeting import move_graph_to_device
-from drlpp.runtime.ipc.answers import OperatorTimes, StageTimes, Working
-from drlpp.runtime.ipc.commands import ProfileOperators
-from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
+from drlpp.runtime.ipc.protocol import (
+    OperatorTimes,
+    ProfileOperators,
+    RunPlan,
+    StageTimes,
+    WeightPlan,
+    Working,
+)
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.passes.passes import Loss, Received

@@ -32,29 +32,27 @@ from drlpp.runtime.device.devices import (
 )
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.device.retargeting import move_graph_to_device
-from drlpp.runtime.ipc.answers import (
+from drlpp.runtime.ipc.protocol import (
     NOTHING_READ,
     Answer,
-    Deployed,
-    Done,
-    Progress,
-    Ready,
-    RunResult,
-)
-from drlpp.runtime.ipc.channel import Channel
-from drlpp.runtime.ipc.commands import (
+    Channel,
     Collect,
     Command,
     Deploy,
+    Deployed,
+    Done,
     LoadModel,
     LoadSamples,
     ProfileOperators,
+    Progress,
+    Ready,
     Release,
     Run,
+    RunResult,
     TimeLink,
+    WorkerSpec,
 )
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.stage.data.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.data.streaming import StreamedMinibatches
 from drlpp.runtime.stage.evaluation_runner import EvaluationRunner

@@ -29,13 +29,10 @@ from drlpp.errors import (
 from drlpp.runtime.comm.mailbox import broken_connection
 from drlpp.runtime.device.device_failures import device_failure
 from drlpp.runtime.device.devices import is_out_of_memory
-from drlpp.runtime.ipc.answers import Answer, Failed
-from drlpp.runtime.ipc.channel import Channel
-from drlpp.runtime.ipc.commands import Command, Stop
+from drlpp.runtime.ipc.protocol import Answer, Channel, Command, Failed, Stop, WorkerSpec
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.store import join_store
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.worker.worker import Worker
 
 

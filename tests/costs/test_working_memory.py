@@ -25,7 +25,7 @@ from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
-from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
+from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.method import Method

@@ -20,8 +20,8 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.comm.transport import build_nccl_group, build_sum_group
 from drlpp.runtime.device import recurrent
 from drlpp.runtime.device.devices import accelerator_of
+from drlpp.runtime.ipc.protocol import Backend, Transport
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
-from drlpp.runtime.ipc.transport_choice import Backend, Transport
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import SHAPES, largest_difference, order, placements, samples

@@ -18,9 +18,8 @@ from drlpp.errors import HostLost
 from drlpp.runtime.hosts.host import Event, WorkerHost
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.hosts.session_hosts import Hosts
-from drlpp.runtime.ipc.commands import Command
+from drlpp.runtime.ipc.protocol import Command, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.session import session as session_module
 
 

@@ -18,11 +18,9 @@ from drlpp.errors import HostLost, StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.hosts.host_keeper import HostFacts
 from drlpp.runtime.hosts.on_ray.line import ActorLine
-from drlpp.runtime.ipc.answers import RunResult
-from drlpp.runtime.ipc.commands import Command
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, chunks_of, write_chunk
+from drlpp.runtime.ipc.protocol import Command, RunResult, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
-from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 
 _CLOCK_READINGS = 5
 _CHUNKS_ON_THEIR_WAY = 4

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import to_device_async
-from drlpp.runtime.ipc.answers import Reading
-from drlpp.runtime.ipc.commands import Stream
+from drlpp.runtime.ipc.protocol import Reading, Stream
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
 from drlpp.schedule.actions import MicrobatchId
 

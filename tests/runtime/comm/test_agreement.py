@@ -15,7 +15,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.comm.agreement import contents_of
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.ipc.commands import Deploy, Run
+from drlpp.runtime.ipc.protocol import Deploy, Run
 from drlpp.runtime.session import session as session
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import Message, Receive

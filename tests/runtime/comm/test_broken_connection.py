@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from drlpp.errors import WorkerLost
 from drlpp.runtime.comm.mailbox import broken_connection, build_group
-from drlpp.runtime.ipc.answers import Failed
+from drlpp.runtime.ipc.protocol import Failed
 from drlpp.runtime.worker.worker_process import failed
 
 

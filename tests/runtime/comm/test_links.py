@@ -16,7 +16,7 @@ from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm import link_timing as links
 from drlpp.runtime.comm.link_timing import routes_of, time_messages
 from drlpp.runtime.comm.transport import Links
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.link_measurement import time_ways
 from drlpp.schedule.pipeline import Pipeline
 

@@ -19,7 +19,7 @@ from drlpp.runtime.comm.transport import (
     build_sum_group,
 )
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.ipc.transport_choice import Transport, transport_of
+from drlpp.runtime.ipc.protocol import Transport, transport_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -11,7 +11,7 @@ from drlpp.runtime.device.device_failures import (
     without_their_gpu,
 )
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.ipc.answers import Failed
+from drlpp.runtime.ipc.protocol import Failed
 from drlpp.runtime.worker.worker_process import failed
 
 # As torch 2.8 and later end every error of CUDA; the last line has an assertion in it that is none.

@@ -20,11 +20,9 @@ from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.host_keeper import HostFacts, HostKeeper
 from drlpp.runtime.hosts.on_ray import line
 from drlpp.runtime.hosts.on_ray.host import Contact, RayHost
-from drlpp.runtime.ipc.answers import Failed, RunResult
-from drlpp.runtime.ipc.commands import Collect
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, place_of
+from drlpp.runtime.ipc.protocol import Collect, Failed, RunResult, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
 
 
 class Reference:

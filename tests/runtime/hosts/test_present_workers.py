@@ -10,7 +10,7 @@ from drlpp.errors import HostLost, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from drlpp.runtime.ipc.protocol import WorkerSpec
 from tests.support.losable_hosts import LosableHost, LosableHosts
 from tests.support.training.pipelines import in_a_row
 

@@ -18,7 +18,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.deploying.deployment import Deployment
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.runtime.reference.random_delays import RandomDelays
 from drlpp.runtime.reference.reference import ReferenceExecutor

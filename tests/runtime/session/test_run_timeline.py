@@ -1,6 +1,6 @@
 """The timeline of a run."""
 
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.run_timeline import timeline_of
 from drlpp.schedule.actions import Backward, Forward, Update
 from drlpp.schedule.pipeline import Pipeline

@@ -20,7 +20,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement, is_steady
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
-from drlpp.runtime.ipc.answers import Progress, RunResult
+from drlpp.runtime.ipc.protocol import Progress, RunResult
 from drlpp.runtime.session.windows import measurement_of
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method

@@ -23,8 +23,7 @@ from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, PipelineTrainer, TimeLimits
 from drlpp.runtime.hosts import local_host
 from drlpp.runtime.hosts.host import Answered
-from drlpp.runtime.ipc.answers import Done
-from drlpp.runtime.ipc.commands import Release, Run
+from drlpp.runtime.ipc.protocol import Done, Release, Run
 from drlpp.runtime.session import listener as listener_module
 from drlpp.runtime.session.worker_group import WorkerGroup
 from tests.support.processes import children_of, descendants, wait_until_gone

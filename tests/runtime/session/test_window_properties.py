@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drlpp.placement.measurement import Measurement, is_steady
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.windows import measurement_of
 from drlpp.schedule.actions import Action, Backward, Forward, Update
 from drlpp.schedule.analysis.window import Window

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.windows import measurement_of
 from drlpp.schedule.actions import Action, Backward, Forward
 from drlpp.schedule.analysis.window import Window, completion_times

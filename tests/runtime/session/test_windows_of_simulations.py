@@ -10,7 +10,7 @@ from drlpp.costs.analytic_model import predict
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import Measurement
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.windows import measurement_of
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.schedule import Schedule

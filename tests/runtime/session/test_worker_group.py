@@ -10,10 +10,8 @@ import pytest
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
-from drlpp.runtime.ipc.answers import Failed, Ready
-from drlpp.runtime.ipc.commands import LoadModel, Release
+from drlpp.runtime.ipc.protocol import Failed, LoadModel, Ready, Release, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 from drlpp.specs.device_choice import DeviceChoice
 from tests.support.programs.hosted import hosted
 

@@ -17,7 +17,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.retargeting import move_graph_to_device
-from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
+from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage import stage_runner
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.gradients import SharedGradients

@@ -9,7 +9,7 @@ import pytest
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.deploying.run_commands import run_commands
-from drlpp.runtime.ipc.commands import Run
+from drlpp.runtime.ipc.protocol import Run
 from drlpp.runtime.session import session as session_module
 from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
 from drlpp.schedule.method import Method

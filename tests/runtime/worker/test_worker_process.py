@@ -10,8 +10,7 @@ import pytest
 
 from drlpp.errors import OutOfMemory
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.ipc.answers import Done, Failed
-from drlpp.runtime.ipc.commands import Release
+from drlpp.runtime.ipc.protocol import Done, Failed, Release
 from drlpp.runtime.worker.worker_process import _carried_out_next
 from tests.support.memory_limit import limit_memory
 

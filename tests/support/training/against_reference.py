@@ -8,7 +8,7 @@ from torch import Tensor
 from drlpp.placement.candidate import Candidate
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.deploying.deployment import Deployment
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.reference.reference import ReferenceResult
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import largest_difference

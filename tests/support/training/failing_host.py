@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from drlpp.runtime.ipc.protocol import WorkerSpec
 
 
 class FailingHost(LocalHost):

@@ -22,8 +22,7 @@ from drlpp.runtime import Minibatches, RunOptions
 from drlpp.runtime.deploying.deployment import deployment_commands, merge_stages
 from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.device.clocks import ProcessorClock
-from drlpp.runtime.ipc.commands import Deploy, Run
-from drlpp.runtime.ipc.transport_choice import Transport
+from drlpp.runtime.ipc.protocol import Deploy, Run, Transport
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.worker.executor import TrainingExecutor
 from drlpp.schedule.actions import Message, Receive, Send

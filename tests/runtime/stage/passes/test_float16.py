@@ -25,7 +25,7 @@ from drlpp.runtime import (
     RunOptions,
     TrainerCallbacks,
 )
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.runtime.reference.reference import ReferenceResult
 from drlpp.schedule.method import Method

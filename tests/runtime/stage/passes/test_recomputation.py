@@ -10,7 +10,7 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.schedule.actions import Recompute
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule

@@ -11,7 +11,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.ipc.answers import RunResult
+from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup

@@ -1,0 +1,598 @@
+"""What passes between the controller and its workers, and how.
+
+In this order: what a worker is given when it starts, what a run does to weights, the commands that
+the controller sends, what workers answer, and the channel. Files are named in the session's folder,
+of which every host has its own.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from drlpp import errors
+from drlpp.errors import NotFinite, StorageFailure, WorkerLost
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.schedule.actions import Action, MicrobatchId
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_policies import WeightUse
+from drlpp.specs.device_choice import DeviceChoice
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+Backend = Literal["gloo", "nccl"]
+Route = tuple[int, int]
+"""A way from one worker to another."""
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How the workers of a placement exchange tensors.
+
+    Attributes:
+        backend: the library.
+        directed: a group for each direction of each pair, instead of tags in a group of all.
+        staged: tensors are copied to the host's memory and back.
+    """
+
+    backend: Backend = "gloo"
+    directed: bool = False
+    staged: bool = False
+
+
+def transport_of(devices: Iterable[DeviceFacts]) -> Transport:
+    """Choose NCCL where every worker has a GPU of its own, Gloo everywhere else.
+
+    Two workers on one GPU cannot be in one group of NCCL.
+    """
+    known = list(devices)
+    gpus = {device.identity for device in known if device.type == "cuda"}
+    if len(gpus) == len(known) > 1:
+        return Transport("nccl", directed=True)
+    return Transport(staged=bool(gpus))
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where the workers of a session find each other.
+
+    Attributes:
+        address: of the machine with the store.
+        port: of the store.
+        token: the prefix of everything that the session keeps there, so that no other session
+            meets it by mistake. The store itself has no password.
+    """
+
+    address: str
+    port: int
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker is given when it starts.
+
+    Attributes:
+        worker: its number.
+        place: its number among the workers of its host.
+        address: of its host, where other workers reach it.
+        store: where it finds them.
+        limits: of the session.
+        speed: below 1 it sleeps after every pass, as if it took so much longer.
+        core: that it computes on; None leaves it to the system.
+        own_group: whether it leaves the process group that it starts in, since whoever started that
+            kills the whole of it, and the worker has files to remove.
+        on_one_host: whether all workers of the session are on its host.
+    """
+
+    worker: int
+    place: int
+    address: str
+    store: StoreAddress
+    limits: TimeLimits = DEFAULT_TIME_LIMITS
+    speed: float = 1.0
+    core: int | None = None
+    own_group: bool = False
+    on_one_host: bool = False
+
+
+@dataclass(frozen=True)
+class TiedSpec:
+    """What a stage needs to know of a tie whose weights it holds, whatever it runs.
+
+    Attributes:
+        optimizer: of these weights.
+        delay: s of them in steady state.
+    """
+
+    optimizer: OptimizerSpec
+    delay: int
+
+
+@dataclass(frozen=True)
+class WeightPlan:
+    """What a run does to weights that are updated together.
+
+    Attributes:
+        uses: which of their versions every part uses that is still to pass.
+        rates: the learning rate of every update of the run, from that which makes version 1.
+        version: of the weights at its beginning, if it continues an earlier run.
+        shared: whether several parts or replicas contribute to one update.
+    """
+
+    uses: Mapping[MicrobatchId, WeightUse]
+    rates: Sequence[float]
+    version: int = 0
+    shared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiedPlan(WeightPlan):
+    """What a run does to a copy of weights that other stages hold too.
+
+    Attributes:
+        root: the stage that sums the gradients.
+        others: the other stages, in the order in which their gradients are added.
+    """
+
+    root: int
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a worker needs to know of a run in addition to its actions.
+
+    Attributes:
+        own: of the weights that only this stage holds.
+        tied: of its copies of weights that other stages hold too, by tie.
+        recomputed: parts whose activations are computed again.
+        kept: parts that a checkpoint at the end of this run finds in flight.
+        finite: whether to stop at a loss that is infinite or not a number.
+    """
+
+    own: WeightPlan
+    tied: Mapping[int, TiedPlan] = field(default_factory=dict)
+    recomputed: frozenset[MicrobatchId] = frozenset()
+    kept: frozenset[MicrobatchId] = frozenset()
+    finite: bool = False
+
+
+@dataclass(frozen=True)
+class LoadModel:
+    """Read the model's parameters and buffers, and samples to work on, from files.
+
+    The first command of every worker; ``device`` is what it is to compute on.
+    """
+
+    state_file: str
+    samples_file: str
+    device: DeviceChoice = DeviceChoice.CPU
+
+
+@dataclass(frozen=True)
+class LoadSamples:
+    """Read other samples: ``(inputs, targets)``, samples first."""
+
+    samples_file: str
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """Hold a stage of a placement, or two, from now on, with the weights of ``state_file``.
+
+    Attributes:
+        name: of this deployment; names its communication groups, never used twice.
+        workers: of the whole placement, in the order of their ranks.
+        replicas: the workers that hold this stage.
+        stages: pickled, for every stage held a ``StageInShape`` for each shape of the task.
+        method, optimizer, delay, seed: as in ``StageRunner``.
+        checkpoint_file: a file with weights, buffers and optimizer state to continue from.
+        transport: how the workers exchange tensors.
+        ways: from which worker to which anything will be sent, in the whole placement.
+        in_flight: also with the parts that were in flight.
+        ties: for every stage held what it needs to know of the ties whose weights it holds.
+    """
+
+    name: str
+    workers: tuple[int, ...]
+    replicas: tuple[int, ...]
+    stages: bytes
+    method: Method
+    optimizer: OptimizerSpec
+    delay: int
+    seed: int
+    transport: Transport
+    routes: tuple[Route, ...]
+    ties: tuple[Mapping[int, TiedSpec], ...]
+    checkpoint_file: str | None = None
+    in_flight: bool = False
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Minibatches that come in files during a run.
+
+    Attributes:
+        name: never used twice.
+        chunk_minibatches: in one file; the last may hold fewer.
+        first: the minibatch of the run that the first file begins with.
+    """
+
+    name: str
+    chunk_minibatches: int
+    first: int
+
+    def file_of(self, chunk: int) -> str:
+        """Return the name of a file."""
+        return f"{self.name}-{chunk}.safetensors"
+
+
+@dataclass(frozen=True)
+class Release:
+    """Hold no stage any more."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Perform actions with the deployed stage.
+
+    Attributes:
+        actions: of this worker.
+        plans: of the training run, for every stage held; empty ones for an evaluation.
+        order: which samples make which minibatch; None for all samples every time.
+        stream: where minibatches come from instead of samples in memory.
+        first_minibatch: how many minibatches earlier runs of this training had.
+        microbatches: parts of a minibatch.
+        posted: how many receives to post ahead.
+        goes_on: with the parts in flight of the run before, or of the checkpoint.
+        evaluation: the same in evaluation mode, for forward schedules.
+    """
+
+    actions: tuple[Action, ...]
+    plans: tuple[RunPlan, ...]
+    order: Tensor | None
+    first_minibatch: int
+    microbatches: int
+    posted: int
+    goes_on: bool = False
+    stream: Stream | None = None
+    evaluation: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Write weights, buffers and optimizer state of the deployed stage to ``file``.
+
+    Attributes:
+        file: in the session's folder.
+        in_flight: with everything of the parts in flight.
+        storage: where the file is stored instead, as a folder's path or a URL. Weights that are not
+            finite are not.
+        name: of the file there.
+        weights: false leaves weights and the optimizer's state to another replica.
+    """
+
+    file: str
+    in_flight: bool = False
+    storage: str = ""
+    name: str = ""
+    weights: bool = True
+
+
+@dataclass(frozen=True)
+class ProfileOperators:
+    """Time every operator alone, and all together.
+
+    Attributes:
+        programs: pickled: those of a cut with one operator in each stage, of a cut into a few
+            parts, that of a single stage, the same for a microbatch or None, and the loss.
+        microbatches: of which that one is for.
+        method, optimizer: what updates and predictions are timed for.
+        repeats: timed passes, after some that warm up; fewer if these take too long.
+        name: of the group of ``workers``, which measure at the same time; never used twice.
+        transport: how they share gradients.
+    """
+
+    programs: bytes
+    microbatches: int
+    method: Method
+    optimizer: OptimizerSpec
+    repeats: int
+    name: str
+    workers: tuple[int, ...]
+    transport: Transport
+
+
+@dataclass(frozen=True)
+class TimeLink:
+    """Time messages from one worker to another; both get the command.
+
+    Attributes:
+        sender, receiver: the two workers.
+        sizes_bytes: of the messages.
+        repeats: timed messages of each size, fewer if these take too long.
+        name: of a new group of the two, never used twice; None to use that of the deployment.
+        transport: of a new group.
+    """
+
+    sender: int
+    receiver: int
+    sizes_bytes: tuple[int, ...]
+    repeats: int
+    name: str | None = None
+    transport: Transport = field(default_factory=Transport)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the process."""
+
+
+Command = (
+    LoadModel | LoadSamples | Deploy | Release | Run | Collect | ProfileOperators | TimeLink | Stop
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The command was carried out."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The model is read, and this is the device that it will be trained on."""
+
+    device: DeviceFacts
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A worker holds its stage; how long that took.
+
+    Attributes:
+        loading_seconds: giving up the old stage, and loading the program of the new one.
+        connecting_seconds: to the other workers.
+        building_seconds: weights, optimizer and weight policy.
+    """
+
+    loading_seconds: float
+    connecting_seconds: float
+    building_seconds: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A run makes progress: the last stage's weights contain the minibatches before ``through``.
+
+    ``losses`` are those of the parts that passed since the last report, at least one.
+    """
+
+    through: int
+    losses: dict[MicrobatchId, float]
+
+    @property
+    def loss(self) -> float:
+        """The mean of the losses."""
+        return sum(self.losses.values()) / len(self.losses)
+
+
+@dataclass(frozen=True)
+class Working:
+    """A worker is not done, and not hung either."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A worker wants a chunk of a stream, and needs none before number ``oldest_needed``."""
+
+    wanted: int
+    oldest_needed: int
+
+
+NOTHING_READ = Reading(wanted=-1, oldest_needed=sys.maxsize)
+"""The reading of a worker whose stage needs neither inputs nor targets."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a worker saw in a run.
+
+    ``times`` are ``time.perf_counter`` seconds, an entry an action, ``processor_seconds`` what each
+    took of the processor; ``predictions`` are times when
+    weights were moved to those that a pass uses, or back. ``weight_bytes`` is one version of the
+    stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
+    ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the
+    largest bucket of gradients that was summed over replicas, 0 without any. ``skipped_updates``
+    changed nothing, since their gradients were not finite.
+    """
+
+    times: list[tuple[float, float]]
+    losses: dict[MicrobatchId, float]
+    scores: dict[MicrobatchId, Tensor]
+    peak_memory_bytes: int
+    bytes_sent: int
+    weight_bytes: int = 0
+    peak_weight_bytes: int = 0
+    message_bytes: dict[int, int] = field(default_factory=dict)
+    bucket_bytes: int = 0
+    predictions: list[tuple[float, float]] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
+    skipped_updates: int = 0
+
+    def later(self, seconds: float) -> RunResult:
+        """Return the same with times of another clock, which is ``seconds`` ahead."""
+        return replace(
+            self,
+            times=[(begin + seconds, end + seconds) for begin, end in self.times],
+            predictions=[(begin + seconds, end + seconds) for begin, end in self.predictions],
+        )
+
+    def after(self, earlier: RunResult) -> RunResult:
+        """Return this result together with that of the segment before."""
+        return RunResult(
+            times=earlier.times + self.times,
+            processor_seconds=earlier.processor_seconds + self.processor_seconds,
+            losses=earlier.losses | self.losses,
+            scores=earlier.scores | self.scores,
+            peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
+            bytes_sent=earlier.bytes_sent + self.bytes_sent,
+            weight_bytes=self.weight_bytes,
+            peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),
+            message_bytes={
+                worker: max(earlier.message_bytes.get(worker, 0), self.message_bytes.get(worker, 0))
+                for worker in earlier.message_bytes | self.message_bytes
+            },
+            bucket_bytes=max(earlier.bucket_bytes, self.bucket_bytes),
+            predictions=earlier.predictions + self.predictions,
+            skipped_updates=earlier.skipped_updates + self.skipped_updates,
+        )
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of every repetition, for every stage of a model.
+
+    Where backwards came in halves, ``backward`` has the first and ``backward_weight`` the second.
+    """
+
+    forward: list[list[float]]
+    backward: list[list[float]]
+    update: list[list[float]]
+    backward_weight: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """What profiling found.
+
+    Attributes:
+        device: that it ran on, by name.
+        operators: when every operator is a stage.
+        parts: when the model is cut into a few stages.
+        halves: the same parts, with backwards in halves.
+        whole: when it is one stage.
+        microbatch: when it is one stage, and gets one of ``microbatches`` equal parts of a
+            minibatch; None if minibatches cannot be divided.
+        shared: when the model is one stage, with gradients summed over replicas.
+        kept_bytes: what the forward of every operator keeps for the backward.
+        prediction_seconds: of lending predicted weights, all of them; none if the method does not.
+    """
+
+    device: str
+    operators: StageTimes
+    parts: StageTimes
+    halves: StageTimes
+    whole: StageTimes
+    shared: StageTimes
+    kept_bytes: list[int]
+    prediction_seconds: list[float]
+    microbatch: StageTimes | None = None
+    microbatches: int = 1
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """Median seconds of one message, by its size in bytes."""
+
+    seconds: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The command failed; ``failure`` is the name of an error class of ``drlpp.errors``.
+
+    ``minibatch`` is what a :class:`~drlpp.errors.NotFinite` knows, and ``worker`` the one that a
+    :class:`~drlpp.errors.WorkerLost` is about, where it is known.
+    """
+
+    failure: str
+    reason: str
+    minibatch: int | None = None
+    worker: int | None = None
+
+    @property
+    def error(self) -> Exception:
+        """The error for the controller to raise."""
+        kind: type[Exception] = getattr(errors, self.failure)
+        if kind is NotFinite:
+            return NotFinite(self.reason, self.minibatch)
+        if kind is WorkerLost and self.worker is not None:
+            return WorkerLost(self.reason, [self.worker])
+        return kind(self.reason)
+
+
+Answer = (
+    Done
+    | Ready
+    | Deployed
+    | Progress
+    | Working
+    | Reading
+    | RunResult
+    | OperatorTimes
+    | LinkTimes
+    | Failed
+)
+
+
+_LONGEST_BYTES = 2048
+
+
+class Channel:
+    """One end of a pipe.
+
+    Args:
+        connection: the end of the pipe.
+        folder: for long messages; both ends name the same one.
+    """
+
+    def __init__(self, connection: Connection, folder: str) -> None:
+        self.connection = connection
+        self.folder = folder
+
+    def send(self, message: object) -> None:
+        """Send ``message`` without waiting for the other side.
+
+        Raises:
+            StorageFailure: a long one cannot be written.
+        """
+        data = pickle.dumps(message)
+        if len(data) > _LONGEST_BYTES:
+            path = Path(self.folder) / f"message-{uuid.uuid4().hex}"
+            try:
+                path.write_bytes(data)
+            except OSError as error:
+                # Also where somebody has removed the folder.
+                path.unlink(missing_ok=True)
+                raise StorageFailure(f"{path}: cannot be written ({error.strerror})") from None
+            data = pickle.dumps(path)
+        self.connection.send_bytes(data)
+
+    def receive(self) -> Any:
+        """Wait for the next message.
+
+        Raises:
+            EOFError: the other side has gone.
+        """
+        message = pickle.loads(self.connection.recv_bytes())
+        if isinstance(message, Path):
+            try:
+                data = message.read_bytes()
+            finally:
+                # Also of what does not fit into memory, which nobody would read again.
+                message.unlink(missing_ok=True)
+            message = pickle.loads(data)
+        return message
+
+    def close(self) -> None:
+        """Close this end."""
+        self.connection.close()
