@@ -36,7 +36,7 @@ MEASURED = {"drlpp/schedule/analysis/samples_needed.py"}
 GPIPE_PLANNER = {
     "drlpp/planners/__init__.py",
     "drlpp/planners/planning.py",
-    "drlpp/comparison/rivals.py",
+    "drlpp/racing/rivals.py",
 }
 
 

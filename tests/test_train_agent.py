@@ -22,12 +22,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drlpp.cli import main as drlpp_command
 from drlpp.cli.learning import learn_command
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, RIVALS
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, planning
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.rivals import PLAIN, RIVALS
 from tests.endurance.faults.agent import ENDLESS
 from tests.support.in_turns import fast_are
 from tests.support.programs import shell

@@ -12,8 +12,6 @@ from statistics import fmean
 from benchmarks.one_gpu.results import Learned, Link, ModelResults, Run
 from drlpp.agents import hyperparameters_of, learn_placement
 from drlpp.capturing.capture import capture
-from drlpp.comparison.contenders import PLAIN
-from drlpp.comparison.plain import PlainPyTorch
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
@@ -25,6 +23,8 @@ from drlpp.models.task import Option
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.racing.plain import measure_plain
+from drlpp.racing.rivals import PLAIN
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
@@ -152,14 +152,13 @@ class Bench:
     def _plain(self, session: ClusterSession) -> None:
         """Measure the user's module in an ordinary loop."""
         threads = None if self.device == "cuda" else 1
-        with PlainPyTorch(session) as plain:
-            for precision in ("float32", "bfloat16"):
-                method = Method.model_validate(
-                    {"schedule": "gpipe", "policy": "sync", "precision": precision}
-                )
-                if self._in_time():
-                    outcome = plain.measure(threads, self.minibatches, method)
-                    self._add(self._run(f"{PLAIN}, {precision}", "", str(method), outcome))
+        for precision in ("float32", "bfloat16"):
+            method = Method.model_validate(
+                {"schedule": "gpipe", "policy": "sync", "precision": precision}
+            )
+            if self._in_time():
+                outcome = measure_plain(session, threads, self.minibatches, method)
+                self._add(self._run(f"{PLAIN}, {precision}", "", str(method), outcome))
 
     def _placements(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.one_gpu.results import ModelResults, Results, Run
-from drlpp.comparison.contenders import PLAIN
+from drlpp.racing.rivals import PLAIN
 
 
 def page(results: Results) -> str:

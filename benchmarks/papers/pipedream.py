@@ -34,12 +34,11 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem
 from drlpp.planners.pipedream.pipedream import pipedream
+from drlpp.racing.to_loss import PipelineLearner, RaceData
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.training_race.learners import PipelineLearner
-from drlpp.training_race.race_data import RaceData
 
 REPETITIONS = 6
 MINIBATCHES = 16

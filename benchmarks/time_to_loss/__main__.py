@@ -32,12 +32,13 @@ from drlpp.errors import InvalidInput
 from drlpp.io.json_lines import append
 from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import ModelReference
+from drlpp.planners import Space
+from drlpp.racing.candidates import usual_candidates
+from drlpp.racing.rivals import Grounds
+from drlpp.racing.to_loss import RaceData, RaceOptions
 from drlpp.runtime import ClusterSession, load_or_measure_profile
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.training_race.candidates import usual_candidates
-from drlpp.training_race.race_data import RaceData
-from drlpp.training_race.race_to_loss import RaceOptions
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -122,7 +123,7 @@ def seconds(
     spec = OptimizerSpec.parse("adamw", lr=of.rate)
     with _session(of, workers, speed, spec, cluster) as session:
         profile, measured = session.profile()
-        usual = usual_candidates(session, profile, measured)
+        usual = usual_candidates(Grounds(session, profile, measured, Space(session.method)))
         contenders = list(filter(has_replay, usual))
         found = measure(session, contenders, rounds, minibatches, console.print)
     where = {"task": task, "workers": workers, "links": links}

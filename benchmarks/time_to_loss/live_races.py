@@ -19,16 +19,16 @@ from benchmarks.time_to_loss.seconds import (
     ZB_V,
     kind_of,
 )
-from drlpp.comparison.contenders import PLAIN, Contender
-from drlpp.comparison.race import lead_over
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
+from drlpp.racing.contenders import Contender
+from drlpp.racing.race import lead_over
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.training_race import RaceEnd, TrainingRace, is_plain_as_good, replay
 from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.analysis.staleness import mean_staleness
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import PIPEOPTIM
-from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay
-from drlpp.training_race.training_race_file import TrainingRace
 
 _TITLES = {
     PLAIN: PLAIN,
@@ -164,6 +164,6 @@ def _verdict(race: TrainingRace, end: RaceEnd) -> str:
     if is_plain_as_good(race, end) or 0 not in end.result.finalists:
         return "use plain PyTorch"
     own, plain = ([final.cost for final in end.finals_of(number)] for number in (winner, 0))
-    lead = lead_over(0, own, plain)
+    lead = lead_over(own, plain)
     first = _title(race.candidates[winner])
     return f"{first}, {lead.ratio:.2f}× faster ({lead.low:.2f}–{lead.high:.2f})"

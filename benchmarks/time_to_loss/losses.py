@@ -16,21 +16,20 @@ from pandas import DataFrame
 from benchmarks.learning.race_tasks import RaceTask
 from benchmarks.time_to_loss.seconds import DIVIDED, WHOLE
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.comparison.contenders import PLAIN
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.planners import PlanningProblem, even_split
+from drlpp.racing.plain import PlainLearner
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.to_loss import Learner, PipelineLearner, RaceData
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import PIPEOPTIM
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.training_race.learners import Learner, PipelineLearner
-from drlpp.training_race.plain_learner import PlainLearner
-from drlpp.training_race.race_data import RaceData
 
 _METHOD = Method(clip_norm=1.0)
 

@@ -11,11 +11,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from drlpp.comparison.contenders import PLAIN, Contender
-from drlpp.comparison.plain import PlainPyTorch
-from drlpp.comparison.race import measure_round
 from drlpp.io.documents import Record
-from drlpp.placement.measurement import FailedMeasurement, Outcome
+from drlpp.placement.measurement import FailedMeasurement
+from drlpp.racing.contenders import Contender
+from drlpp.racing.plain import measure_plain
+from drlpp.racing.race import cost_of, measure_round
+from drlpp.racing.rivals import PLAIN
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.zero_bubble_h1 import ZERO_BUBBLE_H1
@@ -109,21 +110,20 @@ def measure(
     """
     found: list[list[float]] = [[] for _ in contenders]
     running = list(range(len(contenders)))
-    with PlainPyTorch(session) as plain:
 
-        def measure_one(index: int) -> Outcome:
-            contender = contenders[index]
-            candidate = contender.candidate
-            outcome = (
-                plain.measure(contender.threads, minibatches, contender.method)
-                if candidate is None
-                else session.measure(candidate, minibatches)
-            )
-            if isinstance(outcome, FailedMeasurement):
-                tell(f"{kind_of(contender)}, {contender.configuration}: {outcome.reason}")
-            return outcome
+    def measure_one(index: int) -> float | None:
+        contender = contenders[index]
+        candidate = contender.candidate
+        outcome = (
+            measure_plain(session, contender.threads, minibatches, contender.method)
+            if candidate is None
+            else session.measure(candidate, minibatches)
+        )
+        if isinstance(outcome, FailedMeasurement):
+            tell(f"{kind_of(contender)}, {contender.configuration}: {outcome.reason}")
+        return cost_of(outcome)
 
-        for number in range(rounds):
-            tell(f"round {number + 1} of {rounds}")
-            running = measure_round(number, running, measure_one, found)
+    for number in range(rounds):
+        tell(f"round {number + 1} of {rounds}")
+        running = measure_round(number, running, measure_one, found)
     return found

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.comparison.comparison_file import Comparison
 from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.training_race import TrainingRace
 from drlpp.reporting.speed_charts import names_of
-from drlpp.training_race.training_race_file import TrainingRace
 
 _SEARCH_LAYOUT = {
     "search": {

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import Contender
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender
 from drlpp.reporting.run_files import RunFiles
 from drlpp.reporting.speed_charts import names_of
 from drlpp.schedule.method import Method

@@ -9,10 +9,9 @@ from itertools import accumulate
 import altair as alt
 
 from drlpp.io.formatting import seconds_text
+from drlpp.racing.training_race import RaceEnd, TrainingRace
 from drlpp.reporting.run_files import Scalar
 from drlpp.reporting.speed_charts import names_of
-from drlpp.training_race.judging import RaceEnd
-from drlpp.training_race.training_race_file import TrainingRace
 
 _WIDTH, _HEIGHT = 320, 280
 _MOST_POINTS = 1000

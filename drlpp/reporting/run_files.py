@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.microbatches import FILE_NAME as MICROBATCHES
-from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile
 from drlpp.envs.measuring.search_file import FILE_NAME as SEARCH
 from drlpp.envs.measuring.search_file import SearchFile
@@ -20,10 +17,13 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Outcome
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.microbatches import FILE_NAME as MICROBATCHES
+from drlpp.racing.microbatches import MicrobatchChoice
+from drlpp.racing.training_race import TrainingRace
 from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
-from drlpp.training_race.training_race_file import TrainingRace
 
 _TRAIN_LOSS, _HELD_OUT_LOSS = "train/loss", "eval/loss"
 _SAMPLES, _MINIBATCHES = "time/samples_per_second", "time/minibatches_per_second"

@@ -14,16 +14,17 @@ from typing import Any
 
 import altair as alt
 
-from drlpp.comparison.contenders import PLAIN, update_text
-from drlpp.comparison.verdict import verdict_lines
 from drlpp.errors import DRLPPError, RunFailure
 from drlpp.io.formatting import emulation_text, range_text, seconds_text, speeds_option
+from drlpp.racing.contenders import update_text
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.training_race import race_lines as race_lines
+from drlpp.racing.training_race import replay
+from drlpp.racing.verdict import verdict_lines
 from drlpp.reporting import loss_charts, pipeline_charts, speed_charts
 from drlpp.reporting.in_detail import alone, details_of
 from drlpp.reporting.placement_tables import Cell, Table, measured_table, stages_table
 from drlpp.reporting.run_files import RunFiles
-from drlpp.training_race.judging import replay
-from drlpp.training_race.judging import verdict_lines as race_lines
 
 
 @dataclass(frozen=True)

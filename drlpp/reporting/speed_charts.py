@@ -8,11 +8,11 @@ from statistics import median
 
 import altair as alt
 
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import Contender, usual_method
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender, usual_method
 from drlpp.reporting.placement_tables import stages_text
 from drlpp.reporting.run_files import RunFiles
 from drlpp.simulator import simulate

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.comparison.comparison_file import Comparison
 from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.training_race import TrainingRace
 from drlpp.specs.cluster import Cluster, Host, Link
-from drlpp.training_race.training_race_file import TrainingRace
 from tests.support.strategies.graphs import cluster_of, graphs
 
 TWO_HOSTS = Cluster(

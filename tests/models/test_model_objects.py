@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from drlpp import (
     ClusterSession,
-    FailedMeasurement,
     InvalidInput,
     Measurement,
     Method,
@@ -28,7 +27,6 @@ from drlpp import (
     write_document,
 )
 from drlpp.capturing.capture import CapturedModel
-from drlpp.comparison.plain import PlainPyTorch
 from drlpp.errors import InvalidModel
 from drlpp.models.zoo import alexnet
 from drlpp.specs.data import Data, Samples
@@ -159,20 +157,3 @@ def test_it_is_measured_placed_and_trained_and_the_users_module_stays_as_it_is(
         PipelineTrainer(path, out=tmp_path / "none")
     with pytest.raises(InvalidInput, match=r"is for <Sequential> .*, but this model is <Linear>"):
         PipelineTrainer(path, model=Task(nn.Linear(2, 2), torch.ones(2, 2)), out=tmp_path / "none")
-
-
-def test_plain_pytorch_gets_a_copy_or_says_why_not() -> None:
-    with (
-        ClusterSession(Task(*perceptron()), workers=1) as session,
-        PlainPyTorch(session) as plain,
-    ):
-        assert isinstance(plain.measure(1, 3, FLUSHED), Measurement)
-    with (
-        ClusterSession(_not_importable()(), workers=1) as session,
-        PlainPyTorch(session) as plain,
-    ):
-        outcome = plain.measure(1, 3, FLUSHED)
-    assert isinstance(outcome, FailedMeasurement)
-    assert "cannot be given to another process" in outcome.reason
-    assert "Hidden" in outcome.reason
-    assert "<Sequential> has a name that builds nothing" in outcome.reason

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import Contender
 from drlpp.placement.placement import Placement
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender
+from drlpp.racing.curves import Curve, Point
+from drlpp.racing.training_race import TrainingRun
 from drlpp.reporting.board import write_race, write_search_layout, write_training_race
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
 from drlpp.timeline.figure import draw
 from drlpp.timeline.timeline import play
-from drlpp.training_race.curves import Curve, Point
-from drlpp.training_race.training_race_file import TrainingRun
 from tests.support.measured import measurement
 from tests.support.training.races import race_of
 

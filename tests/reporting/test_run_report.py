@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import Contender
 from drlpp.costs.profile import RunFactors
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import read_document, write_document
@@ -19,13 +17,15 @@ from drlpp.io.run_folder import CHANGES_NAME, RunRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender
+from drlpp.racing.curves import Curve, Point
+from drlpp.racing.training_race import TrainingRace, TrainingRun
 from drlpp.reporting.page import write_report
 from drlpp.reporting.pipeline_charts import folded
 from drlpp.runtime.training.changes_file import WorkersChanged, write_change
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.training_race.curves import Curve, Point
-from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
 from tests.endurance.fuzzing.documents import every_document
 from tests.support.measured import measurement
 from tests.support.reports import (

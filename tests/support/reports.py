@@ -10,13 +10,13 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import Contender
 from drlpp.io.documents import write_document
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry, Header, append
 from drlpp.placement.placement import Placement
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender
 from drlpp.schedule.method import Method
 from tests.endurance.fuzzing.documents import every_document
 from tests.support.measured import measurement

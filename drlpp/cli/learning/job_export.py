@@ -10,12 +10,12 @@ from drlpp.cli.command_line import build_console
 
 if TYPE_CHECKING:
     from drlpp.cli.learning.learning_job import Job
-    from drlpp.comparison.comparison_file import Comparison
     from drlpp.envs import MeasurementMemory
+    from drlpp.racing.comparison import Comparison
+    from drlpp.racing.to_loss import Course
+    from drlpp.racing.training_race import RaceEnd
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
-    from drlpp.training_race.course import Course
-    from drlpp.training_race.judging import RaceEnd
 
 console = build_console()
 
@@ -24,8 +24,8 @@ def export_best(
     job: Job, session: ClusterSession, comparison: Comparison, cluster: Cluster
 ) -> Path:
     """Write the simplest of the placements that are as good as the best one; return where."""
-    from drlpp.comparison.placement_export import export
     from drlpp.errors import RunFailure
+    from drlpp.racing.winner import export
 
     verdict = comparison.verdict
     if verdict is None or verdict.placement is None:
@@ -65,9 +65,9 @@ def export_winner(
         course, end: the race.
         cluster: whose accelerators are the session's workers.
     """
-    from drlpp.comparison.placement_export import export
-    from drlpp.training_race.halving import Training
-    from drlpp.training_race.judging import is_plain_as_good
+    from drlpp.racing.halving import Training
+    from drlpp.racing.training_race import is_plain_as_good
+    from drlpp.racing.winner import export
 
     race, path = course.race, folder / "placement.json"
     if end.winner is not None and (won := race.candidates[end.winner]).candidate is not None:
@@ -127,8 +127,8 @@ def export_best_so_far(
 
     This is done after Ctrl-C, or when a host is lost.
     """
-    from drlpp.comparison.contenders import Contender
-    from drlpp.comparison.placement_export import export
+    from drlpp.racing.contenders import Contender
+    from drlpp.racing.winner import export
 
     best = memory.best()
     if best is None:

@@ -7,10 +7,10 @@ from statistics import median
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.cli.showing.layout_report import layout_line
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import YOURS, Contender
 from drlpp.exporting.layouts.module_cuts import read_layout
 from drlpp.placement.candidate import Candidate
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import YOURS, Contender
 from drlpp.schedule.method import Method
 
 

@@ -142,18 +142,12 @@ def learn(
         float | None,
         typer.Option(help="For time-to-loss: the held-out loss to reach."),
     ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, help="For time-to-loss: seconds of training after which the least loss wins."
-        ),
-    ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="For time-to-loss without either: race to the loss of plain PyTorch after this "
-            "many epochs.",
+            help="For time-to-loss without --target-loss: race to the loss of plain PyTorch after "
+            "this many epochs.",
             show_default="3",
         ),
     ] = None,
@@ -177,24 +171,23 @@ def learn(
     from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capturing.capture import capture
     from drlpp.cli.learning.layouts import layout_contenders
-    from drlpp.comparison.contenders import RIVALS
     from drlpp.exporting.layouts.module_cuts import contracted_at
     from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
     from drlpp.planners import Space, Vary, read_vary
+    from drlpp.racing.rivals import RIVALS
+    from drlpp.racing.to_loss import RaceData, RaceOptions
     from drlpp.runtime import ClusterSession
     from drlpp.schedule.method_choice import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
-    from drlpp.training_race.race_data import RaceData
-    from drlpp.training_race.race_to_loss import RaceOptions
 
     if (objective is Objective.TIME_TO_LOSS) != (data is not None):
         raise InvalidInput("--objective time-to-loss and --data belong together; give both")
-    goal = {"target-loss": target_loss, "seconds": seconds, "epochs": epochs, "limit": limit}
+    goal = {"target-loss": target_loss, "epochs": epochs, "limit": limit}
     for option in goal:
         if goal[option] is not None and data is None:
             raise InvalidInput(f"--{option} belongs to --objective time-to-loss; give that as well")
-    race_options = RaceOptions(target_loss, seconds, epochs or 3, limit_seconds=limit)
+    race_options = RaceOptions(target_loss, epochs or 3, limit_seconds=limit)
     hyperparameters = hyperparameters_of(agent)
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options)

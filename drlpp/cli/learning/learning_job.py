@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from drlpp.agents import AgentHyperparameters
-    from drlpp.comparison.comparison_file import Comparison
-    from drlpp.comparison.contenders import Contender
     from drlpp.costs.profile import Profile
     from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.costs.workload import Workload
@@ -24,13 +22,13 @@ if TYPE_CHECKING:
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.planners import Space, Vary
+    from drlpp.racing.comparison import Comparison
+    from drlpp.racing.contenders import Contender
+    from drlpp.racing.to_loss import Course, RaceData, RaceOptions
+    from drlpp.racing.training_race import RaceEnd
     from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
-    from drlpp.training_race.course import Course
-    from drlpp.training_race.judging import RaceEnd
-    from drlpp.training_race.race_data import RaceData
-    from drlpp.training_race.race_to_loss import RaceOptions
 
 console = build_console()
 
@@ -175,8 +173,8 @@ def _race_to_loss(
 ) -> tuple[Course, RaceEnd]:
     """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
     from drlpp.cli.learning.race_command import run_and_report
-    from drlpp.comparison.contenders import Contender
     from drlpp.costs.workload import Workload
+    from drlpp.racing.contenders import Contender
 
     # How late gradients are follows from what operators send each other, not modules of them.
     measured = (job.candidate(candidate) for candidate, _ in memory.fastest(memory.distinct))
@@ -220,7 +218,7 @@ def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Ca
 
 def _choose_microbatches(job: Job, there: Accelerators) -> None:
     """Let the session's method have the microbatches that suit the model here."""
-    from drlpp.comparison.microbatches import FILE_NAME, choose_microbatches
+    from drlpp.racing.microbatches import FILE_NAME, choose_microbatches
     from drlpp.schedule.method_choice import choose_method
 
     if (job.out / MEASUREMENTS_NAME).exists() and not (job.out / FILE_NAME).exists():
@@ -316,11 +314,12 @@ def _compare(
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
     from drlpp.cli.learning.layouts import measured_lines
     from drlpp.cli.showing.tables import describe
-    from drlpp.comparison.compare import compare
-    from drlpp.comparison.contenders import Contender, Heat
-    from drlpp.comparison.race import RaceRules
-    from drlpp.comparison.rivals import rival_heats, with_equal_numbers
     from drlpp.errors import RunFailure
+    from drlpp.racing.candidates import rival_heats, with_equal_numbers
+    from drlpp.racing.comparison import compare
+    from drlpp.racing.contenders import Contender, Heat
+    from drlpp.racing.race import RaceRules
+    from drlpp.racing.rivals import Grounds
     from drlpp.reporting.board import write_race
 
     session = there.session
@@ -341,7 +340,8 @@ def _compare(
     begin = time.perf_counter()
     try:
         with shown(console, "planning what a user has without an agent") as tell:
-            rivals = rival_heats(session, there.profile, there.cluster, space, proposed)
+            grounds = Grounds(session, there.profile, there.cluster, space, proposed)
+            rivals = rival_heats(grounds)
             comparison = compare(
                 session,
                 finalists,

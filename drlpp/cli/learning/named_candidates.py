@@ -1,20 +1,18 @@
-"""Who takes part in a race because a user names it: policies, optimizers, placements."""
+"""What takes part in a race because a user names it: policies and placements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from drlpp.cli.command_line import read_options
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
 
 if TYPE_CHECKING:
-    from drlpp.comparison.contenders import Contender
     from drlpp.placement.placement_file import PlacementFile
+    from drlpp.racing.contenders import Contender
     from drlpp.runtime import ClusterSession
-    from drlpp.specs.optimizer_spec import OptimizerSpec
 
 NAMED_POLICIES = tuple(name for name in WEIGHT_POLICIES if name not in (SYNC.name, PIPEOPTIM.name))
 """All but those that take part anyway."""
@@ -47,38 +45,6 @@ def named_methods(
     return common, [choose_method(policy, given, common) for policy, given in own.items()]
 
 
-def other_optimizer_of(text: str, usual: OptimizerSpec, method: Method) -> OptimizerSpec:
-    """Return an optimizer as given, NAME KEY=VALUE ….
-
-    Raises:
-        InvalidInput: there is no such optimizer or option, it does not go with the method, or it
-            takes part anyway.
-    """
-    from drlpp.specs.optimizer_spec import OptimizerSpec
-
-    name, *options = text.split() or [""]
-    if not name or "=" in name:
-        raise InvalidInput(
-            f"--other-optimizer {text!r}: expected 'NAME KEY=VALUE …', such as 'muon lr=0.02'"
-        )
-    other = OptimizerSpec.parse(name, **read_options(options, "optimizer", "lr=0.02"))
-    other.check()
-    rate = other.complete.get("lr")
-    if not isinstance(rate, int | float) or rate <= 0:
-        raise InvalidInput(
-            f"--other-optimizer {text!r}: a race looks for learning rates around its own, which is "
-            f"{rate}; expected lr=RATE, above 0"
-        )
-    if other.settings == usual.settings:
-        raise InvalidInput(
-            f"--other-optimizer {text!r}: candidates have that one already; leave it out"
-        )
-    if method.stage_momentum is not None:
-        # It would be refused when its first training begins, hours later.
-        other.with_momentum_towards(method.stage_momentum, 1.0)
-    return other
-
-
 def named_placements(
     session: ClusterSession, documents: Sequence[PlacementFile]
 ) -> list[Contender]:
@@ -87,7 +53,7 @@ def named_placements(
     Raises:
         InvalidInput: one is of another model, or needs more workers.
     """
-    from drlpp.comparison.contenders import Contender
+    from drlpp.racing.contenders import Contender
 
     found = []
     for document in documents:

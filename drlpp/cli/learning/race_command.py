@@ -37,7 +37,6 @@ from drlpp.cli.learning.named_candidates import (
     NAMED_POLICIES,
     named_methods,
     named_placements,
-    other_optimizer_of,
 )
 from drlpp.cli.learning.run_record import hosts_of_run, run_record
 from drlpp.cli.show_command import end_with_report
@@ -48,17 +47,14 @@ from drlpp.specs.device_choice import DeviceChoice
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drlpp.comparison.contenders import Contender
     from drlpp.costs.profile import Profile
     from drlpp.placement.placement_file import PlacementFile
+    from drlpp.racing.contenders import Contender
+    from drlpp.racing.rivals import Grounds
+    from drlpp.racing.to_loss import Course, RaceData, RaceOptions
+    from drlpp.racing.training_race import RaceEnd, TrainingRace
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
-    from drlpp.specs.optimizer_spec import OptimizerSpec
-    from drlpp.training_race.course import Course
-    from drlpp.training_race.judging import RaceEnd
-    from drlpp.training_race.race_data import RaceData
-    from drlpp.training_race.race_to_loss import RaceOptions
-    from drlpp.training_race.training_race_file import Racer, TrainingRace
 
 
 def race_model(
@@ -70,16 +66,10 @@ def race_model(
         ),
     ] = "digits",
     target_loss: Annotated[float | None, typer.Option(help="The held-out loss to reach.")] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, help="Instead: seconds of training after which the least loss wins."
-        ),
-    ] = None,
     epochs: Annotated[
         int,
         typer.Option(
-            min=1, help="Without either: race to the loss of plain PyTorch after this many epochs."
+            min=1, help="Without it: race to the loss of plain PyTorch after this many epochs."
         ),
     ] = 3,
     limit: Annotated[
@@ -113,15 +103,6 @@ def race_model(
         float | None, typer.Option(help="Middle of the learning rates that are tried.")
     ] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006
-    other_optimizer: Annotated[
-        list[str],
-        typer.Option(
-            metavar="'NAME KEY=VALUE …'",
-            help="Also race every candidate with this optimizer: 'muon lr=0.02', "
-            "'nadam lr=0.002 betas=[0.99,0.999]'; may be repeated. It has no groups.",
-            show_default=False,
-        ),
-    ] = [],  # noqa: B006
     parameter_group: GroupOptions = [],  # noqa: B006
     method_option: MethodOptions = [],  # noqa: B006
     rates: Annotated[
@@ -161,15 +142,12 @@ def race_model(
     from drlpp.cli.learning.layouts import layout_contenders
     from drlpp.io.run_folder import open_run_folder
     from drlpp.placement.placement_file import read_placement
+    from drlpp.racing.to_loss import RaceData, RaceOptions
     from drlpp.runtime import ClusterSession, load_or_measure_profile
     from drlpp.schedule.per_stage import refuse_lists
     from drlpp.specs.optimizer_spec import OptimizerSpec
-    from drlpp.training_race.race_data import RaceData
-    from drlpp.training_race.race_to_loss import RaceOptions
 
-    options = RaceOptions(
-        target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
-    )
+    options = RaceOptions(target_loss, epochs, evaluate_every, rates, finals, limit, halving)
     console = build_console()
     method, methods = named_methods(policy, read_options(method_option, "method", "accumulate=4"))
     refuse_lists(method.in_flight_per_link, method.recompute)
@@ -178,7 +156,6 @@ def race_model(
         parameter_groups(parameter_group),
         **optimizer_options(optimizer_option, lr),
     )
-    optimizers = [other_optimizer_of(text, spec, method) for text in other_optimizer]
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
     documents = [read_placement(path) for path in placement]
@@ -201,8 +178,6 @@ def race_model(
     # What a race began without, it may continue with.
     if methods:
         settings["policies"] = [method.model_dump() for method in methods]
-    if optimizers:
-        settings["other_optimizers"] = [other.settings for other in optimizers]
     if layouts:
         settings["layouts"] = [layout.model_dump(mode="json") for layout in layouts.values()]
     with (
@@ -236,7 +211,6 @@ def race_model(
             folder,
             options,
             methods=methods,
-            optimizers=optimizers,
         )
         end_with_report(console, folder)
     return run_record(folder)
@@ -259,36 +233,37 @@ def run_and_report(
     options: RaceOptions,
     *,
     methods: Sequence[Method] = (),
-    optimizers: Sequence[OptimizerSpec] = (),
 ) -> tuple[Course, RaceEnd]:
     """Run a race, or continue it; print its table and write its picture and the winner's training.
 
     Args:
         console: to print on.
         session, profile, cluster: the workers, and what is known of the model and of them.
-        named: who takes part besides those that a user has anyway.
+        named: what takes part besides what a user has anyway.
         data: to train and evaluate on.
         folder: for everything found.
         options: what wins.
         methods: of weight policies that take part too.
-        optimizers: to race every candidate with once more.
 
     Raises:
         HostLost: a host is lost; the race can be continued when it is back.
     """
     from drlpp.cli.showing.race_report import draw_race, race_table
+    from drlpp.planners import Space
+    from drlpp.racing.rivals import Grounds
+    from drlpp.racing.to_loss import race_to_loss
+    from drlpp.racing.training_race import race_lines
+    from drlpp.racing.winner import keep_winner
     from drlpp.reporting.board import write_training_race
-    from drlpp.training_race.judging import verdict_lines
-    from drlpp.training_race.race_to_loss import race_to_loss
-    from drlpp.training_race.winner import keep_winner
 
-    with shown(console, "choosing who takes part") as tell:
+    with shown(console, "choosing what takes part") as tell:
         begun = _begun(folder)
-        candidates = _candidates(session, profile, cluster, named, begun, methods, optimizers)
+        grounds = Grounds(session, profile, cluster, Space(session.method))
+        candidates = _candidates(grounds, named, begun, methods)
         course, end = race_to_loss(session, candidates, data, folder, options, on_step=tell)
     write_training_race(folder, course.race)
     console.print(race_table(course.race, end))
-    for line in verdict_lines(course.race, end):
+    for line in race_lines(course.race, end):
         console.print(line, soft_wrap=True)
     console.print(f"picture: {draw_race(course.race, end, folder / 'race.png')}", soft_wrap=True)
     if end.winner is not None:
@@ -300,46 +275,26 @@ def run_and_report(
 def _begun(folder: Path) -> TrainingRace | None:
     """Return the race that the folder has begun."""
     from drlpp.io.documents import read_document
-    from drlpp.training_race.course import FILE_NAME
-    from drlpp.training_race.training_race_file import TrainingRace
+    from drlpp.racing.to_loss import FILE_NAME
+    from drlpp.racing.training_race import TrainingRace
 
     path = folder / FILE_NAME
     return read_document(path, TrainingRace) if path.exists() else None
 
 
 def _candidates(
-    session: ClusterSession,
-    profile: Profile,
-    cluster: Cluster,
+    grounds: Grounds,
     named: list[Contender],
     begun: TrainingRace | None,
     methods: Sequence[Method],
-    optimizers: Sequence[OptimizerSpec],
-) -> list[Racer]:
-    """Return who takes part: who has begun, or the usual ones; then who is named."""
-    from drlpp.training_race.candidates import (
-        plain_pytorch,
-        usual_placements,
-        with_optimizers,
-        with_policy,
-    )
+) -> list[Contender]:
+    """Return what takes part: what has begun, or the usual candidates; then what is named."""
+    from drlpp.racing.candidates import usual_candidates, with_policy
+    from drlpp.racing.contenders import without_equals
 
-    known = list(begun.candidates) if begun else []
     # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
     # may come out otherwise again.
-    found: list[Contender] = [*known]
-    if not known:
-        found = [plain_pytorch(session, cluster), *usual_placements(session, profile, cluster)]
-    for method in methods:
-        found += with_policy(session, profile, cluster, method)
-    wanted = with_optimizers([*found, *named], optimizers)
-    keys = {racer.key for racer in known}
-    racers = known + [racer for racer in wanted if racer.key not in keys]
-    # Of optimizers that only the file names none is imported: these are the same, as now given.
-    given = [optimizer.with_rate(float(optimizer.value("lr"))) for optimizer in optimizers]
-    return [
-        racer.model_copy(update={"optimizer": same})
-        if (same := next((one for one in given if one == racer.optimizer), None))
-        else racer
-        for racer in racers
-    ]
+    known = list(begun.candidates) if begun else usual_candidates(grounds)
+    found = [*known, *(one for method in methods for one in with_policy(grounds, method)), *named]
+    keys = {one.key for one in known}
+    return known + [one for one in without_equals(found) if one.key not in keys]

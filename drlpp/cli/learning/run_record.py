@@ -33,8 +33,8 @@ def hosts_of_run(given: Path | None, cluster: str | None, folder: Path) -> Clust
 
 def run_record(folder: Path) -> dict[str, Any]:
     """Return what is in the folder of a run: placement, verdicts, and where to read more."""
-    from drlpp.comparison.verdict import verdict_lines
     from drlpp.io.run_folder import REPORT_NAME
+    from drlpp.racing.verdict import verdict_lines
     from drlpp.reporting.run_files import read_run
 
     files = read_run(folder)

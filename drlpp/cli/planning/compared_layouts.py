@@ -8,11 +8,11 @@ from typing import Any
 
 from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.cli.showing.layout_report import layout_line
-from drlpp.comparison.contenders import YOURS
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.module_cuts import read_layout
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, Space, simulated
+from drlpp.racing.contenders import YOURS
 from drlpp.simulator import Simulation, simulate
 
 

@@ -11,10 +11,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, Contender, Heat, update_text
-from drlpp.comparison.verdict import best_rival, verdict_lines
 from drlpp.io.formatting import emulation_text, range_text, seconds_text
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender, Heat, update_text
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.verdict import best_rival, verdict_lines
 from drlpp.schedule.method import Method
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drlpp.comparison.contenders import YOURS
 from drlpp.io.formatting import predicted_text
 from drlpp.placement.measurement import WorkerUsage
+from drlpp.racing.contenders import YOURS
 
 _EQUAL = 0.005
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from pathlib import Path
 
@@ -10,25 +9,17 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from drlpp.comparison.contenders import Contender
 from drlpp.io.formatting import seconds_text
-from drlpp.training_race.curves import Curve
-from drlpp.training_race.halving import Training
-from drlpp.training_race.judging import RaceEnd, replay, verdict_lines
-from drlpp.training_race.training_race_file import TrainingRace
+from drlpp.racing.contenders import Contender
+from drlpp.racing.curves import Curve
+from drlpp.racing.halving import Training
+from drlpp.racing.training_race import RaceEnd, TrainingRace, race_lines, replay
 
 
 def race_table(race: TrainingRace, end: RaceEnd) -> Table:
-    """Show every candidate: its learning rate, its speed, and when it reached the goal.
-
-    Its optimizer too, where they are several.
-    """
+    """Show every candidate: its learning rate, its speed, and when it reached the loss."""
     goal = end.goal
-    several = any(candidate.optimizer for candidate in race.candidates)
-    usual = race.optimizer.partition(" ")[0]
-    to_goal = (
-        f"to loss {goal.loss:.4g}" if goal.loss is not None else f"loss after {goal.seconds:.3g} s"
-    )
+    to_goal = f"to loss {goal.loss:.4g}"
     trainings = "one training" if race.finals == 1 else f"finalists: median of {race.finals}"
     table = Table(
         title=f"{race.model} on {race.data}: training {to_goal}, {trainings}",
@@ -37,8 +28,6 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     )
     table.add_column("candidate", no_wrap=True)
     table.add_column("method", no_wrap=True)
-    if several:
-        table.add_column("optimizer")
     for column in ("rate", "mini-\nbatches/s", to_goal, "mini-\nbatches"):
         table.add_column(column, justify="right")
     table.add_column("ended")
@@ -47,9 +36,8 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
         curve = None if rate is None else race.curves[Training(number, rate)]
         plain = candidate.placement is None
         table.add_row(
-            f"{'*' if number == end.winner else ' '} {candidate.found_by} {candidate.layout}",
+            f"{'* '[number != end.winner]} {candidate.found_by} {candidate.configuration}",
             "" if plain else _method_text(candidate),
-            *([candidate.optimizer_text or usual] if several else []),
             "" if rate is None else f"{rate:.2g}",
             _speed(curve),
             _cost(end, number),
@@ -88,11 +76,11 @@ def _cost(end: RaceEnd, number: int) -> str:
         return ""
     finalist = number in end.result.finalists
     cost = _median(end, number) if finalist else end.result.costs[number]
-    return seconds_text(cost) if end.goal.loss is not None else f"{math.log(cost):.4f}"
+    return seconds_text(cost)
 
 
 def _minibatches(curve: Curve | None, end: RaceEnd) -> str:
-    if curve is None or end.goal.loss is None:
+    if curve is None:
         return ""
     reached = curve.minibatches_to(end.goal.loss)
     return "" if reached is None else f"{reached:.0f}"
@@ -101,9 +89,8 @@ def _minibatches(curve: Curve | None, end: RaceEnd) -> str:
 def describe_race(race: TrainingRace) -> RenderableType:
     """Describe a race in a file: as far as it is, or its table and what it says."""
     end = replay(race)
-    if end is None:
-        return f"a race of {len(race.candidates)} candidates, {len(race.runs)} trainings so far"
-    return Group(race_table(race, end), *verdict_lines(race, end))
+    table = [] if end is None else [race_table(race, end)]
+    return Group(*table, *race_lines(race, end))
 
 
 def draw_race(race: TrainingRace, end: RaceEnd, path: Path) -> Path:
@@ -128,8 +115,7 @@ def draw_race(race: TrainingRace, end: RaceEnd, path: Path) -> Path:
     over_samples.set_xlabel("minibatches")
     over_seconds.set_ylabel("held-out loss")
     for axes in (over_seconds, over_samples):
-        if end.goal.loss is not None:
-            axes.axhline(end.goal.loss, color="grey", linestyle=":", linewidth=1)
+        axes.axhline(end.goal.loss, color="grey", linestyle=":", linewidth=1)
         axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, dpi=120)

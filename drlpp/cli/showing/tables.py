@@ -15,8 +15,6 @@ from drlpp.capturing.graph import OpGraph, TensorSpec
 from drlpp.cli.showing.comparison_table import describe_comparison
 from drlpp.cli.showing.graph_report import report_lines, shared_weights
 from drlpp.cli.showing.race_report import describe_race
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile
 from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.io.documents import Document
@@ -24,9 +22,11 @@ from drlpp.io.formatting import seconds_text
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.microbatches import MicrobatchChoice
+from drlpp.racing.training_race import TrainingRace
 from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
 from drlpp.specs.cluster import Cluster, Link
-from drlpp.training_race.training_race_file import TrainingRace
 
 _MOST_NAMES = 200
 """Of operators of a stage that are all listed."""

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.time_to_loss.live_races import LiveRace, read_race, table
-from drlpp.comparison.contenders import Contender
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement
+from drlpp.racing.contenders import Contender
+from drlpp.racing.curves import Curve, Point
+from drlpp.racing.halving import Training
+from drlpp.racing.training_race import run_race
 from drlpp.schedule.method import Method
-from drlpp.training_race.curves import Curve, Point
-from drlpp.training_race.halving import Training
-from drlpp.training_race.judging import run_race
 from tests.support.training.races import race_of
 
 SYNC = Method(schedule="1f1b-flush", policy="sync")

@@ -9,22 +9,21 @@ import pytest
 
 from drlpp.capturing.capture import capture
 from drlpp.cli.learning.job_export import export_winner
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, Contender
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender
+from drlpp.racing.curves import Point
+from drlpp.racing.halving import Final, Goal, Result
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.to_loss import Course, RaceData
+from drlpp.racing.training_race import RaceEnd
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.training_race.course import Course
-from drlpp.training_race.curves import Point
-from drlpp.training_race.halving import Final, Goal, Result
-from drlpp.training_race.judging import RaceEnd
-from drlpp.training_race.race_data import RaceData
-from drlpp.training_race.training_race_file import Racer
 from tests.support.measured import measurement
 from tests.support.models.classified_points import NAME
 from tests.support.training.pipelines import in_a_row
@@ -52,9 +51,9 @@ def told(
     placement = in_a_row(session.graph, 0, 1)
     race = race_of(
         (
-            Racer(found_by=PLAIN, method=Method(), threads=1),
-            Racer(found_by="searching", placement=placement, method=Method()),
-            Racer(found_by="even split", placement=placement, method=stash, optimizer=RMSPROP),
+            Contender(found_by=PLAIN, method=Method(), threads=1),
+            Contender(found_by="searching", placement=placement, method=Method()),
+            Contender(found_by="even split", placement=placement, method=stash, optimizer=RMSPROP),
         ),
         rates=(0.01,),
         data=f"{NAME}:points",
@@ -67,10 +66,10 @@ def told(
     result = Result(
         {0: 0.01, 1: 0.03, 2: 0.05}, {}, costs, sorted(costs, key=costs.__getitem__), finals
     )
-    end = RaceEnd(Goal(0.5, None, 60.0), result)
+    end = RaceEnd(Goal(0.5, 60.0), result)
     data = RaceData(session.captured, f"{NAME}:points")
     start = Point(minibatches=0, seconds=0.0, loss=1.0)
-    course = Course(session, race, data, session.optimizer, folder, start)
+    course = Course(session, race, data, folder, start)
     measured = Contender(
         found_by="searching",
         placement=placement,

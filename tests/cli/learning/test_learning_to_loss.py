@@ -13,8 +13,6 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.learning import learn_command, learning_job, race_command
 from drlpp.cli.learning.learning_job import worth_racing
 from drlpp.cli.learning.run_record import run_record
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN
 from drlpp.costs.profiles.contracted_profile import ContractedGraph
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import read_document
@@ -24,9 +22,10 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.training_race import RaceEnd, TrainingRace, is_plain_as_good, race_lines, replay
 from drlpp.schedule.method import Method
-from drlpp.training_race.judging import RaceEnd, is_plain_as_good, replay, verdict_lines
-from drlpp.training_race.training_race_file import TrainingRace
 from tests.endurance.faults.agent import ENDLESS
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
@@ -113,7 +112,7 @@ def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: L
 @pytest.mark.system
 def test_what_is_printed_is_what_the_files_say(learnt: Learnt) -> None:
     folder, printed, race, end = learnt
-    for line in verdict_lines(race, end):
+    for line in race_lines(race, end):
         assert " ".join(line.split()) in printed
     winner = race.candidates[end.winner or 0]
     assert f"* {winner.found_by} {winner.configuration}" in printed
@@ -211,13 +210,8 @@ def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--seconds", 5], "--seconds belongs to --objective time-to-loss"),
         (["--epochs", 2], "--epochs belongs to --objective time-to-loss"),
         (["--limit", 60], "--limit belongs to --objective time-to-loss"),
-        (
-            ["--objective", "time-to-loss", "--data", "digits", "--seconds", 5, "--target-loss", 1],
-            "either a loss or a time",
-        ),
     ],
 )
 def test_options_of_a_race_that_have_no_meaning(given: list[object], told: str) -> None:

@@ -13,9 +13,9 @@ from drlpp.envs import MeasurementMemory
 from drlpp.io.documents import read_document
 from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.racing.to_loss import PipelineLearner
+from drlpp.racing.training_race import TrainingRace
 from drlpp.runtime import ClusterSession
-from drlpp.training_race.learners import PipelineLearner
-from drlpp.training_race.training_race_file import TrainingRace
 from tests.endurance.faults.agent import ENDLESS
 from tests.support.losable_hosts import LosableHosts
 from tests.support.models.classified_points import NAME

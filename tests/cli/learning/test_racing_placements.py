@@ -9,7 +9,7 @@ import pytest
 from drlpp.cli import main
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.training_race.training_race_file import TrainingRace
+from drlpp.racing.training_race import TrainingRace
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
 
@@ -42,7 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_placements_that_were_written_by_learn_and_plan_take_part(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
-    usual = ("race", MODEL, "--data", f"{NAME}:points", "--workers", 2, "--seconds", 0.05)
+    usual = ("race", MODEL, "--data", f"{NAME}:points", "--workers", 2, "--target-loss", 1.05)
     usual += ("--rates", 1, "--finals", 1, "--out", tmp_path / "race")
     given = [part for path in files.values() for part in ("--placement", path)]
     done = drlpp(*usual, *given)

@@ -11,8 +11,6 @@ from drlpp import ModelReference, Workload, simulate
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.learning.layouts import layout_contenders, measured_lines
 from drlpp.cli.showing.layout_report import layout_line
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import Contender
 from drlpp.costs.profile import RunFactors
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.exporting.layouts.module_cuts import read_layout
@@ -20,6 +18,8 @@ from drlpp.io.documents import read_document, write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, WorkerUsage
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.programs.shell import Shell

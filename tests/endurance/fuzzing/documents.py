@@ -7,9 +7,6 @@ from functools import cache
 from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, Contender, Heat
-from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.costs.profile import OperatorProfile, Profile, RunFactors
 from drlpp.envs.measuring.episode_state import EpisodeState
 from drlpp.envs.measuring.search_file import SearchFile, Sureness
@@ -20,13 +17,17 @@ from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measuremen
 from drlpp.placement.measurements_file import Entry, Header
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.curves import Curve, Point
+from drlpp.racing.microbatches import MicrobatchChoice, MicrobatchTrial
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.training_race import TrainingRace, TrainingRun
 from drlpp.runtime.training.checkpoints.checkpoint_store import PartsIndex
 from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
-from drlpp.training_race.curves import Curve, Point
-from drlpp.training_race.training_race_file import Racer, TrainingRace, TrainingRun
 
 _LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 _CLUSTER = Cluster(
@@ -165,8 +166,8 @@ def _race(contender: Contender) -> TrainingRace:
         minibatches=10,
         every=5,
         candidates=(
-            Racer(found_by=PLAIN, method=Method(), threads=2),
-            Racer(**dict(contender), optimizer=_OPTIMIZER),
+            Contender(found_by=PLAIN, method=Method(), threads=2),
+            contender.model_copy(update={"optimizer": _OPTIMIZER}),
         ),
         target_loss=1.0,
         limit_seconds=9.0,

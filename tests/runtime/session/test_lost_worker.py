@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.comparison.compare import compare
-from drlpp.comparison.contenders import Contender
-from drlpp.comparison.race import RaceRules
 from drlpp.envs import MeasurementMemory
 from drlpp.errors import OutOfMemory, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
 from drlpp.placement.measurements_file import Entry
+from drlpp.racing.comparison import compare
+from drlpp.racing.contenders import Contender
+from drlpp.racing.race import RaceRules
 from drlpp.runtime import ClusterSession, PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples

@@ -15,5 +15,5 @@ def short_comparisons() -> Iterator[None]:
     Otherwise half of what a short run computes is measurements of heats.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drlpp.comparison.rivals.MOST_CANDIDATES", 1)
+        patch.setattr("drlpp.racing.rivals.MOST_CANDIDATES", 1)
         yield

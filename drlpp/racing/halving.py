@@ -4,13 +4,12 @@
    is the largest or the least of them, one more beyond it is tried, up to twice, and where all
    fail, less, up to twice.
 2. **Halving.** With its best rate each continues; the time doubles, and after each doubling the
-   half with the higher held-out loss ends, until one reaches the goal. The others train to the end
+   half with the higher held-out loss ends, until one reaches the loss. The others train to the end
    of that time, and no longer: what has not reached it by then cannot win. Plain PyTorch alone
-   trains until it has reached the goal itself, or the limit, with each optimizer: it is what a user
-   has already.
+   trains until it has reached the loss itself, or the limit: it is what a user has already.
 3. **Final.** The first two and plain PyTorch train from the beginning again, with other orders of
-   the samples, in turns. What a race says of sooner and later rests on these alone: the trainings
-   before have chosen who takes part, and with which rate.
+   the samples, in turns. What a race says of faster and slower rests on these alone: the trainings
+   before have chosen what takes part, and with which rate.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from drlpp.training_race.curves import Curve
+from drlpp.racing.curves import Curve
+from drlpp.racing.race import RaceRules, race
 
 _MORE_RATES = 2
 _LONGEST_FINAL = 3.0
@@ -37,46 +37,29 @@ class Training(NamedTuple):
 
 @dataclass(frozen=True)
 class Goal:
-    """What wins: to reach ``loss`` first, or the least loss after ``seconds``; one of them is None.
+    """What wins: to reach ``loss`` on held-out samples first.
 
     Attributes:
-        loss: on held-out samples.
-        seconds: of training.
-        limit_seconds: after which every candidate stops.
+        loss: to be reached.
+        limit_seconds: of training, after which every candidate stops.
     """
 
-    loss: float | None
-    seconds: float | None
+    loss: float
     limit_seconds: float
 
     def __str__(self) -> str:
-        if self.loss is not None:
-            return f"held-out loss {self.loss:.4g}"
-        return f"the least held-out loss after {self.seconds:.3g} s"
-
-    def is_reached(self, curve: Curve) -> bool:
-        """Return whether more training can change nothing."""
-        if self.loss is not None and curve.reaches(self.loss):
-            return True
-        return curve.seconds >= (self.limit_seconds if self.seconds is None else self.seconds)
+        return f"held-out loss {self.loss:.4g}"
 
     def enough(self, seconds: float) -> Callable[[Curve], bool]:
         """Return what says of a curve whether it has so many seconds, or more change nothing."""
-        return lambda curve: curve.seconds >= seconds or self.is_reached(curve)
+        most = min(seconds, self.limit_seconds)
+        return lambda curve: curve.seconds >= most or curve.seconds_to(self.loss) is not None
 
     def cost(self, curve: Curve) -> float:
-        """Return what is compared, the less the better; infinite if the goal was not reached.
-
-        It is the seconds to the loss; or e to the loss after the seconds, so that ratios of costs
-        are differences of losses.
-        """
-        if self.loss is not None:
-            seconds = curve.seconds_to(self.loss)
-            # Costs are compared by their ratios.
-            return math.inf if seconds is None else max(seconds, 1e-9)
-        assert self.seconds is not None
-        loss = curve.loss_at(self.seconds)
-        return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.inf
+        """Return the seconds to the loss; infinite if it was not reached."""
+        seconds = curve.seconds_to(self.loss)
+        # Costs are compared by their ratios.
+        return math.inf if seconds is None else max(seconds, 1e-9)
 
 
 class Train(Protocol):
@@ -95,7 +78,7 @@ class Rules:
         scales: what they are multiplied with for some, whose optimizer is another.
         search_minibatches: that every candidate trains on with each of them.
         finals: trainings of each finalist.
-        halving: whether candidates end before the goal; otherwise all train to it, or the limit.
+        halving: whether candidates end before the loss; otherwise all train to it, or the limit.
     """
 
     rates: tuple[float, ...]
@@ -110,7 +93,7 @@ class Rules:
 
 
 class Final(NamedTuple):
-    """What a finalist's training cost; at least that, if it was not there in the end."""
+    """What a finalist's training cost; at least that, if it did not reach the loss."""
 
     cost: float
     arrived: bool
@@ -122,8 +105,8 @@ class Result:
 
     Attributes:
         rates: every candidate's best learning rate; None if all have failed.
-        ended: why who did not reach the goal in the halving.
-        costs: in the halving, of those that reached the goal.
+        ended: why a candidate did not reach the loss in the halving.
+        costs: in the halving, of those that reached the loss.
         finalists: the first first, by the halving.
         finals: of each of these, for each order of samples.
     """
@@ -145,7 +128,7 @@ class Race:
             the same course again.
         goal: what wins.
         rules: how it is run.
-        references: plain PyTorch's numbers, which do not end before the goal.
+        references: plain PyTorch's numbers, which do not end before the loss.
         on_step: called with what comes next.
         forget: called with a training that will not continue.
     """
@@ -180,7 +163,7 @@ class Race:
 
     def _halve(self, chosen: Mapping[int, Training], result: Result) -> dict[int, Curve]:
         """Train longer and longer, and end those that cannot win; return the others' curves."""
-        goal, end = self.goal, self.goal.seconds or self.goal.limit_seconds
+        goal, end = self.goal, self.goal.limit_seconds
         wanted = self.rules.search_minibatches
         curves = {c: self.train(t, lambda c: c.minibatches >= wanted) for c, t in chosen.items()}
         seconds = max((curve.seconds_after(wanted) for curve in curves.values()), default=end)
@@ -189,9 +172,7 @@ class Race:
             seconds = min(2 * seconds, end)
             self.on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
             curves |= {c: self.train(chosen[c], goal.enough(seconds)) for c in running}
-            arrived = goal.loss is not None and any(
-                goal.cost(curves[c]) <= seconds for c in running
-            )
+            arrived = any(goal.cost(curves[c]) <= seconds for c in running)
             if seconds >= end or (arrived and self.rules.halving):
                 break
             if not self.rules.halving:
@@ -203,10 +184,8 @@ class Race:
                     loss = curves[candidate].loss_at(seconds)
                     why = curves[candidate].failure or f"{loss:.4g}"
                     result.ended[candidate] = f"{why} after {seconds:.3g} s"
-        if goal.loss is not None:
-            to_the_end = goal.enough(goal.limit_seconds)
-            for reference in sorted(self.references & chosen.keys()):
-                curves[reference] = self.train(chosen[reference], to_the_end)
+        for reference in sorted(self.references & chosen.keys()):
+            curves[reference] = self.train(chosen[reference], goal.enough(end))
         for candidate in running:
             cost = goal.cost(curves[candidate])
             if math.isfinite(cost):
@@ -222,20 +201,27 @@ class Race:
     ) -> None:
         """Train the first two and the references again, with other orders of the samples."""
         ranked = sorted(result.costs, key=lambda c: (result.costs[c], c))
-        result.finalists = ranked[:2] + [c for c in ranked[2:] if c in self.references]
-        result.finals = {candidate: [] for candidate in result.finalists}
+        finalists = ranked[:2] + [c for c in ranked[2:] if c in self.references]
+        result.finalists = finalists
+        result.finals = {candidate: [] for candidate in finalists}
         if len(ranked) < 2:
             return
-        for seed in range(1, self.rules.finals + 1):
-            self.on_step(f"final: {len(result.finalists)} train, {seed} of {self.rules.finals}")
-            for candidate in result.finalists if seed % 2 else result.finalists[::-1]:
-                training = chosen[candidate]._replace(seed=seed)
-                longest = _LONGEST_FINAL * curves[candidate].seconds
-                curve = self.train(training, self.goal.enough(longest))
-                cost = self.goal.cost(curve)
-                arrived = math.isfinite(cost)
-                result.finals[candidate].append(Final(cost if arrived else longest, arrived))
-                self.forget(training)
+        finals = self.rules.finals
+
+        def measure(index: int, *, long: bool) -> float:
+            candidate = finalists[index]
+            seed = len(result.finals[candidate]) + 1
+            self.on_step(f"final: {len(finalists)} train, {seed} of {finals}")
+            training = chosen[candidate]._replace(seed=seed)
+            longest = _LONGEST_FINAL * curves[candidate].seconds
+            cost = self.goal.cost(self.train(training, self.goal.enough(longest)))
+            arrived = math.isfinite(cost)
+            result.finals[candidate].append(Final(cost if arrived else longest, arrived))
+            self.forget(training)
+            return result.finals[candidate][-1].cost
+
+        # All run in every round.
+        race(len(finalists), measure, RaceRules(rounds=finals, least_rounds=finals + 1))
 
 
 def best_rate(

@@ -8,15 +8,22 @@ first sentence is what a user gains over what there is today, plain PyTorch and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
-from drlpp.comparison.race import DEFAULT_RULES, Lead, Standing, lead_over
+from drlpp.racing.race import DEFAULT_RULES, Lead, lead_over, winner_of
 
 LEAST_GAIN = 0.03
 CONFIDENCE = 0.95
+
+
+class Meter(StrEnum):
+    """What a race measures: what the better one does, before the word "faster"."""
+
+    MINIBATCH = "trains a minibatch"
+    TO_LOSS = "reached the loss"
 
 
 class Simplicity(NamedTuple):
@@ -61,26 +68,6 @@ class Entrant:
 
     def __str__(self) -> str:
         return f"{', '.join(self.found_by)} ({self.configuration})"
-
-
-@dataclass(frozen=True)
-class Meter:
-    """How a race tells that one entrant is better than another.
-
-    Attributes:
-        faster: what the better one does, before the word "faster".
-        what: is compared.
-        difference: whether costs are e to what is compared, so that it is told as a difference.
-    """
-
-    faster: str
-    what: str
-    difference: bool = False
-
-
-MINIBATCH = Meter("trains a minibatch", "time per minibatch")
-TO_LOSS = Meter("reached the loss", "time to the loss")
-LEAST_LOSS = Meter("has a held-out loss lower", "held-out loss", difference=True)
 
 
 @dataclass(frozen=True)
@@ -133,7 +120,7 @@ def _few(entrants: Iterable[Entrant]) -> bool:
 
 def _best(entrants: Sequence[Entrant], among: Iterable[int]) -> int | None:
     chosen = set(among)
-    return Standing.of([e.costs if i in chosen else () for i, e in enumerate(entrants)]).winner
+    return winner_of([e.costs if i in chosen else () for i, e in enumerate(entrants)])
 
 
 def _equals(entrants: Sequence[Entrant], among: Iterable[int]) -> tuple[int, ...]:
@@ -150,7 +137,7 @@ def _equals(entrants: Sequence[Entrant], among: Iterable[int]) -> tuple[int, ...
 
 def _slower(one: Entrant, other: Entrant) -> bool:
     """Return whether one is shown to be slower than another; whatever was dropped has been."""
-    lead = lead_over(0, other.costs, one.costs)
+    lead = lead_over(other.costs, one.costs)
     dropped = len(one.costs) < len(other.costs)
     return is_significant(lead) or (dropped and lead.ratio >= 1 + LEAST_GAIN)
 
@@ -174,7 +161,7 @@ def verdict_lines(verdict: Verdict, entrants: Sequence[Entrant]) -> Iterator[str
 
 
 def gain_lines(
-    verdict: Verdict, entrants: Sequence[Entrant], meter: Meter = MINIBATCH
+    verdict: Verdict, entrants: Sequence[Entrant], meter: Meter = Meter.MINIBATCH
 ) -> Iterator[str]:
     """Yield what a user gains over plain PyTorch and data parallelism."""
     pair = _gain_pair(verdict, entrants)
@@ -193,19 +180,14 @@ def _gain_pair(verdict: Verdict, entrants: Sequence[Entrant]) -> tuple[int, ...]
     return () if best is None or verdict.today is None else (best, verdict.today)
 
 
-def comparison_text(one: Entrant, other: Entrant, meter: Meter = MINIBATCH) -> str:
+def comparison_text(one: Entrant, other: Entrant, meter: Meter = Meter.MINIBATCH) -> str:
     """Return which of two is better, by how much, and how certain that is."""
-    lead = lead_over(0, one.costs, other.costs)
+    lead = lead_over(one.costs, other.costs)
     if lead.ratio < 1:
-        one, other, lead = other, one, lead_over(0, other.costs, one.costs)
-    if meter.difference:
-        by, low, high = (math.log(max(x, 1e-300)) for x in (lead.ratio, lead.low, lead.high))
-        amount, interval = f"{meter.faster} by {by:.4f} than", f"{low:.4f} to {high:.4f}"
-    else:
-        amount = f"{meter.faster} {lead.ratio:.2f}× faster than"
-        interval = f"{lead.low:.2f}–{lead.high:.2f}"
+        one, other, lead = other, one, lead_over(other.costs, one.costs)
+    told = f"{one} {meter.value} {lead.ratio:.2f}× faster than {other}"
     if _few((one, other)):
-        return f"{one} {amount} {other}, in too few rounds for a confidence interval"
-    if is_significant(lead):
-        return f"{one} {amount} {other} (95% CI {interval})"
-    return f"no significant difference: {one} {amount} {other} (95% CI {interval})"
+        return f"{told}, in too few rounds for a confidence interval"
+    interval = f"(95% CI {lead.low:.2f}–{lead.high:.2f})"
+    prefix = "" if is_significant(lead) else "no significant difference: "
+    return f"{prefix}{told} {interval}"

@@ -1,13 +1,13 @@
 """What a race says, where several are plain PyTorch, each with its own optimizer."""
 
-from drlpp.comparison.contenders import PLAIN
 from drlpp.placement.placement import Placement
+from drlpp.racing.contenders import Contender
+from drlpp.racing.halving import Final, Goal, Result
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.training_race import RaceEnd, is_plain_as_good, race_lines
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.training_race.halving import Final, Goal, Result
-from drlpp.training_race.judging import RaceEnd, is_plain_as_good, verdict_lines
-from drlpp.training_race.training_race_file import Racer
 from tests.support.training.races import race_of
 
 RMSPROP = OptimizerSpec.parse("rmsprop", lr=0.02)
@@ -15,10 +15,10 @@ TWO = Placement.from_assignment([0, 1], [0, 1])
 STASH = choose_method("stash", {"microbatches": 2})
 RACE = race_of(
     (
-        Racer(found_by=PLAIN, method=Method(), threads=1),
-        Racer(found_by="even split", placement=TWO, method=STASH),
-        Racer(found_by=PLAIN, method=Method(), threads=1, optimizer=RMSPROP),
-        Racer(found_by="even split", placement=TWO, method=STASH, optimizer=RMSPROP),
+        Contender(found_by=PLAIN, method=Method(), threads=1),
+        Contender(found_by="even split", placement=TWO, method=STASH),
+        Contender(found_by=PLAIN, method=Method(), threads=1, optimizer=RMSPROP),
+        Contender(found_by="even split", placement=TWO, method=STASH, optimizer=RMSPROP),
     ),
     rates=(0.01,),
 )
@@ -34,12 +34,12 @@ def ended(**seconds: float) -> RaceEnd:
     }
     finalists = sorted(costs, key=costs.__getitem__)
     result = Result(dict.fromkeys(range(4), 0.01), {}, costs, finalists, finals)
-    return RaceEnd(Goal(0.5, None, 60.0), result)
+    return RaceEnd(Goal(0.5, 60.0), result)
 
 
 def test_where_plain_pytorch_with_another_optimizer_wins_it_is_to_be_used() -> None:
     end = ended(plain=10, stash=8, plain_rmsprop=4)
-    first, second, third, *_ = verdict_lines(RACE, end)
+    first, second, third, *_ = race_lines(RACE, end)
     assert first.startswith("plain PyTorch (1 thread, rmsprop) reached the loss 2.00× faster than")
     assert second.startswith("use plain PyTorch")
     assert third == "the first at held-out loss 0.5: plain PyTorch (1 thread, rmsprop)"
@@ -49,12 +49,12 @@ def test_where_plain_pytorch_with_another_optimizer_wins_it_is_to_be_used() -> N
 def test_a_pipeline_has_to_beat_plain_pytorch_with_every_optimizer() -> None:
     """Twice as fast as with Adam is nothing, if plain PyTorch with RMSprop is as fast."""
     end = ended(plain=10, plain_rmsprop=5.02, stash_rmsprop=5)
-    first, second, *_ = verdict_lines(RACE, end)
+    first, second, *_ = race_lines(RACE, end)
     assert first.startswith("no significant difference: even split (1-1, M = 2, rmsprop,")
     assert second.startswith("use plain PyTorch")
     assert is_plain_as_good(RACE, end)
     better = ended(plain=10, plain_rmsprop=8, stash_rmsprop=5)
-    first, second, *others = verdict_lines(RACE, better)
+    first, second, *others = race_lines(RACE, better)
     assert "reached the loss 1.60× faster than plain PyTorch (1 thread, rmsprop)" in first
     assert second == (
         "the first at held-out loss 0.5: even split (1-1, M = 2, rmsprop, 1f1b, 2 microbatches, "
@@ -65,6 +65,6 @@ def test_a_pipeline_has_to_beat_plain_pytorch_with_every_optimizer() -> None:
 
 
 def test_those_of_equal_stages_and_microbatches_are_told_apart() -> None:
-    *lines, last = verdict_lines(RACE, ended(stash=5, stash_rmsprop=6))
+    *lines, last = race_lines(RACE, ended(stash=5, stash_rmsprop=6))
     assert last == "plain PyTorch did not reach it"
     assert "than even split (1-1, M = 2, rmsprop, 1f1b, 2 microbatches, stash)" in " ".join(lines)

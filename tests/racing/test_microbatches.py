@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.comparison.microbatches import (
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.planners import PLANNERS, PlanningProblem, even_split
+from drlpp.racing.microbatches import (
     MicrobatchChoice,
     MicrobatchTrial,
     as_many_as,
@@ -15,11 +20,6 @@ from drlpp.comparison.microbatches import (
     pipeline_to_try,
     twice_as_many,
 )
-from drlpp.models.model_reference import ModelReference
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS, PlanningProblem, even_split
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.method import Method
@@ -108,7 +108,7 @@ def test_the_product_decides(
 
     profile, cluster = session.profile(repeats=2)
     with monkeypatch.context() as patch:
-        patch.setattr("drlpp.comparison.microbatches.pipeline_to_try", on_all)
+        patch.setattr("drlpp.racing.microbatches.pipeline_to_try", on_all)
         patch.setattr(session, "measure", measure)
         choice = choose_microbatches(session, profile, cluster, tmp_path)
     assert choice is not None
@@ -123,7 +123,7 @@ def test_numbers_go_up_to_twice_that_of_the_stages(
     session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the workers themselves: of three stages twice as many, of a batch of eight all eight."""
-    monkeypatch.setattr("drlpp.comparison.microbatches.pipeline_to_try", on_all)
+    monkeypatch.setattr("drlpp.racing.microbatches.pipeline_to_try", on_all)
     profile, cluster = session.profile(repeats=2)
     choice = choose_microbatches(session, profile, cluster, tmp_path)
     assert choice is not None

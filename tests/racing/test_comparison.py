@@ -1,7 +1,6 @@
 """Rivals qualify, contenders race, and what was measured is never measured again."""
 
 import io
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +10,15 @@ import pytest
 from rich.console import Console
 
 from drlpp.cli.showing.tables import describe
-from drlpp.comparison.compare import compare
-from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import PLAIN, Contender, Heat
-from drlpp.comparison.race import RaceRules
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
+from drlpp.racing.comparison import Comparison, compare
+from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.race import RaceRules
+from drlpp.racing.rivals import PLAIN
 from drlpp.reporting.speed_charts import names_of
 from drlpp.schedule.method import Method
 from tests.support.in_turns import fast_are
@@ -84,25 +83,12 @@ SECONDS = {
 }
 
 
-class FakePlain:
-    """Plain PyTorch in the place of the real one."""
-
-    def __init__(self, session: FakeSession) -> None:
-        self.session = session
-
-    def __enter__(self) -> "FakePlain":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def measure(self, threads: int, minibatches: int, method: Method) -> Outcome:
-        return self.session.outcome(threads, minibatches)
-
-
 @pytest.fixture(autouse=True)
 def _fake_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drlpp.comparison.compare.PlainPyTorch", FakePlain)
+    def measure(session: FakeSession, threads: int, minibatches: int, method: Method) -> Outcome:
+        return session.outcome(threads, minibatches)
+
+    monkeypatch.setattr("drlpp.racing.comparison.measure_plain", measure)
 
 
 def compared(
@@ -328,32 +314,3 @@ def test_other_candidates_are_another_comparison(tmp_path: Path) -> None:
     session = FakeSession(ALL_SECONDS)
     compared(session, path, contenders=OWN, heats=HEATS[1:])
     assert len(session.measured) > 10
-
-
-def test_comparisons_of_before_there_were_heats_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "comparison.json"
-    compared(FakeSession(SECONDS), path)
-    written = json.loads(path.read_text())
-    written.pop("heats", None)
-    for contender in written["contenders"]:
-        contender.pop("threads", None)
-    path.write_text(json.dumps(written))
-    known = read_document(path, Comparison)
-    assert "tuned, exact" in shown(known)
-    assert compared(FakeSession({}), path) == known
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"best": 7}, "best is 7 of 2"), ({"best": -1}, "best"), ({"candidates": []}, "candidates")],
-)
-def test_heats_that_cannot_be_are_refused(
-    tmp_path: Path, change: dict[str, object], message: str
-) -> None:
-    path = tmp_path / "comparison.json"
-    with_heats(FakeSession(ALL_SECONDS), path)
-    written = json.loads(path.read_text())
-    written["heats"][0] |= change
-    path.write_text(json.dumps(written))
-    with pytest.raises(InvalidInput, match=message):
-        read_document(path, Comparison)

@@ -1,59 +1,41 @@
-"""What takes part in a comparison: a placement and its method, or plain PyTorch; and the heats."""
+"""What takes part in a race: a placement and its method, or plain PyTorch; and the heats."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Self, TypeVar
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from drlpp.comparison.verdict import Entrant, Simplicity
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.placement import Placement
+from drlpp.racing.rivals import RIVALS, Alone, Found
+from drlpp.racing.verdict import Entrant, Simplicity
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
-from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
-
-PLAIN = "plain PyTorch"
-
-PLAN = "plan"
-"""What ``drlpp plan`` proposes."""
-
-DATA_PARALLEL = "data-parallel"
-"""Each minibatch is divided among the workers, as with torch's DDP, and is one update."""
-
-LARGE_BATCH = "large-batch"
-"""Data parallelism in which each of k workers computes a whole minibatch: an update of k."""
-
-TODAY = (PLAIN, DATA_PARALLEL, LARGE_BATCH)
-"""What a user has without this project."""
-
-RIVALS = (*TODAY, GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact", PLAN)
-"""The kinds of what a user has without an agent, in the order of the table."""
-
+from drlpp.specs.class_options import option_text
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 YOURS = "your layout"
 """What a user's own layouts begin with, which are rivals as well."""
 
 
-Someone = TypeVar("Someone", bound="Contender")
-
-
 class Contender(Record):
-    """What is measured, how it runs, and who found it.
+    """What is measured or trained, how it runs, and what found it.
 
     Attributes:
-        found_by: an agent, one of :data:`RIVALS`, or a layout of the user's (:data:`YOURS`);
-            several are joined by commas.
+        found_by: an agent, one of :data:`~drlpp.racing.rivals.RIVALS`, or a layout of the user's
+            (:data:`YOURS`); several are joined by commas.
         placement: None for plain PyTorch.
         method: how it runs.
         threads: of plain PyTorch; None where it computes on a GPU.
         measurements: one for each round so far.
         failure: why the last one failed.
+        optimizer: its own, in files of races that compared optimizers; None for the race's.
     """
 
     found_by: str
@@ -62,11 +44,14 @@ class Contender(Record):
     threads: int | None = None
     measurements: tuple[Measurement, ...] = ()
     failure: str | None = None
+    optimizer: OptimizerSpec | None = None
 
     @classmethod
-    def of(cls, candidate: Candidate, found_by: str) -> Self:
-        """Make a contender, not measured yet, of a candidate."""
-        return cls(found_by=found_by, placement=candidate.placement, method=candidate.method)
+    def of(cls, found: Found, found_by: str, method: Method | None = None) -> Self:
+        """Make a contender, not measured yet; plain PyTorch takes what it has of ``method``."""
+        if isinstance(found, Alone):
+            return cls(found_by=found_by, method=method or Method(), threads=found.threads)
+        return cls(found_by=found_by, placement=found.placement, method=found.method)
 
     @property
     def candidate(self) -> Candidate | None:
@@ -74,20 +59,39 @@ class Contender(Record):
         return None if self.placement is None else Candidate(self.placement, self.method)
 
     @model_validator(mode="after")
-    def _threads_are_those_of_plain_pytorch(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.threads is not None and self.placement is not None:
             raise ValueError(f"a placement has workers, not {self.threads} threads")
+        if self.optimizer is not None and (self.own_rate or 0) <= 0:
+            raise ValueError(f"the optimizer of {self.found_by} has no learning rate above 0")
         return self
 
     @property
     def configuration(self) -> str:
-        """Replicas per stage and microbatches, or the threads of plain PyTorch."""
+        """Replicas per stage and microbatches, or the threads of plain PyTorch; its optimizer."""
+        own = f", {self._optimizer_text}" if self.optimizer else ""
         if self.placement is None:
             count = self.threads
-            return "one GPU" if count is None else "1 thread" if count == 1 else f"{count} threads"
+            if count is None:
+                return f"one GPU{own}"
+            return f"{count} thread{'s' * (count > 1)}{own}"
         if not self.method.flushes and self.method.microbatches == 1:
-            return self.placement.configuration
-        return f"{self.placement.configuration}, M = {self.method.microbatches}"
+            return f"{self.placement.configuration}{own}"
+        return f"{self.placement.configuration}, M = {self.method.microbatches}{own}"
+
+    @property
+    def _optimizer_text(self) -> str:
+        if self.optimizer is None:
+            return ""
+        options = self.optimizer.options.items()
+        given = [f"{key}={option_text(value)}" for key, value in options if key != "lr"]
+        return " ".join([self.optimizer.name, *given])
+
+    @property
+    def own_rate(self) -> float | None:
+        """The learning rate of its own optimizer; None without one."""
+        rate = self.optimizer and self.optimizer.options.get("lr")
+        return rate if isinstance(rate, int | float) else None
 
     def beside(self, usual: Method) -> str:
         """Return the same, and what of schedule, depth and recomputation is not as usual.
@@ -112,13 +116,14 @@ class Contender(Record):
     @property
     def is_rival(self) -> bool:
         """Whether a user has it without an agent."""
-        return any(name in RIVALS or name.startswith(YOURS) for name in self.names)
+        return any(map(_is_rival, self.names))
 
     @property
     def key(self) -> Hashable:
-        """A key that is equal for contenders that run alike."""
+        """A key that is equal for contenders that run and train alike."""
         candidate = self.candidate
-        return as_it_runs(candidate) if candidate else (self.threads, self.method)
+        runs: Hashable = as_it_runs(candidate) if candidate else (self.threads, self.method)
+        return runs, self._optimizer_text, self.own_rate
 
     @property
     def minibatches_of_update(self) -> tuple[int, int]:
@@ -131,9 +136,21 @@ class Contender(Record):
         ]
         return min(found), max(found)
 
+    def entrant(self, configuration: str, costs: Sequence[float]) -> Entrant:
+        """Return what a verdict is about: this with what it cost in every round."""
+        rivals = [_is_rival(name) for name in self.names]
+        return Entrant(
+            found_by=self.names,
+            configuration=configuration,
+            rival=any(rivals),
+            learned=not all(rivals),
+            today=any(name in RIVALS and RIVALS[name].today for name in self.names),
+            simplicity=self._simplicity,
+            costs=tuple(costs),
+        )
+
     @property
-    def simplicity(self) -> Simplicity:
-        """The simplicity of training that way."""
+    def _simplicity(self) -> Simplicity:
         if self.placement is None:
             return Simplicity(pipeline=False)
         stages = len(self.placement.stages)
@@ -143,19 +160,6 @@ class Contender(Record):
             stale=stages > 1 and not self.method.flushes,
             workers=len(self.placement.accelerators),
             microbatches=self.method.microbatches,
-        )
-
-    def entrant(self, configuration: str, costs: Sequence[float]) -> Entrant:
-        """Return what a verdict is about: this with what it cost in every round."""
-        rivals = [name in RIVALS or name.startswith(YOURS) for name in self.names]
-        return Entrant(
-            found_by=self.names,
-            configuration=configuration,
-            rival=any(rivals),
-            learned=not all(rivals),
-            today=any(name in TODAY for name in self.names),
-            simplicity=self.simplicity,
-            costs=tuple(costs),
         )
 
     @property
@@ -180,6 +184,10 @@ class Contender(Record):
     def unmeasured(self) -> Contender:
         """A copy as it was before any round."""
         return self.model_copy(update={"measurements": (), "failure": None})
+
+
+def _is_rival(name: str) -> bool:
+    return name in RIVALS or name.startswith(YOURS)
 
 
 def as_it_runs(candidate: Candidate) -> Candidate:
@@ -209,7 +217,15 @@ def update_text(contender: Contender) -> str:
     return str(most) if least == most else f"{least}–{most}"
 
 
-def named_together(alike: Sequence[Someone]) -> Someone:
+def without_equals(contenders: Iterable[Contender]) -> list[Contender]:
+    """Return each once, by the names of all that found it, agents first."""
+    found: dict[Hashable, list[Contender]] = {}
+    for contender in contenders:
+        found.setdefault(contender.key, []).append(contender)
+    return list(map(named_together, found.values()))
+
+
+def named_together(alike: Sequence[Contender]) -> Contender:
     """Return the first of contenders that run alike, by the names of all, agents first."""
     agents_first = sorted(alike, key=lambda one: one.is_rival)
     names = dict.fromkeys(name for one in agents_first for name in one.names)
@@ -252,16 +268,8 @@ class Heat(Record):
         candidates[index] = candidates[index].with_outcome(outcome)
         return self.model_copy(update={"candidates": tuple(candidates)})
 
-    def decided(self, best: int | None) -> Heat:
-        """Return a copy that is over.
-
-        If all have failed, the first enters the race and tells why.
-        """
-        return self.model_copy(update={"best": best or 0})
-
     @property
     def entrant(self) -> Contender:
         """The best as it enters the race, in which only its measurements of the race count."""
         assert self.best is not None
-        best = self.candidates[self.best]
-        return best.model_copy(update={"measurements": ()})
+        return self.candidates[self.best].model_copy(update={"measurements": ()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 
 from pydantic import Field
@@ -71,10 +70,6 @@ class Curve(Record):
         found = (p.comparable_loss for p in self.points if p.minibatches >= minibatches)
         return next(found, math.inf)
 
-    def reaches(self, loss: float) -> bool:
-        """Return whether an evaluation was at most ``loss``."""
-        return self.seconds_to(loss) is not None
-
     def seconds_to(self, loss: float) -> float | None:
         """Return when ``loss`` was reached first, between two evaluations on a straight line."""
         return self._crossing(loss, [point.seconds for point in self.points])
@@ -84,17 +79,15 @@ class Curve(Record):
         return self._crossing(loss, [float(point.minibatches) for point in self.points])
 
     def _crossing(self, loss: float, places: list[float]) -> float | None:
-        if self.points[0].comparable_loss <= loss:
+        losses = [point.comparable_loss for point in self.points]
+        if losses[0] <= loss:
             return places[0]
-        for (begin, before), (end, after) in pairwise(self._placed(places)):
+        for (begin, end), (before, after) in zip(pairwise(places), pairwise(losses), strict=True):
             if after <= loss:
                 # Down from an infinite loss there is no line.
                 share = (before - loss) / (before - after) if math.isfinite(before) else 1.0
                 return begin + share * (end - begin)
         return None
-
-    def _placed(self, places: list[float]) -> Iterator[tuple[float, float]]:
-        return zip(places, (point.comparable_loss for point in self.points), strict=True)
 
     def loss_at(self, seconds: float) -> float:
         """Return the loss after so many seconds, between two evaluations on a straight line.

@@ -1,0 +1,242 @@
+"""Races by time per minibatch: the file of what was measured side by side, and measuring it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import Document, read_document, write_document
+from drlpp.io.quantities import Count, Speed
+from drlpp.placement.measurement import FailedMeasurement, Outcome
+from drlpp.racing.contenders import Contender, Heat, named_together, update_text, usual_method
+from drlpp.racing.plain import measure_plain
+from drlpp.racing.race import RaceRules, cost_of, heat, race
+from drlpp.racing.verdict import Entrant, Verdict, judge
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.schedule.method import Method
+
+_HEAT_SHARE = 3
+"""A measurement of the race has this many times the minibatches of one of a heat."""
+
+
+class Comparison(Document):
+    """What was measured side by side, of one model on the same workers.
+
+    Attributes:
+        model: its name.
+        minibatches: of a measurement in the race, unless it is a long one.
+        contenders: of the race; those that qualified in a heat are the last.
+        heats: in which rivals qualified, of each kind one.
+        speeds: of every worker, if they emulated accelerators; plain PyTorch had the fastest.
+    """
+
+    kind: ClassVar[str] = "comparison"
+    former_fields: ClassVar[frozenset[str]] = frozenset({"cluster"})
+
+    model: str
+    minibatches: Count
+    contenders: tuple[Contender, ...]
+    heats: tuple[Heat, ...] = ()
+    speeds: tuple[Speed, ...] = ()
+
+    @property
+    def alike(self) -> tuple[tuple[int, ...], ...]:
+        """The contenders by index, together where they run the same."""
+        found: dict[Hashable, list[int]] = {}
+        for index, contender in enumerate(self.contenders):
+            found.setdefault(contender.key, []).append(index)
+        return tuple(map(tuple, found.values()))
+
+    @property
+    def usual_method(self) -> Method:
+        """What descriptions leave out: the method that was asked for."""
+        waiting = (candidate for heat in self.heats for candidate in heat.candidates)
+        return usual_method((*self.contenders, *waiting))
+
+    @property
+    def distinct(self) -> tuple[Contender, ...]:
+        """One contender for all that are alike, by the names of all that found it, agents first."""
+        return tuple(
+            named_together([self.contenders[index] for index in indices]) for indices in self.alike
+        )
+
+    @property
+    def entrants(self) -> tuple[Entrant, ...]:
+        """What a verdict is about; numbers are those of :attr:`distinct`."""
+        usual = self.usual_method
+        return tuple(one.entrant(_told(one, usual), one.seconds) for one in self.distinct)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of the race; None if nothing could be measured."""
+        return judge(self.entrants)
+
+    def with_outcome(self, indices: Sequence[int], outcome: Outcome) -> Comparison:
+        """Return a copy with one more outcome of contenders that are alike."""
+        contenders = list(self.contenders)
+        for index in indices:
+            contenders[index] = contenders[index].with_outcome(outcome)
+        return self.model_copy(update={"contenders": tuple(contenders)})
+
+    def with_heat(self, number: int, changed: Heat) -> Comparison:
+        """Return a copy with another state of a heat.
+
+        When all heats are over, their best join the contenders.
+        """
+        heats = list(self.heats)
+        heats[number] = changed
+        after = self.model_copy(update={"heats": tuple(heats)})
+        if not after.qualified:
+            return after
+        entrants = tuple(heat.entrant for heat in heats)
+        return after.model_copy(update={"contenders": (*self.contenders, *entrants)})
+
+    @property
+    def qualified(self) -> bool:
+        """Whether all heats are over, and their best among the contenders."""
+        return all(heat.best is not None for heat in self.heats)
+
+    @property
+    def unmeasured(self) -> Comparison:
+        """A copy as it was before the first measurement."""
+        count = len(self.contenders) - len(self.heats) * self.qualified
+        return self.model_copy(
+            update={
+                "contenders": tuple(c.unmeasured for c in self.contenders[:count]),
+                "heats": tuple(heat.unmeasured for heat in self.heats),
+            }
+        )
+
+
+def _told(one: Contender, usual: Method) -> str:
+    several = one.minibatches_of_update[1] > usual.accumulate
+    every = f", updates every {update_text(one)} minibatches" if several else ""
+    return f"{one.beside(usual)}{every}"
+
+
+def compare(
+    session: ClusterSession,
+    contenders: Sequence[Contender],
+    heats: Sequence[Heat] = (),
+    *,
+    rules: RaceRules,
+    minibatches: int,
+    path: Path,
+    on_progress: Callable[[str], None] = lambda done: None,
+) -> Comparison:
+    """Race the contenders, and the best of every heat, against each other.
+
+    First the heats find that best (:func:`drlpp.racing.race.heat`), with short measurements. They
+    all meet in a race (:func:`drlpp.racing.race.race`), whose measurements alone count. Contenders
+    that run the same are measured once for all of them. Every measurement is written to ``path``
+    at once, and what that file holds is not measured again, if it is a comparison of these very
+    contenders.
+
+    Args:
+        session: the workers.
+        contenders: in the order of the first round.
+        heats: of rivals, unmeasured.
+        rules: when contenders are dropped and when the race ends.
+        minibatches: of a measurement in the race, unless it is a long one.
+        path: the file.
+        on_progress: called before a heat's measurements and after a round with how far it is.
+
+    Raises:
+        HostLost: a host cannot be reached any more; what was measured is in the file.
+    """
+    fresh = Comparison(
+        model=str(session.captured.reference),
+        minibatches=minibatches,
+        contenders=tuple(contenders),
+        heats=tuple(heats),
+        speeds=session.speeds if min(session.speeds) < 1 else (),
+    )
+    course = _Course(session, _continued(path, fresh), path, on_progress)
+    for number, known in enumerate(course.comparison.heats):
+        if known.best is None:
+            course.run_heat(number, max(minibatches // _HEAT_SHARE, 1))
+    course.race(rules)
+    return course.comparison
+
+
+class _Course:
+    """A comparison in progress: what is known is taken, what is measured is kept."""
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        comparison: Comparison,
+        path: Path,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.comparison = comparison
+        self._session = session
+        self._path = path
+        self._tell = tell
+
+    def run_heat(self, number: int, minibatches: int) -> None:
+        """Let the best of a heat enter the race."""
+        candidates = self.comparison.heats[number].candidates
+        outcomes = [iter(candidate.outcomes) for candidate in candidates]
+        usual = self.comparison.usual_method
+
+        def measure(index: int) -> float | None:
+            if (outcome := next(outcomes[index], None)) is None:
+                heats = self.comparison.heats
+                self._tell(
+                    f"choosing the best {heats[number].kind} of {len(candidates)}: "
+                    f"{candidates[index].beside(usual)} ({number + 1} of {len(heats)} kinds)"
+                )
+                outcome = self._measure(candidates[index], minibatches)
+                changed = heats[number].with_outcome(index, outcome)
+                self._keep(self.comparison.with_heat(number, changed))
+            return cost_of(outcome)
+
+        # If all have failed, the first enters the race and tells why.
+        best = heat(len(candidates), measure) or 0
+        decided = self.comparison.heats[number].model_copy(update={"best": best})
+        self._keep(self.comparison.with_heat(number, decided))
+
+    def race(self, rules: RaceRules) -> None:
+        """Race all contenders."""
+        alike = self.comparison.alike
+        outcomes = [iter(self.comparison.contenders[first].outcomes) for first, *_ in alike]
+
+        def measure(index: int, *, long: bool) -> float | None:
+            if (outcome := next(outcomes[index], None)) is None:
+                contender = self.comparison.contenders[alike[index][0]]
+                longer = rules.final if long else 1
+                outcome = self._measure(contender, longer * self.comparison.minibatches)
+                self._keep(self.comparison.with_outcome(alike[index], outcome))
+            return cost_of(outcome)
+
+        def tell(done: int, running: int) -> None:
+            self._tell(f"racing: round {done} of at most {rules.rounds}, {running} left")
+
+        race(len(alike), measure, rules, tell)
+
+    def _measure(self, contender: Contender, minibatches: int) -> Outcome:
+        candidate = contender.candidate
+        try:
+            if candidate is None:
+                return measure_plain(
+                    self._session, contender.threads, minibatches, contender.method
+                )
+            return self._session.measure(candidate, minibatches)
+        except InvalidInput as error:
+            # Such as a minibatch that cannot be divided into GPipe's microbatches.
+            return FailedMeasurement(failure="cannot run", reason=str(error))
+
+    def _keep(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        write_document(self._path, comparison)
+
+
+def _continued(path: Path, fresh: Comparison) -> Comparison:
+    """Return the comparison in ``path`` if it is of the same contenders, else ``fresh``."""
+    if not path.exists():
+        return fresh
+    known = read_document(path, Comparison)
+    return known if known.unmeasured == fresh else fresh

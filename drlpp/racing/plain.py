@@ -1,0 +1,382 @@
+"""Plain PyTorch: the user's module in an ordinary loop, without stages or messages.
+
+It trains as a user would with the same method: the same minibatch, optimizer, precision, clipping
+and accumulation, with torch's kernels and as many threads as it is given. Weight policies,
+microbatches and recomputation belong to pipelines; it has none of them. It computes in this
+process, with a copy of the module; meanwhile the workers are idle. Where they emulate slower
+accelerators it computes on one of the fastest of these.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.loss_capture import loss_of_outputs
+from drlpp.errors import DRLPPError, ModelError, NotFinite, OutOfMemory
+from drlpp.io.documents import replacing
+from drlpp.models.task import Task
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, WorkerUsage
+from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, to_device
+from drlpp.runtime.device.emulation import (
+    EmulatedAccelerator,
+    available_cores,
+    computing_on,
+    cores_for,
+)
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.stage.passes.precision import passes_in
+from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, epoch_seed, primed
+from drlpp.runtime.training.training_reports import Stint
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.schedule.analysis.window import Window
+from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_policies import SYNC
+from drlpp.specs.batches import Batch, call
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import divided, settled
+
+
+class PlainLoop:
+    """Trains a module as a user would: forward, backward and, when it is due, an update.
+
+    Args:
+        task: the module, which is moved to the device, and the loss.
+        method: precision, clipping and accumulation are taken from it.
+        optimizer: updates the weights.
+        accelerator: that computes.
+        speed: below 1 it rests after every pass, as workers do that emulate accelerators.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        optimizer: OptimizerSpec,
+        accelerator: Accelerator,
+        speed: float = 1.0,
+    ) -> None:
+        self.device = accelerator.device
+        self.module = task.module.to(self.device)
+        self._loss = task.loss or loss_of_outputs
+        self._method = method
+        self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
+        self.optimizers = _optimizers(self.module, optimizer)
+        self._emulated = EmulatedAccelerator(speed)
+        self._collected = 0
+
+    def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:
+        """Train on one minibatch; return its loss.
+
+        Args:
+            inputs, targets: of the minibatch.
+            last: of its epoch: an update is made of what is collected, however few.
+        """
+        self._emulated.begin()
+        inputs, targets = to_device((inputs, targets), self.device)
+        with passes_in(self._method.precision, self.device):
+            loss: Tensor = self._loss(call(self.module, inputs), targets)
+        self._emulated.rest()
+        self._emulated.begin()
+        # The gradients of an update are the mean over its minibatches.
+        factor = self._method.applied_loss_scale / self._method.accumulate
+        scaled = loss if factor == 1 else loss * factor
+        scaled.backward()
+        self._emulated.rest()
+        self._collected += 1
+        if last or self._collected == self._method.accumulate:
+            self._emulated.begin()
+            self._update()
+            self._emulated.rest()
+        return loss.detach()
+
+    def _update(self) -> None:
+        method = self._method
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        if self._collected < method.accumulate:
+            torch._foreach_mul_(gradients, method.accumulate / self._collected)
+        self._collected = 0
+        if method.applied_loss_scale != 1:
+            torch._foreach_div_(gradients, method.applied_loss_scale)
+        finite = True
+        if method.needs_norm:
+            norm = nn.utils.clip_grad_norm_(self._weights, method.clip_norm or math.inf)
+            finite = not method.skips_updates or bool(norm.isfinite())
+        if finite:
+            for optimizer in self.optimizers:
+                optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+
+def _optimizers(module: nn.Module, spec: OptimizerSpec) -> list[Optimizer]:
+    """Return an optimizer for each group of a module's parameters."""
+    names: dict[Tensor, str] = {}
+    aliases: dict[str, str] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        if weight.requires_grad and names.setdefault(weight, name) != name:
+            aliases[name] = names[weight]
+    weights = {name: weight for weight, name in names.items()}
+    return [
+        build_optimizer(group.optimizer, [weights[name] for name in group.names])
+        for group in divided(settled(spec, weights, aliases), weights)
+    ]
+
+
+def emulated(session: ClusterSession) -> tuple[float, int | None]:
+    """Return the speed of the fastest worker, and the core to emulate it on; None for any."""
+    speed = max(session.speeds[worker] for worker in session.present)
+    cores = tuple(available_cores())
+    return speed, cores_for([speed], [("here", cores)])[0] if speed < 1 else None
+
+
+@contextmanager
+def _computing(threads: int | None, core: int | None, state: Tensor) -> Iterator[None]:
+    """Compute with threads of its own, and with random numbers that begin with a state."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with torch.random.fork_rng(devices=[]), computing_on(core):
+        torch.random.set_rng_state(state)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _state_of(seed: int) -> Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def measure_plain(
+    session: ClusterSession, threads: int | None, minibatches: int, method: Method | None = None
+) -> Outcome:
+    """Measure seconds per minibatch in steady state; what goes wrong is a failed measurement.
+
+    Args:
+        session: with the model, the optimizer and the device.
+        threads: of torch; None leaves them as they are, for GPUs.
+        minibatches: over how many.
+        method: precision, clipping and accumulation are taken from it; the session's by default.
+    """
+    accelerator: Accelerator | None = None
+    speed, core = emulated(session)
+    try:
+        accelerator = accelerator_of(session.device.value, 0)
+        task = session.captured.task
+        task = task._replace(module=initial_module(session.captured))
+        with _computing(threads, core, _state_of(session.seed)):
+            loop = PlainLoop(task, method or session.method, session.optimizer, accelerator, speed)
+            return _measured(loop, task, method or session.method, accelerator, minibatches)
+    except DRLPPError as error:
+        return FailedMeasurement(failure="cannot run", reason=str(error))
+    except Exception as error:
+        kind = OutOfMemory if is_out_of_memory(error) else ModelError
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        return FailedMeasurement(failure=kind.kind, reason=reason)
+    finally:
+        # Whatever runs next needs the memory.
+        gc.collect()
+        if accelerator is not None:
+            accelerator.empty_cache()
+
+
+def _measured(
+    loop: PlainLoop, task: Task, method: Method, accelerator: Accelerator, minibatches: int
+) -> Measurement:
+    """Train on the task's minibatch again and again, and measure it in steady state."""
+    alone = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, method)
+    window = Window.plan(Pipeline.straight(1), minibatches, alone)
+    inputs, targets = to_device((task.inputs, task.targets), loop.device)
+    accelerator.reset_peak_memory()
+    clock = accelerator.new_clock()
+    for _ in range(window.minibatches):
+        loop.step(inputs, targets)
+        clock.mark()
+    marks = window.marks(clock.moments())
+    steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
+    seconds = marks[-1] - marks[0]
+    usage = WorkerUsage(
+        worker=0,
+        stage=0,
+        busy_seconds=seconds,
+        waiting_seconds=0.0,
+        peak_memory_bytes=accelerator.peak_memory_bytes(),
+        bytes_sent=0,
+    )
+    return Measurement(
+        seconds_per_minibatch=seconds / window.length,
+        median_seconds=statistics.median(steps),
+        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
+        minibatches=window.length,
+        steadiness=1.0,
+        workers=(usage,),
+    )
+
+
+class PlainLearner:
+    """Trains the user's module on the same samples as the others; pauses between evaluations.
+
+    Args:
+        captured: the model and its initial weights.
+        data: to train and evaluate on.
+        folder: of the checkpoint.
+        method: precision, clipping and accumulation are taken from it.
+        optimizer: with the learning rate.
+        threads: of torch; None leaves them as they are, for GPUs.
+        device: that it computes on.
+        speed, core: of the accelerator that is emulated, if it is slower than this machine.
+        seed: of dropout.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        data: TrainingData,
+        folder: Path,
+        method: Method,
+        optimizer: OptimizerSpec,
+        *,
+        threads: int | None,
+        device: str,
+        speed: float = 1.0,
+        core: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._checkpoint = folder / "plain.pt"
+        self._captured = captured
+        self._data = data
+        self._method = method
+        self._optimizer = optimizer
+        self._threads = threads
+        self._accelerator = accelerator_of(device, 0)
+        self._speed, self._core = speed, core
+        self._state = data.state()
+        self._random = _state_of(epoch_seed(seed, 0))
+
+    @property
+    def together(self) -> int:
+        """Minibatches of an update."""
+        return self._method.accumulate
+
+    def train_until(self, minibatches: int) -> Stint:
+        """Train on from the checkpoint; none is in memory while it is another's turn."""
+        task = self._captured.task
+        task = task._replace(module=initial_module(self._captured))
+        try:
+            loop = PlainLoop(task, self._method, self._optimizer, self._accelerator, self._speed)
+            done = first = self._restore(loop)
+            seconds, each = 0.0, self._data.minibatches
+            with _computing(self._threads, self._core, self._random):
+                loop.module.train()
+                while done < minibatches:
+                    stop = min(minibatches, (done // each + 1) * each)
+                    seconds += self._train(loop, done, stop)
+                    done = stop
+                self._save(loop, done)
+                loss, score = held_out(loop.module, self._captured, self._data, self._method)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory("plain PyTorch ran out of memory") from None
+            raise
+        finally:
+            self._accelerator.empty_cache()
+        return Stint(first, done, seconds, loss, score)
+
+    def _train(self, loop: PlainLoop, done: int, stop: int) -> float:
+        """Train within an epoch, and return how long that took."""
+        epoch, position = divmod(done, self._data.minibatches)
+        minibatches = self._data.minibatches_here(epoch + 1, position)
+        if position:
+            # A loader begins the epoch anew to get there, which is no training.
+            minibatches = primed(minibatches)
+        begin = time.perf_counter()
+        last = None
+        for number, minibatch in enumerate(islice(minibatches, stop - done), done + 1):
+            ends = number % self._data.minibatches == 0
+            last = loop.step(minibatch.inputs, minibatch.targets, last=ends)
+        if last is not None and not bool(last.isfinite()):
+            raise NotFinite("the loss is not finite", stop - 1)
+        self._accelerator.synchronize()
+        seconds = time.perf_counter() - begin
+        if stop % self._data.minibatches == 0:
+            next(minibatches, None)
+        # Before the iterator is closed, which may move the loader on.
+        self._state = self._data.state()
+        return seconds
+
+    def _restore(self, loop: PlainLoop) -> int:
+        if not self._checkpoint.exists():
+            self._data.load_state(self._state)
+            return 0
+        saved = torch.load(self._checkpoint, weights_only=True, map_location=loop.device)
+        loop.module.load_state_dict(saved["model"])
+        states = saved["optimizer"]
+        states = states if isinstance(states, list) else [states]
+        for optimizer, state in zip(loop.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+        self._random = saved["random"].cpu()
+        self._data.load_state(LoaderState(*saved["data"]))
+        return int(saved["done"])
+
+    def _save(self, loop: PlainLoop, done: int) -> None:
+        self._random = torch.random.get_rng_state()
+        states = [optimizer.state_dict() for optimizer in loop.optimizers]
+        state = {
+            "model": loop.module.state_dict(),
+            # Of parameters in groups, a list.
+            "optimizer": states if len(states) > 1 else states[0],
+            "random": self._random,
+            "data": tuple(self._state),
+            "done": done,
+        }
+        with replacing(self._checkpoint) as temporary:
+            torch.save(state, temporary)
+
+
+def initial_module(captured: CapturedModel) -> nn.Module:
+    """Return a copy of the user's module with the initial weights."""
+    module: nn.Module = copy.deepcopy(captured.task.module)
+    return module.train()
+
+
+def held_out(
+    module: nn.Module, captured: CapturedModel, data: TrainingData, method: Method
+) -> tuple[float, float | None]:
+    """Return loss and score of a module on the held-out samples, in evaluation mode.
+
+    The method has the precision, which is that of the workers' evaluation as well.
+    """
+    task = captured.task
+    assert task.loss is not None
+    losses: list[float] = []
+    scores: list[Tensor] = []
+    device = next((weight.device for weight in module.parameters()), torch.device("cpu"))
+    module.eval()
+    with torch.no_grad():
+        for minibatch in data.held_out():
+            inputs, targets = to_device(tuple(minibatch), device)
+            with passes_in(method.precision, device):
+                outputs = call(module, inputs)
+                losses.append(float(task.loss(outputs, targets)))
+                if task.score is not None:
+                    scores.append(task.score(outputs, targets).cpu())
+    module.train()
+    count = data.held_out_count
+    return count.mean_loss(losses), count.mean_score(scores) if scores else None

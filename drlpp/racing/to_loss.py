@@ -1,0 +1,373 @@
+"""The race that matters to a user: time to a loss, on this data and these workers."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from drlpp.capturing.capture import CapturedModel
+from drlpp.errors import (
+    InvalidInput,
+    ModelError,
+    NotFinite,
+    OutOfMemory,
+    TrialTimeout,
+    WorkerLost,
+)
+from drlpp.io.documents import read_document, write_document
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.racing.contenders import Contender
+from drlpp.racing.curves import Curve, Point
+from drlpp.racing.halving import Training
+from drlpp.racing.plain import PlainLearner, emulated, held_out, initial_module
+from drlpp.racing.training_race import RaceEnd, TrainingRace, run_race
+from drlpp.runtime.loading.loaders import Unpacker
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.data.given_data import check_classes
+from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
+from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_plan import TrainingPlan
+from drlpp.runtime.training.training_reports import Stint, TrainerCallbacks
+from drlpp.specs.data import Data, Loaders, load_data
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+FILE_NAME = "race.json"
+
+_RATE_FACTOR = math.sqrt(10)
+
+
+@dataclass(frozen=True)
+class RaceOptions:
+    """What a user may say of a race.
+
+    Attributes:
+        target_loss: what has to be reached on the held-out samples.
+        epochs: without it, the target is the loss of plain PyTorch after so many.
+        every: minibatches between two evaluations; a fifth of an epoch if None.
+        rates: how many learning rates are tried at first, a factor of √10 apart around the
+            optimizer's own.
+        finals: trainings of a finalist in all, with other orders of the samples.
+        limit_seconds: of training, after which every candidate stops; 600,
+            or five times what plain PyTorch takes to the loss it sets.
+        halving: candidates end before the loss if they fall behind.
+    """
+
+    target_loss: float | None = None
+    epochs: int = 3
+    every: int | None = None
+    rates: int = 3
+    finals: int = 3
+    limit_seconds: float | None = None
+    halving: bool = True
+
+
+class RaceData:
+    """The data of a race, for every training anew, in the order of its seed.
+
+    Args:
+        captured: the model.
+        name: of the data, which ``drlpp train`` takes as well.
+        seed: of the run; each training adds its own.
+        note: called with a sentence about what is left out.
+
+    Raises:
+        InvalidInput: the data do not fit the model, or have no held-out samples; or the model has
+            no loss.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        name: str,
+        seed: int = 0,
+        note: Callable[[str], None] = lambda note: None,
+    ) -> None:
+        if captured.task.loss is None:
+            raise InvalidInput(
+                f"model {captured.reference} has no loss to train with; let its factory return "
+                "(module, inputs, targets, loss)"
+            )
+        self.name = name
+        self._captured, self._seed, self._note = captured, seed, note
+        found = self._loaded()
+        self._in_memory = found if isinstance(found, Data) else None
+        if self._in_memory is not None:
+            check_classes(name, self._in_memory, captured)
+        self.first = self.ordered(0)
+        if not self.first.held_out_samples:
+            raise InvalidInput(
+                f"data {name!r} have no held-out samples, by which races are decided"
+            )
+        # Notes of one loader are enough.
+        self._note = lambda note: None
+
+    def _loaded(self) -> Data | Loaders:
+        return load_data(self.name, self._captured.task.inputs, self._captured.task.targets)
+
+    def ordered(self, seed: int) -> TrainingData:
+        """Return the data in the order of a seed."""
+        seed += self._seed
+        if self._in_memory is not None:
+            batch_size = self._captured.task.batch_size
+            return SamplesInMemory(self.name, self._in_memory, batch_size, seed)
+        loaders, note = self._loaded(), self._note
+        assert isinstance(loaders, Loaders)
+        unpacker = Unpacker(None, self._captured, note)
+        return LoadedData(self.name, loaders, unpacker, minibatches=None, seed=seed, note=note)
+
+
+class Learner(Protocol):
+    """One training, which pauses for evaluations and while it is another's turn."""
+
+    @property
+    def together(self) -> int:
+        """Minibatches after which it may pause."""
+
+    def train_until(self, minibatches: int) -> Stint:
+        """Train until so many minibatches are done in all, keep a checkpoint, and evaluate.
+
+        Raises:
+            RunFailure: it cannot go further.
+        """
+
+
+class PipelineLearner:
+    """Trains a plan on a session's workers, as ``drlpp train`` does.
+
+    Args:
+        session: the workers.
+        plan: placement and method.
+        data: to train and evaluate on.
+        folder: of the checkpoint.
+        optimizer: with the learning rate.
+    """
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        plan: ExecutionPlan,
+        data: TrainingData,
+        folder: Path,
+        optimizer: OptimizerSpec,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._plan = plan
+        endless = TrainingPlan(epochs=1)
+        self._trainer = Trainer(session, data, folder, endless, TrainerCallbacks(), optimizer)
+
+    @property
+    def together(self) -> int:
+        """Minibatches after which all stages have made whole updates."""
+        return self._plan.method.minibatches_together(self._plan.pipeline)
+
+    def train_until(self, minibatches: int) -> Stint:
+        """Train on, with what is in flight; the pipeline is not emptied for a pause."""
+        return self._trainer.train_until(self._plan, minibatches)
+
+
+class Course:
+    """A race in progress: what is known is taken, what is trained is kept in a folder.
+
+    Args:
+        session: the workers.
+        fresh: the race, without runs; what the folder has trained of it is taken.
+        data: to train and evaluate on.
+        folder: for ``race.json`` and a folder of each training.
+        start: the evaluation before any training, which all share.
+        on_step: called with what comes next.
+        on_point: called after every evaluation.
+    """
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        fresh: TrainingRace,
+        data: RaceData,
+        folder: Path,
+        start: Point,
+        *,
+        on_step: Callable[[str], None] = lambda step: None,
+        on_point: Callable[[Training, Point], None] = lambda training, point: None,
+    ) -> None:
+        self.session = session
+        self.data = data
+        self.folder = folder
+        self._path = folder / FILE_NAME
+        self._start = Curve(points=(start,))
+        self._on_step, self._on_point = on_step, on_point
+        self._learners: dict[Training, Learner] = {}
+        self.race = _continued(self._path, fresh)
+
+    def run(self) -> RaceEnd:
+        """Run the race to its end.
+
+        Raises:
+            RunFailure: plain PyTorch fails, a host is lost, or the disk fails.
+        """
+        # Candidates and the target may be others than before, though none has to train for it.
+        write_document(self._path, self.race)
+        return run_race(self.race, self.train, self._on_step, self.forget)
+
+    def train(self, training: Training, enough: Callable[[Curve], bool]) -> Curve:
+        """Train on until the curve is enough, or training fails."""
+        curve = self.race.curves.get(training, self._start)
+        while not (curve.failure or enough(curve)):
+            before, curve = curve, self._advanced(training, curve)
+            self.race = self.race.with_curve(training, curve)
+            write_document(self._path, self.race)
+            if len(curve.points) > len(before.points):
+                self._on_point(training, curve.last)
+        return curve
+
+    def folder_of(self, training: Training) -> Path:
+        """Return the folder of a training's checkpoint."""
+        return self.folder / f"{training.candidate}-{training.rate:.6g}-{training.seed}"
+
+    def optimizer_of(self, training: Training) -> OptimizerSpec:
+        """Return the candidate's optimizer with the training's learning rate."""
+        own = self.race.candidates[training.candidate].optimizer
+        return (own or self.session.optimizer).with_rate(training.rate)
+
+    def forget(self, training: Training) -> None:
+        """Delete the checkpoint of a training that will not continue."""
+        self._learners.pop(training, None)
+        shutil.rmtree(self.folder_of(training), ignore_errors=True)
+
+    def _advanced(self, training: Training, curve: Curve) -> Curve:
+        """Train to the next evaluation."""
+        done = curve.last.minibatches
+        if not done:
+            # Whatever lies there was trained by a run that was killed before it noted that.
+            self.forget(training)
+        try:
+            stint = self._stint(training, done)
+        except (NotFinite, OutOfMemory, ModelError) as failure:
+            # It would fail again. Whatever else goes wrong ends the race, which can be resumed.
+            reason = "the loss is not finite" if isinstance(failure, NotFinite) else str(failure)
+            return curve.model_copy(update={"failure": reason})
+        if stint.first != done:
+            # Killed between a checkpoint and the note of it: its seconds are not known.
+            self.forget(training)
+            return self._start
+        assert stint.held_out_loss is not None
+        point = Point(
+            minibatches=stint.done,
+            seconds=curve.seconds + stint.seconds,
+            loss=stint.held_out_loss if math.isfinite(stint.held_out_loss) else None,
+            score=stint.score,
+        )
+        diverged = "the held-out loss is not finite" if point.loss is None else None
+        return Curve(points=(*curve.points, point), failure=diverged)
+
+    def _stint(self, training: Training, done: int) -> Stint:
+        """Train to the next evaluation; once more if a worker is lost, as for measurements."""
+        if training not in self._learners:
+            self._learners[training] = self._learner(training)
+        learner = self._learners[training]
+        # Within the epoch after whole updates, or at its end.
+        each, together = self.race.minibatches, learner.together
+        epoch, position = divmod(done, each)
+        every = -(-self.race.every // together) * together
+        stop = epoch * each + min(position + every, each)
+        try:
+            return learner.train_until(stop)
+        except (WorkerLost, TrialTimeout):
+            return learner.train_until(stop)
+
+    def _learner(self, training: Training) -> Learner:
+        session = self.session
+        candidate = self.race.candidates[training.candidate]
+        optimizer = self.optimizer_of(training)
+        data, folder = self.data.ordered(training.seed), self.folder_of(training)
+        if candidate.candidate is not None:
+            plan = session.plan(candidate.candidate)
+            return PipelineLearner(session, plan, data, folder, optimizer)
+        speed, core = emulated(session)
+        return PlainLearner(
+            session.captured,
+            data,
+            folder,
+            candidate.method,
+            optimizer,
+            threads=candidate.threads,
+            device=session.device.value,
+            speed=speed,
+            core=core,
+            seed=training.seed,
+        )
+
+
+def _continued(path: Path, fresh: TrainingRace) -> TrainingRace:
+    """Return the race with what the file has trained; a target and finals may have changed.
+
+    Raises:
+        InvalidInput: the file is of another race.
+    """
+    if not path.exists():
+        return fresh
+    known = read_document(path, TrainingRace)
+    for name in ("model", "data", "optimizer", "minibatches", "every", "rates"):
+        if getattr(known, name) != getattr(fresh, name):
+            raise InvalidInput(
+                f"{path} is of a race with {name} = {getattr(known, name)}; it cannot be resumed "
+                f"with {getattr(fresh, name)}"
+            )
+    if known.candidates != fresh.candidates[: len(known.candidates)]:
+        raise InvalidInput(f"{path} is of a race of other candidates; give another folder")
+    return fresh.model_copy(update={"runs": known.runs})
+
+
+def race_to_loss(
+    session: ClusterSession,
+    candidates: Sequence[Contender],
+    data: RaceData,
+    folder: Path,
+    options: RaceOptions | None = None,
+    *,
+    on_step: Callable[[str], None] = lambda step: None,
+    on_point: Callable[[Training, Point], None] = lambda training, point: None,
+) -> tuple[Course, RaceEnd]:
+    """Run a race in ``folder``, or continue the one that is there.
+
+    A race may be continued with another target, more finals, or candidates behind the known ones.
+
+    Args:
+        session: the workers; its optimizer has the learning rate that rates are tried around.
+        candidates: what takes part; the first is plain PyTorch.
+        data: to train and evaluate on.
+        folder: for ``race.json`` and the checkpoints.
+        options: what wins, and how it is run.
+        on_step: called with what comes next.
+        on_point: called after every evaluation, when it is kept.
+
+    Raises:
+        InvalidInput: the folder holds another race.
+        RunFailure: a host, a worker or the disk failed; the race can be continued.
+    """
+    options = options or RaceOptions()
+    captured, first = session.captured, data.first
+    loss, score = held_out(initial_module(captured), captured, first, session.method)
+    middle = float(session.optimizer.value("lr"))
+    powers = range(-(options.rates // 2), options.rates - options.rates // 2)
+    fresh = TrainingRace(
+        model=str(captured.reference),
+        data=data.name,
+        optimizer=str(session.optimizer),
+        minibatches=first.minibatches,
+        every=min(options.every or max(first.minibatches // 5, 1), first.minibatches),
+        candidates=tuple(candidates),
+        target_loss=options.target_loss,
+        epochs=options.epochs,
+        limit_seconds=options.limit_seconds,
+        rates=tuple(middle * _RATE_FACTOR**power for power in powers),
+        finals=options.finals,
+        halving=options.halving,
+    )
+    start = Point(minibatches=0, seconds=0.0, loss=loss, score=score)
+    course = Course(session, fresh, data, folder, start, on_step=on_step, on_point=on_point)
+    return course, course.run()

@@ -1,0 +1,219 @@
+"""Plain PyTorch trains as a user's own loop and as one stage do, measured or in a race."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.racing.plain import PlainLearner, PlainLoop, measure_plain
+from drlpp.racing.to_loss import PipelineLearner, RaceData
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.device.devices import Processor
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
+from tests.support.models.classified_points import NAME, classifier, data, points
+from tests.support.models.small import forked, perceptron
+from tests.support.training import pipelines as plain
+from tests.support.training.pipelines import in_a_row
+
+ADAM = OptimizerSpec.parse("adam", lr=0.01)
+
+
+class Picky(nn.Module):
+    """Can be captured, and cannot be run as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, values: Tensor) -> Tensor:
+        if not torch.compiler.is_exporting():
+            raise RuntimeError("a kernel is missing")
+        return self.layer(values)
+
+
+def picky() -> tuple[nn.Module, Tensor]:
+    return Picky(), torch.randn(2, 4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accumulate": 3},
+        {"accumulate": 2, "clip_norm": 0.01, "recompute": True},
+        {"precision": "bfloat16", "recompute": True},
+    ],
+)
+def test_it_trains_as_an_ordinary_loop_does(options: dict[str, object]) -> None:
+    method = choose_method("pipeoptim", options)
+    torch.manual_seed(4)
+    task = perceptron() if "precision" in options else forked(dropout=0.0)
+    assert task.targets is not None
+    assert task.loss is not None
+    module = type(task.module)(0.0) if "precision" not in options else perceptron().module
+    module.to(next(task.module.parameters()).dtype)
+    module.load_state_dict(task.module.state_dict())
+    loop = PlainLoop(task, method, ADAM, Processor())
+    for _ in range(12):
+        loop.step(task.inputs, task.targets)
+    plain.train(
+        module,
+        task.loss,
+        build_optimizer(ADAM, plain.trained_parameters(module)),
+        [(task.inputs, task.targets)] * 12,
+        together=method.accumulate,
+        clip_norm=method.clip_norm,
+        autocast=torch.bfloat16 if "precision" in options else None,
+    )
+    for name, value in module.state_dict().items():
+        if "running" not in name and "batches" not in name:
+            found = task.module.state_dict()[name]
+            torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-9, msg=name)
+
+
+def test_in_float16_losses_are_scaled_and_updates_that_overflow_are_left_out() -> None:
+    task = perceptron()
+    before = {name: value.clone() for name, value in task.module.state_dict().items()}
+
+    def changed(**options: object) -> bool:
+        method = choose_method("stash", {"precision": "float16", **options})
+        loop = PlainLoop(task, method, ADAM, Processor())
+        for _ in range(2):
+            loop.step(task.inputs, task.targets)
+        after = task.module.state_dict()
+        return any(not torch.equal(after[name], value) for name, value in before.items())
+
+    assert not changed(loss_scale=2.0**120), "gradients were infinite"
+    assert changed()
+
+
+def test_on_an_emulated_accelerator_it_rests_as_workers_do() -> None:
+    task = perceptron(batch_size=64, width=256)
+    loop = PlainLoop(task, Method(), ADAM, Processor(), speed=0.25)
+    begin, used = time.perf_counter(), time.thread_time()
+    torch.set_num_threads(1)
+    for _ in range(20):
+        loop.step(task.inputs, task.targets)
+    # What it sleeps follows from what it used; a busy machine only makes it longer.
+    used = time.thread_time() - used
+    assert time.perf_counter() - begin > 2 * used
+
+
+@pytest.mark.parametrize("factory", ["without_loss", "forked"])
+def test_it_is_measured_and_the_users_model_stays_as_it_was(factory: str) -> None:
+    with ClusterSession(f"tests.support.models.small:{factory}", 1) as session:
+        module, threads = session.captured.task.module, torch.get_num_threads()
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        state = torch.random.get_rng_state()
+        outcome = measure_plain(session, 2, 5)
+        assert isinstance(outcome, Measurement)
+        assert outcome.minibatches == 5
+        assert torch.get_num_threads() == threads
+        assert torch.equal(torch.random.get_rng_state(), state)
+        assert all(torch.equal(module.state_dict()[n], value) for n, value in before.items())
+
+
+def test_a_model_that_fails_in_plain_pytorch_says_why() -> None:
+    # Capturing would refuse it already.
+    model = capture(ModelReference.named(f"{__name__}:picky"), check=False)
+    with ClusterSession(model, 1) as session:
+        assert measure_plain(session, 1, 3) == FailedMeasurement(
+            failure="error in the model", reason="RuntimeError: a kernel is missing"
+        )
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_in_a_race_it_trains_as_an_ordinary_loop(
+    captured: CapturedModel, tmp_path: Path, groups: bool
+) -> None:
+    """And its parameters in groups as two optimizers do."""
+    apart = [ParameterGroup.parse("*.bias", optimizer="sgd", lr=0.02)] if groups else []
+    optimizer = OptimizerSpec.parse("adam", apart, lr=0.01)
+    captured.task.module[2].p = 0.0
+    try:
+        learner = PlainLearner(
+            captured, data(), tmp_path, Method(), optimizer, threads=1, device="cpu"
+        )
+        stints = [learner.train_until(stop) for stop in (5, 12, 15)]
+    finally:
+        captured.task.module[2].p = 0.1
+    module = classifier().module
+    module[2].p = 0.0
+    biases = [w for name, w in module.named_parameters() if groups and name.endswith("bias")]
+    others = [w for w in module.parameters() if not any(w is bias for bias in biases)]
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(others, lr=0.01)]
+    if biases:
+        optimizers.append(torch.optim.SGD(biases, lr=0.02, momentum=0.9))
+    source = data()
+    minibatches = [*source.minibatches_here(1, 0), *source.minibatches_here(2, 0)][:15]
+    for (inputs,), targets in minibatches:
+        module.zero_grad()
+        F.cross_entropy(module(inputs), targets).backward()
+        for one in optimizers:
+            one.step()
+    module.eval()
+    x, y = points().test.inputs[0], points().test.targets
+    with torch.no_grad():
+        wanted = float(F.cross_entropy(module(x), y))
+    assert stints[-1].held_out_loss == pytest.approx(wanted, rel=1e-5)
+    assert [stint.done for stint in stints] == [5, 12, 15]
+
+
+def test_it_sees_every_sample_of_a_loader_whatever_its_pauses(
+    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the loader draws from a generator of its own, which each beginning moves on."""
+    seen: list[float] = []
+    step = PlainLoop.step
+
+    def watched(loop: PlainLoop, inputs: tuple[Tensor, ...], *args: Tensor, last: bool) -> Tensor:
+        seen.extend(inputs[0][:, 0].tolist())
+        return step(loop, inputs, *args, last=last)
+
+    monkeypatch.setattr(PlainLoop, "step", watched)
+    orders = []
+    for stops in [(12, 24), (5, 7, 12, 13, 24)]:
+        data = RaceData(session.captured, f"{NAME}:loaders_of_their_own").ordered(0)
+        folder, spec = tmp_path / str(len(stops)), session.optimizer
+        for stop in stops:
+            # A new one each time, as after a kill.
+            learner = PlainLearner(
+                session.captured, data, folder, Method(), spec, threads=1, device="cpu"
+            )
+            learner.train_until(stop)
+        orders.append(seen.copy())
+        seen.clear()
+    assert orders[0] == orders[1]
+    assert len(set(orders[0][:96])) == 96
+
+
+@pytest.mark.parametrize("method", [Method(accumulate=5), Method(clip_norm=0.1)])
+def test_it_trains_as_one_stage_does(
+    session: ClusterSession, tmp_path: Path, method: Method
+) -> None:
+    """Also the update that an epoch ends with, of fewer minibatches; there is no dropout."""
+    captured = session.captured
+    captured.task.module[2].p = 0.0
+    try:
+        alone = PlainLearner(
+            captured, data(), tmp_path, method, session.optimizer, threads=1, device="cpu"
+        )
+        found = [alone.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
+    finally:
+        captured.task.module[2].p = 0.1
+    flushed = choose_method("sync", {"schedule": "1f1b"}, method)
+    with ClusterSession(f"{NAME}:without_dropout", 1, optimizer=session.optimizer) as one:
+        plan = one.plan(in_a_row(one.graph, 0), flushed)
+        learner = PipelineLearner(one, plan, data(), tmp_path / "one", one.optimizer)
+        wanted = [learner.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
+    assert found == pytest.approx(wanted, rel=1e-5)
