@@ -8,7 +8,7 @@ from .reference.random_delays import RandomDelays as RandomDelays
 from .reference.reference import ReferenceExecutor as ReferenceExecutor
 from .reference.reference import ReferenceResult as ReferenceResult
 from .reference.reference import run_reference as run_reference
-from .session.profile_cache import load_or_measure_profile as load_or_measure_profile
+from .session.profiling import load_or_measure_profile as load_or_measure_profile
 from .session.session import ClusterSession as ClusterSession
 from .session.worker_group import TimeSpent as TimeSpent
 from .stage.data.minibatches import Minibatches as Minibatches

@@ -64,5 +64,5 @@ def _measured_once() -> Iterator[None]:
     often as the machine is busy. Tests of that decide themselves what is steady.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drlpp.runtime.session.session.is_steady", lambda *_: True)
+        patch.setattr("drlpp.runtime.session.measuring.is_steady", lambda *_: True)
         yield

@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 
 from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.comm.transport import Links
-from drlpp.runtime.ipc.protocol import Done, LinkTimes, RunResult, TimeLink
-from drlpp.schedule.pipeline import Pipeline
+from drlpp.runtime.ipc.protocol import Done, LinkTimes, TimeLink
 
 _WARM_UPS = 1
 _LONGEST_SECONDS = 0.2
 """Seconds for all messages of one size; a slow link has fewer, but always one after the first."""
-
-
-class Route(NamedTuple):
-    """A way from one worker to another, and the bytes of the largest message that took it."""
-
-    sender: int
-    receiver: int
-    bytes_: int
-
-
-def routes_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[Route]:
-    """Yield the ways that messages took in a run, in a fixed order.
-
-    In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
-    to the next.
-    """
-    for sender, result in sorted(results.items()):
-        for receiver, bytes_ in sorted(result.message_bytes.items()):
-            yield Route(sender, receiver, bytes_)
-    for ring in pipeline.stages:
-        bytes_ = max(results[worker].bucket_bytes for worker in ring)
-        if len(ring) > 1 and bytes_:
-            for sender, receiver in pairwise((*ring, ring[0])):
-                yield Route(sender, receiver, -(-bytes_ // len(ring)))
 
 
 def exchange(links: Links, worker: int, command: TimeLink) -> LinkTimes | Done:

@@ -1,13 +1,18 @@
-"""The cluster that a session's workers are: the hosts they run on, and the links between."""
+"""The cluster that a session's workers are: hosts, links between them, and how fast these are."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
+from drlpp.placement.measurement import LinkUsage
 from drlpp.runtime.deploying.profile_commands import computing_at_once
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.session_hosts import Places
+from drlpp.runtime.ipc.protocol import LinkTimes, Route, RunResult, TimeLink
+from drlpp.runtime.session.worker_group import WorkerGroup
+from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.cluster import Cluster, Host, Link
 
 _ALONE = Link(bandwidth_bytes_per_second=1e12)
@@ -16,10 +21,91 @@ _ALONE = Link(bandwidth_bytes_per_second=1e12)
 _AS_FAST = 0.8
 """The part of the fastest host's bandwidth from which on another host's network counts as equal."""
 
-Ends = tuple[int, int]
+_WAY_REPEATS = 3
+_LINK_REPEATS = 5
+"""Timed messages for each repeat of an operator: messages are quick, and scatter more."""
+
+_SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
+_LEAST_TRANSFER = 0.1
+"""The least part of a large message's seconds that counts for its bytes rather than its way."""
 
 
-def ends_to_measure(places: Places) -> list[Ends]:
+def time_ways(
+    workers: WorkerGroup, pipeline: Pipeline, results: Mapping[int, RunResult]
+) -> tuple[LinkUsage, ...]:
+    """Time the largest message of a run on every way that one took, one way at a time.
+
+    Raises:
+        RunFailure: if the workers fail.
+    """
+    found = []
+    transport = workers.transport(pipeline.workers)
+    routes = set(pipeline.routes)
+    for (sender, receiver), bytes_ in largest_messages(pipeline, results):
+        size = max(bytes_, 1)
+        # Replicas have no links of their own where every way has its group.
+        linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= routes
+        name = None if linked else workers.new_name("link")
+        command = TimeLink(sender, receiver, (size,), _WAY_REPEATS, name, transport)
+        times = workers.execute({sender: command, receiver: command})[sender]
+        found.append(
+            LinkUsage(sender=sender, receiver=receiver, bytes_=bytes_, seconds=times.seconds[size])
+        )
+    return tuple(found)
+
+
+def largest_messages(
+    pipeline: Pipeline, results: Mapping[int, RunResult]
+) -> list[tuple[Route, int]]:
+    """Return the ways that messages took in a run, with the bytes of the largest on each.
+
+    In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
+    to the next.
+    """
+    found: list[tuple[Route, int]] = []
+    for sender, result in sorted(results.items()):
+        found += (((sender, to), bytes_) for to, bytes_ in sorted(result.message_bytes.items()))
+    for ring in pipeline.stages:
+        bytes_ = max(results[worker].bucket_bytes for worker in ring)
+        if len(ring) > 1 and bytes_:
+            found += ((way, -(-bytes_ // len(ring))) for way in pairwise((*ring, ring[0])))
+    return found
+
+
+def time_hosts(workers: WorkerGroup, repeats: int) -> dict[Route, Link]:
+    """Time the links within a host and between hosts; return them by the workers at their ends.
+
+    Raises:
+        RunFailure: if the workers fail.
+    """
+    found = {}
+    for ends in ends_to_measure(workers.hosts.places):
+        command = TimeLink(
+            *ends,
+            (_SMALL_BYTES, _LARGE_BYTES),
+            _LINK_REPEATS * repeats,
+            workers.new_name("link"),
+            workers.transport(ends),
+        )
+        found[ends] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
+    return found
+
+
+def link_of(times: LinkTimes) -> Link:
+    """Return the latency of a small message, and the bandwidth of what a large one takes more.
+
+    The difference of two times that scatter may come to nothing, so it counts as a part of the
+    large message's time at least: the bandwidth is at most ten times what that message achieved.
+    """
+    small, large = times.seconds[_SMALL_BYTES], times.seconds[_LARGE_BYTES]
+    transfer_seconds = max(large - small, _LEAST_TRANSFER * large)
+    return Link(
+        bandwidth_bytes_per_second=_LARGE_BYTES / transfer_seconds,
+        latency_seconds=min(small, large),
+    )
+
+
+def ends_to_measure(places: Places) -> list[Route]:
     """Return pairs of workers whose links tell about all others.
 
     One pair on the first host that has two workers, and one from the controller's host to every
@@ -35,16 +121,9 @@ def session_cluster(
     places: Places,
     devices: Sequence[DeviceFacts],
     speeds: Sequence[float],
-    links: Mapping[Ends, Link],
+    links: Mapping[Route, Link],
 ) -> Cluster:
-    """Return the cluster that has the workers as accelerators.
-
-    Args:
-        places: where they run.
-        devices: of every worker.
-        speeds: of every worker.
-        links: those of :func:`ends_to_measure`.
-    """
+    """Return the cluster that has the workers as accelerators, by links of :func:`time_hosts`."""
     names = places.host_names
     between = {names[other]: link for (_, other), link in links.items() if names[other] != names[0]}
     fastest = max(between.values(), key=lambda link: link.bandwidth_bytes_per_second, default=None)

@@ -10,13 +10,13 @@ from drlpp.errors import DataError
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.ipc.protocol import Reading, Stream
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
+from drlpp.runtime.session.present_hosts import PresentHosts
 from drlpp.runtime.stage.data.streaming import write_chunk
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import tensors_in
 from drlpp.specs.data import Samples, kinds_of
 
 if TYPE_CHECKING:
-    from drlpp.runtime.session.session_files import SessionFiles
     from drlpp.runtime.session.worker_group import WorkerGroup
 
 _AHEAD = 4
@@ -42,9 +42,6 @@ class MinibatchStreamer:
         workers: that take part in the run.
         files: of the session.
         bucket_of: says which of the task's shapes a minibatch has.
-
-    Attributes:
-        files: of the session.
     """
 
     def __init__(
@@ -53,19 +50,16 @@ class MinibatchStreamer:
         minibatches: Generator[Samples],
         count: int,
         workers: Iterable[int],
-        files: SessionFiles,
+        files: PresentHosts,
         bucket_of: Callable[[Samples], int],
     ) -> None:
         self.stream = stream
+        self.files = files
         self._minibatches = minibatches
         self._count = count
-        self.files = files
         self._bucket_of = bucket_of
         self._pending: list[tuple[Samples, int]] = []
-        self._read = 0
-        self._written = 0
-        self._removed = 0
-        self._wanted = 0
+        self._read = self._written = self._removed = self._wanted = 0
         self._needed = dict.fromkeys(workers, 0)
 
     def advance(self) -> bool:
@@ -110,11 +104,7 @@ class MinibatchStreamer:
 
 @contextmanager
 def feeding(
-    group: WorkerGroup,
-    pipeline: Pipeline,
-    options: RunOptions,
-    minibatches: int,
-    first: int,
+    group: WorkerGroup, pipeline: Pipeline, options: RunOptions, minibatches: int, first: int
 ) -> Iterator[MinibatchStreamer | None]:
     """Provide the feed of a run that begins with minibatch ``first``; None if it loads nothing."""
     if options.loaded is None:
@@ -129,6 +119,7 @@ def feeding(
         return shapes.index(kinds_of(tuple(minibatch))) if len(shapes) > 1 else 0
 
     left = minibatches - first
-    feed = MinibatchStreamer(stream, options.loaded, left, pipeline.workers, group.files, bucket_of)
+    workers, files = pipeline.workers, group.present
+    feed = MinibatchStreamer(stream, options.loaded, left, workers, files, bucket_of)
     with suspended_sigchld_handler(), closing(feed):
         yield feed

@@ -12,6 +12,8 @@ from drlpp.runtime.ipc.protocol import Collect
 from drlpp.runtime.ipc.tensor_file import read_checkpoint as read_tree
 from drlpp.runtime.session.worker_group import WorkerGroup
 
+_FILE = "stage-{}.safetensors"
+
 
 class PartsWritten(NamedTuple):
     """The files of a checkpoint that its workers have stored.
@@ -52,12 +54,11 @@ def read_stages(
     group: WorkerGroup, workers: Sequence[int], *, in_flight: bool
 ) -> dict[int, dict[str, Any]]:
     """Return what workers hold of their stages, with what is in flight or without."""
-    files = {worker: _file_of(worker) for worker in workers}
-    group.command({worker: Collect(file, in_flight) for worker, file in files.items()})
+    group.command({worker: Collect(_FILE.format(worker), in_flight) for worker in workers})
     stages = {}
-    for worker, file in files.items():
-        stages[worker] = read_tree(group.files.fetch(worker, file))
-        group.files.remove(file)
+    for worker in workers:
+        stages[worker] = read_tree(group.present.fetch(worker, _FILE.format(worker)))
+        group.present.remove(_FILE.format(worker))
     return stages
 
 
@@ -65,16 +66,15 @@ def store_parts(
     group: WorkerGroup, deployment: Deployment, storage: str, folder: str
 ) -> PartsWritten:
     """Let every worker store what it holds in a folder of a storage that all hosts reach."""
-    leaders = _leaders(deployment)
-    parts = PartsWritten(folder, tuple(deployment.pipeline.workers), leaders)
+    parts = PartsWritten(folder, tuple(deployment.pipeline.workers), _leaders(deployment))
     group.command(
         {
             worker: Collect(
-                _file_of(worker),
+                _FILE.format(worker),
                 in_flight=True,
                 storage=storage,
                 name=parts.name_of(worker),
-                weights=worker in leaders,
+                weights=worker in parts.leaders,
             )
             for worker in parts.workers
         }
@@ -85,7 +85,3 @@ def store_parts(
 def _leaders(deployment: Deployment) -> tuple[int, ...]:
     """Return the first worker of every stage, none twice."""
     return tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
-
-
-def _file_of(worker: int) -> str:
-    return f"stage-{worker}.safetensors"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,38 +12,22 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from drlpp.capturing.blocks import shorten
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
-from drlpp.costs.profiles.short_runs import (
-    SHORT_MINIBATCHES,
-    run_short,
-    with_short_runs,
-)
-from drlpp.costs.workload import Workload
 from drlpp.errors import (
-    CannotStart,
-    HostLost,
     InvalidInput,
-    RunFailure,
-    StorageFailure,
     WorkerLost,
 )
 from drlpp.models.model_reference import Model
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import (
-    LOST_TWICE,
-    FailedMeasurement,
-    Measurement,
     Outcome,
-    is_steady,
 )
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment, DeploymentTimes, deployment_commands
 from drlpp.runtime.deploying.evaluation_commands import Evaluation, evaluation_commands
-from drlpp.runtime.deploying.profile_commands import measuring_workers, profile_command, profile_of
 from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for, known_choice
 from drlpp.runtime.device.emulation import checked_speeds
@@ -57,32 +40,27 @@ from drlpp.runtime.hosts.session_hosts import (
 )
 from drlpp.runtime.ipc.protocol import Progress, Release, RunResult
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
-from drlpp.runtime.session.cluster_discovery import crowded_machine, session_cluster
-from drlpp.runtime.session.link_measurement import time_hosts, time_ways
+from drlpp.runtime.session.measured_runs import middle_of
+from drlpp.runtime.session.measuring import measured
 from drlpp.runtime.session.minibatch_streamer import feeding
+from drlpp.runtime.session.profiling import profiled
 from drlpp.runtime.session.reading_state import (
     PartsWritten,
     read_checkpoint,
     read_model,
     store_parts,
 )
-from drlpp.runtime.session.run_timeline import middle_of, timeline_of
-from drlpp.runtime.session.windows import measurement_of
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
 from drlpp.schedule.actions import Action
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.weight_policies import STASH
 from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction
-
-_MOST_RUNS = 3
-"""Of a pipeline that does not get steady."""
 
 
 class ClusterSession:
@@ -129,6 +107,7 @@ class ClusterSession:
         captured: the model.
         accelerators: how many workers there are.
         lent: what the samples were made of that the workers hold, if whoever gave them noted it.
+        note: as in the arguments.
         ray_address: of the Ray cluster that the workers run on, if they do.
         timeline, window: of the last measurement.
     """
@@ -166,7 +145,7 @@ class ClusterSession:
         self.window: Window | None = None
         self.seed = seed
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
-        self._note = note
+        self.note = note
         self._held: Deployment | None = None
         self.lent: object = None
         self.ray_address = cluster
@@ -205,12 +184,7 @@ class ClusterSession:
     @property
     def folder(self) -> Path:
         """The folder of the session's temporary files on this host."""
-        return self._workers.files.folder
-
-    @property
-    def file_count(self) -> int:
-        """The number of files in the session's folder: model, samples, messages on their way."""
-        return sum(1 for _ in self.folder.iterdir())
+        return self._workers.present.folder
 
     def __deepcopy__(self, _memo: object) -> Self:
         """Return itself: Gymnasium copies an environment's arguments; workers cannot be copied."""
@@ -257,8 +231,6 @@ class ClusterSession:
     ) -> ExecutionPlan:
         """Return the execution plan of a placement with a method, by default the session's.
 
-        A candidate has a method of its own.
-
         Raises:
             InvalidInput: it cannot be run with this model, workers and method.
         """
@@ -293,7 +265,7 @@ class ClusterSession:
         plan = self.plan(placement, method)
         self._check_present(plan.pipeline.workers, "the placement")
         self._workers.prepare()
-        lent = self._workers.files.lend(checkpoint) if checkpoint else None
+        lent = self._workers.present.lend(checkpoint) if checkpoint else None
         cutting = time.perf_counter()
         commands = deployment_commands(
             self.captured.microbatch(plan.method.microbatches),
@@ -313,7 +285,7 @@ class ClusterSession:
         deployed = [answers[worker] for worker in commands]
         if lent:
             # Workers have it mapped as long as they need it.
-            self._workers.files.remove(lent)
+            self._workers.present.remove(lent)
         times = DeploymentTimes(
             total_seconds=time.perf_counter() - begin,
             cutting_seconds=cutting,
@@ -393,11 +365,6 @@ class ClusterSession:
 
     def evaluate(self, deployment: Deployment, minibatches: int, options: RunOptions) -> Evaluation:
         """Return loss and score of minibatches by the deployed weights, in evaluation mode.
-
-        Args:
-            deployment: what :meth:`deploy` returned last.
-            minibatches: how many.
-            options: which samples.
 
         Raises:
             RunFailure: if the workers fail.
@@ -495,70 +462,7 @@ class ClusterSession:
         if minibatches < 1:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
         self.timeline = ()
-        plan = self.plan(placement, method)
-        try:
-            try:
-                return self._measure_once(plan, minibatches)
-            except WorkerLost as failure:
-                lost = str(failure)
-                configuration = plan.placement.configuration
-                self._note(f"{lost}; its placement, {configuration}, is measured again")
-            return self._measure_once(plan, minibatches)
-        except (HostLost, StorageFailure):
-            # No placement is to blame, and none will run.
-            raise
-        except WorkerLost as failure:
-            reason = f"lost a worker twice: {lost}; when measured again, {failure}"
-            return FailedMeasurement(failure=LOST_TWICE, reason=reason)
-        except RunFailure as failure:
-            return FailedMeasurement(failure=failure.kind, reason=str(failure))
-
-    def _start_workers(self) -> None:
-        """Start workers where that is necessary, again if one ends at once, until one ends twice.
-
-        Raises:
-            CannotStart: that one, for which no placement is to blame.
-        """
-        ended: Counter[int] = Counter()
-        while True:
-            try:
-                return self._workers.prepare()
-            except WorkerLost as failure:
-                # Of several that end at once only the first to be noticed is named.
-                ended.update(failure.workers)
-                twice = [worker for worker in failure.workers if ended[worker] > 1]
-                if twice:
-                    raise CannotStart(f"{failure} whenever it is started", twice) from None
-                if not failure.workers:
-                    raise
-                self._note(f"{failure} when it was started; it is started again")
-
-    def _measure_once(self, plan: ExecutionPlan, minibatches: int) -> Measurement:
-        self._start_workers()
-        deployment = self.deploy(plan)
-        window = plan.window(minibatches)
-        options = RunOptions(order=self._workers.example_order)
-        for runs_left in reversed(range(_MOST_RUNS)):
-            schedule, results = self._run_unstopped(deployment, window.minibatches, options)
-            found = measurement_of(schedule, results, window)
-            if not runs_left or is_steady(found.steadiness, found.minibatches):
-                break
-            window = window.later()
-        links = time_ways(self._workers, plan.pipeline, results)
-        self.timeline, self.window = timeline_of(schedule, results), window
-        return found.model_copy(update={"links": links})
-
-    def _run_unstopped(
-        self, deployment: Deployment, minibatches: int, options: RunOptions
-    ) -> tuple[Schedule, dict[int, RunResult]]:
-        """Run; run once more if the program was stopped (Ctrl-Z), since that was measured too."""
-        stops = self._workers.listener.stops
-        found = self.run(deployment, minibatches, options)
-        return (
-            found
-            if stops == self._workers.listener.stops
-            else self.run(deployment, minibatches, options)
-        )
+        return measured(self, self.plan(placement, method), minibatches)
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
         """Return a few minibatches from the middle of the last measurement, as they really ran."""
@@ -583,52 +487,4 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         self._check_present(range(self.accelerators), "a profile")
-        self._workers.prepare()
-        places = self._workers.hosts.places
-        devices = [self._workers.devices[worker] for worker in range(self.accelerators)]
-        measuring = measuring_workers(self.speeds, places, devices)
-        transport = self._workers.transport(measuring)
-        name = self._workers.new_name("profile")
-        short = shorten(self.captured)
-        command = profile_command(
-            self.captured,
-            short.captured,
-            self.method,
-            self.optimizer,
-            repeats,
-            name,
-            measuring,
-            transport,
-        )
-        times = list(self._workers.command(dict.fromkeys(measuring, command)).values())
-        links = time_hosts(self._workers, repeats)
-        cluster = session_cluster(places, devices, self.speeds, links)
-        if crowded := crowded_machine(self.speeds, places, devices):
-            self._note(crowded)
-        profile = profile_of(short.captured, times)
-        if short.captured is not self.captured:
-            profile = profile.of_repeated_blocks(self.graph, short.alike)
-        return self._with_short_runs(profile, cluster, measuring), cluster
-
-    def _with_short_runs(
-        self, profile: Profile, cluster: Cluster, accelerators: Sequence[int]
-    ) -> Profile:
-        """Run a few pipelines of the whole, and add what they took longer than the profile says.
-
-        Args:
-            profile: of operators.
-            cluster: of the workers.
-            accelerators: to run them on.
-        """
-        precision = self.method.precision
-        method = Method()
-        if precision != method.precision:
-            # Autocast's copies of weights make all policies recompute that move them.
-            method = Method(policy=STASH.name, precision=precision)
-
-        def measure(placement: Placement) -> Outcome:
-            return self.measure(Candidate(placement, method), SHORT_MINIBATCHES)
-
-        runs = run_short(profile, accelerators, measure)
-        self.timeline = ()
-        return with_short_runs(profile, Workload.of(profile, method), cluster, runs, self._note)
+        return profiled(self, repeats)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -19,8 +18,7 @@ from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event
-from drlpp.runtime.hosts.present_workers import PresentWorkers, asked
-from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
+from drlpp.runtime.hosts.session_hosts import Hosts, PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.protocol import (
     Collect,
     Command,
@@ -34,11 +32,9 @@ from drlpp.runtime.ipc.protocol import (
     Working,
     transport_of,
 )
-from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
-from drlpp.runtime.session.listener import Listener
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
-from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
+from drlpp.runtime.session.present_hosts import PresentHosts, telling_of_temporary_files
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import Batch, arranged_like, tensors_in
 from drlpp.specs.device_choice import DeviceChoice
@@ -73,14 +69,10 @@ class WorkerGroup:
 
     Attributes:
         captured: the model.
-        size: number of workers.
-        hosts: where they run.
-        files: of the session.
-        present: the workers that there are: all but those that were given up.
+        present: the hosts with workers that were not given up, and the session's files there.
         devices: of every worker that has been prepared.
         spent: where the time went.
         generation: how many sets of workers there have been.
-        listener: hears what happens on the hosts.
     """
 
     def __init__(
@@ -91,7 +83,6 @@ class WorkerGroup:
         limits: TimeLimits = DEFAULT_TIME_LIMITS,
         place: PlaceWorkers = hosts_for,
     ) -> None:
-        self.size = len(speeds)
         self.limits = limits
         self.devices: dict[int, DeviceFacts] = {}
         self.spent = TimeSpent()
@@ -104,18 +95,18 @@ class WorkerGroup:
         self._closed = False
         self._informed_generation = 0
         self._stages: Mapping[int, int] = {}
-        with telling_of_temporary_files():
-            folder = SessionFolder()
-        self.hosts = place(self.size, Path(folder.name), limits)
-        self.present = PresentWorkers(self.hosts)
-        self.listener = Listener(self.present)
-        self.files = SessionFiles(folder, self.hosts, self.present)
+        self.present = PresentHosts(place, len(speeds), limits)
         try:
-            self.files.write(_MODEL_FILE, captured.state | captured.constants)
-            self.files.write(_SAMPLES_FILE, self._samples)
+            self.present.write(_MODEL_FILE, captured.state | captured.constants)
+            self.present.write(_SAMPLES_FILE, self._samples)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def hosts(self) -> Hosts:
+        """Where workers run, those that were given up included."""
+        return self.present.all
 
     @property
     def process_ids(self) -> list[int]:
@@ -140,21 +131,22 @@ class WorkerGroup:
         self._inform()
 
     def _start(self) -> None:
-        with self.present.noting_lost_hosts(), telling_of_temporary_files():
-            if all(asked(host, host.is_whole) for host in self.present.hosts):
+        present, ask = self.present, self.present.ask
+        with telling_of_temporary_files():
+            if all(ask(host, host.is_whole) for host in present.hosts):
                 return
             self._kill()
-            store = asked(self.present.hosts[0], self.present.hosts[0].open_store)
+            store = ask(present.hosts[0], present.hosts[0].open_store)
             # A host that has returned may be another machine, with other cores.
             cores = cores_for(self._speeds, self.hosts.places.machines)
-            before: Counter[str] = Counter()
+            places: Counter[str] = Counter()
             on_one_host = len({host.name for host in self.hosts.hosts}) == 1
-            posts: dict[int, WorkerSpec] = {}
+            specs: dict[int, WorkerSpec] = {}
             for host in self.hosts.hosts:
-                for number, worker in enumerate(host.workers):
-                    posts[worker] = WorkerSpec(
+                for worker in host.workers:
+                    specs[worker] = WorkerSpec(
                         worker=worker,
-                        place=before[host.name] + number,
+                        place=places[host.name],
                         address=host.address,
                         store=store,
                         limits=self.limits,
@@ -162,11 +154,11 @@ class WorkerGroup:
                         core=cores[worker],
                         on_one_host=on_one_host,
                     )
-                before[host.name] += len(host.workers)
-            for host in self.present.hosts:
-                asked(host, host.start, [posts[worker] for worker in self.present.of(host)])
-            for host in self.present.hosts:
-                asked(host, host.finish_start)
+                    places[host.name] += 1
+            for host in present.hosts:
+                ask(host, host.start, [specs[worker] for worker in present.of(host)])
+            for host in present.hosts:
+                ask(host, host.finish_start)
             self.generation += 1
             self._stages = {}
 
@@ -186,42 +178,26 @@ class WorkerGroup:
         if lost := without_their_gpu(self.devices, devices):
             self._kill()
             whose = ", ".join(map(self._description_of, lost))
-            with self.present.noting_lost_hosts():
-                raise HostLost(f"there is no GPU any more for {whose}", lost)
+            self.present.lost = HostLost(f"there is no GPU any more for {whose}", lost)
+            raise self.present.lost
         self.devices |= devices
         self._informed_generation = self.generation
 
     def close(self) -> None:
         """End the workers and remove the files; another session may have the hosts after that."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self.present.end(self.hosts.hosts, lambda host: host.close())
-        finally:
-            self.hosts.release()
-            self.files.close()
+        if not self._closed:
+            self._closed = True
+            self.present.close()
 
     def _kill(self) -> None:
-        self.present.end(self.present.hosts, lambda host: host.kill())
+        self.present.end(self.present.hosts, methodcaller("kill"))
 
     def take_back(self) -> tuple[int, ...]:
         """Count on the workers again that were given up and can be started; return their numbers.
 
         Those of a host that was there only for a moment are not among them.
         """
-        there, returned = [], self.present.returned()
-        for host in dict.fromkeys(self.hosts.of_worker[worker] for worker in returned):
-            with suppress(HostLost):
-                host.rejoin()
-                # What the others were given when they began.
-                for file in (_MODEL_FILE, _SAMPLES_FILE):
-                    self.files.publish_to(host, file)
-                there += [worker for worker in returned if worker in host.workers]
-        if there:
-            self._kill()
-            self.present.take_back(there)
-        return tuple(sorted(there))
+        return self.present.take_back((_MODEL_FILE, _SAMPLES_FILE))
 
     # Commands
 
@@ -263,12 +239,12 @@ class WorkerGroup:
         """Return the seconds of silence of all workers after which the commands count as hung."""
         if self.limits.answer_seconds is not None:
             return self.limits.answer_seconds
-        usual = _USUAL_SILENCES * self.listener.longest_silence_seconds
+        usual = _USUAL_SILENCES * self.present.longest_silence_seconds
         # Of these nobody hears until all is read or written, however much it is.
         silent = any(isinstance(command, Collect | LoadSamples) for command in commands.values())
         first = silent or not self.spent.running_seconds
         least = self.limits.first_answer_seconds if first else 0.0
-        return max(usual, self.limits.least_answer_seconds, least)
+        return max(usual, TimeLimits.least_answer_seconds, least)
 
     def _carry_out(
         self,
@@ -278,12 +254,11 @@ class WorkerGroup:
         feed: MinibatchStreamer | None = None,
     ) -> dict[int, Any]:
         try:
-            with self.present.noting_lost_hosts():
-                self._raise_if_ended(self._events(0))
-                for worker, command in commands.items():
-                    host = self.hosts.of_worker[worker]
-                    asked(host, host.send, worker, command)
-                return self._wait_for_answers(set(commands), patience, on_progress, feed)
+            self._raise_if_ended(self.present.events(0))
+            for worker, command in commands.items():
+                host = self.hosts.of_worker[worker]
+                self.present.ask(host, host.send, worker, command)
+            return self._wait_for_answers(set(commands), patience, on_progress, feed)
         except BaseException as error:
             self._kill()
             # A host that is cut off may be why nobody answers; killing its workers tells.
@@ -299,12 +274,12 @@ class WorkerGroup:
         feed: MinibatchStreamer | None,
     ) -> dict[int, Any]:
         answers: dict[int, Any] = {}
-        self.listener.forget_silence()
+        self.present.forget_silence()
         while waiting:
             fed = feed is not None and feed.advance()
             if fed:
-                self.listener.forget_silence()
-            events = self._events(0 if fed else patience)
+                self.present.forget_silence()
+            events = self.present.events(0 if fed else patience)
             if not events:
                 if fed:
                     continue
@@ -312,7 +287,7 @@ class WorkerGroup:
                     f"workers {sorted(waiting)} did not answer within {patience:.0f} s; if "
                     "they need longer, give a longer time limit (--timeout, timeout_seconds)"
                 )
-            self.listener.note_silence()
+            self.present.note_silence()
             for event in events:
                 match event:
                     case Answered(_, Failed() as failed):
@@ -320,7 +295,7 @@ class WorkerGroup:
                         self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
                         for host in self.present.hosts:
-                            asked(host, host.check)
+                            self.present.ask(host, host.check)
                         raise failed.error
                     case Answered(_, Progress() as progress):
                         if on_progress:
@@ -335,18 +310,15 @@ class WorkerGroup:
                 self._raise_if_ended(events)
         return answers
 
-    def _events(self, patience: float) -> list[Event]:
-        return self.listener.events(patience, self.limits.stopped_seconds)
-
     def _raise_if_one_is_lost(self, events: Sequence[Event]) -> None:
-        end = time.monotonic() + self.limits.other_failure_seconds
+        end = time.monotonic() + TimeLimits.other_failure_seconds
         while events:
             self._raise_if_ended(events)
             for event in events:
                 match event:
                     case Answered(_, Failed(worker=int()) as failed):
                         raise failed.error
-            events = self._events(end - time.monotonic())
+            events = self.present.events(end - time.monotonic())
 
     def _raise_if_ended(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -384,7 +356,7 @@ class WorkerGroup:
             tensors_in(arranged_like(task.inputs, inputs, "inputs")),
             tensors_in(arranged_like(task.targets, targets, "targets")),
         )
-        self.files.write(_SAMPLES_FILE, self._samples)
+        self.present.write(_SAMPLES_FILE, self._samples)
         # Those that have not begun will read them with the model.
         if self.process_ids and self._informed_generation == self.generation:
             self.command(dict.fromkeys(self.present.workers, LoadSamples(_SAMPLES_FILE)))

@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.io.run_folder import BY_TIME_NAME
 from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.session.run_timeline import timeline_of
+from drlpp.runtime.session.measured_runs import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.spans import spans_of, time_use

@@ -145,7 +145,7 @@ def test_from_a_run(shell: Shell, files: dict[str, Path], tmp_path: Path) -> Non
 def test_from_a_run_that_was_measured_later(
     shell: Shell, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drlpp.runtime.session.session.is_steady", lambda *_: False)
+    monkeypatch.setattr("drlpp.runtime.session.measuring.is_steady", lambda *_: False)
     code, out, err = shell(*TIMELINE, "run", files["PLACEMENT"])
     assert code == 0, err
     assert [row[:2] for row in rows(out)] == [[0, 0], [1, 1]]

@@ -14,10 +14,10 @@ from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measureme
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm import link_timing as links
-from drlpp.runtime.comm.link_timing import routes_of, time_messages
+from drlpp.runtime.comm.link_timing import time_messages
 from drlpp.runtime.comm.transport import Links
 from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.session.link_measurement import time_ways
+from drlpp.runtime.session.cluster_discovery import largest_messages, time_ways
 from drlpp.schedule.pipeline import Pipeline
 
 ACTIVATION = 8 * 16 * 4
@@ -87,11 +87,11 @@ def test_timing_links_leaves_the_deployment_as_it_was(
 def test_a_worker_that_is_lost_while_links_are_timed_fails_the_measurement(
     captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(deployment: object, results: object) -> Iterator[tuple[int, int, int]]:
+    def lost(deployment: object, results: object) -> Iterator[tuple[tuple[int, int], int]]:
         os.kill(session.process_ids[1], signal.SIGKILL)
-        yield (0, 1, 100)
+        yield (0, 1), 100
 
-    monkeypatch.setattr("drlpp.runtime.session.link_measurement.routes_of", lost)
+    monkeypatch.setattr("drlpp.runtime.session.cluster_discovery.largest_messages", lost)
     with pytest.warns(UserWarning, match="is measured again"):
         outcome = session.measure(halves(captured, 0, 1), minibatches=4)
     assert isinstance(outcome, FailedMeasurement)
@@ -107,14 +107,8 @@ def test_ways_have_an_order_that_does_not_depend_on_answers() -> None:
 
     pipeline = Pipeline.straight(2, 1)
     results = {2: result({1: 5, 0: 7}), 1: result({2: 3}, 9), 0: result({2: 3}, 9)}
-    assert list(routes_of(pipeline, results)) == [
-        (0, 2, 3),
-        (1, 2, 3),
-        (2, 0, 7),
-        (2, 1, 5),
-        (0, 1, 5),
-        (1, 0, 5),
-    ]
+    ways = [((0, 2), 3), ((1, 2), 3), ((2, 0), 7), ((2, 1), 5), ((0, 1), 5), ((1, 0), 5)]
+    assert largest_messages(pipeline, results) == ways
 
 
 class SlowLinks(Links):

@@ -228,7 +228,7 @@ def test_a_silent_host_is_lost(keeper: HostKeeper, tmp_path: Path, silent: str) 
         actor.next_events.remote = lambda *_: Reference(never)  # type: ignore[method-assign]
     else:
         actor.order.remote = lambda *_: Reference(never)  # type: ignore[method-assign]
-    limits = TimeLimits(host_silence_seconds=1, fork_seconds=1, host_start_seconds=2)
+    limits = TimeLimits(host_silence_seconds=1, fork_seconds=1)
     host = host_of(actor, tmp_path, limits=limits)
     if silent == "events":
         (news,) = host.waitables()

@@ -76,16 +76,6 @@ def test_killed_during_a_measurement(
 
 
 @pytest.mark.system
-def test_killed_while_workers_are_frozen(captured: CapturedModel, session: ClusterSession) -> None:
-    """They are killed nevertheless, and nothing of ours is removed."""
-    for process in session.process_ids:
-        os.kill(process, signal.SIGSTOP)
-    _kill_server()
-    time.sleep(0.2)
-    assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
-
-
-@pytest.mark.system
 def test_killed_before_a_worker_is_forked(
     captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,11 +16,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
 from drlpp.placement.measurements_file import Entry
-from drlpp.racing.comparison import compare
-from drlpp.racing.contenders import Contender
-from drlpp.racing.race import RaceRules
 from drlpp.runtime import ClusterSession, PipelineTrainer, ProgressReport, TrainerCallbacks
-from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
 from tests.support.processes import workers_of
 from tests.support.training.loading import data_for
@@ -106,16 +102,11 @@ def test_what_happens_the_second_time_is_told_as_it_is(
         return execute(*arguments)
 
     later: list[str] = []
-    monkeypatch.setattr(session, "_note", later.append)
+    monkeypatch.setattr(session, "note", later.append)
     monkeypatch.setattr(session.worker_group, "execute", fail)
     kill(0)
     outcome = session.measure(in_a_row(captured.graph, 0, 1), 4)
     assert outcome == FailedMeasurement(failure="out of memory", reason="worker 0: there is none")
-
-
-def test_without_anybody_to_tell_it_is_a_warning(captured: CapturedModel) -> None:
-    with ClusterSession(captured, workers=1) as session, pytest.warns(UserWarning, match="again"):
-        session._note("it is measured again")
 
 
 def test_a_lost_worker_is_no_outcome_of_a_memory_and_two_are_for_good(
@@ -158,65 +149,26 @@ def test_what_an_older_drlpp_gave_up_after_one_lost_worker_is_measured_on_resumi
     }
 
 
-def test_a_lost_worker_ends_no_contender(
-    captured: CapturedModel,
-    session: ClusterSession,
-    notes: list[str],
-    tmp_path: Path,
-    kill: Callable[..., None],
-) -> None:
-    contenders = [
-        Contender(found_by=name, placement=in_a_row(captured.graph, *workers), method=Method())
-        for name, workers in (("one", (0, 1)), ("other", (1, 0)))
-    ]
-    kill(None, 1, None, None, 0)
-    comparison = compare(
-        session,
-        contenders,
-        rules=RaceRules(rounds=2),
-        minibatches=4,
-        path=tmp_path / "comparison.json",
-    )
-    assert [contender.failure for contender in comparison.contenders] == [None, None]
-    assert [len(contender.measurements) for contender in comparison.contenders] == [2, 2]
-    assert len(notes) == 2
-
-
-@pytest.mark.parametrize(
-    ("checkpoint_every", "kept"),
-    [
-        pytest.param(
-            0,
-            r"nothing had been saved yet, so the same command begins anew \(--checkpoint-every",
-            marks=pytest.mark.slow,
-        ),
-        (
-            200,
-            r"\S+/checkpoint.safetensors has all up to \d+ minibatches of epoch 1, and the ",
-        ),
-    ],
-)
 def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
-    captured: CapturedModel, tmp_path: Path, checkpoint_every: int, kept: str
+    captured: CapturedModel, tmp_path: Path
 ) -> None:
     struck = []
 
     def strike(report: ProgressReport) -> None:
-        saved = (tmp_path / "checkpoint.safetensors").exists()
-        if saved == (checkpoint_every > 0) and not struck:
+        if (tmp_path / "checkpoint.safetensors").exists() and not struck:
             struck.append(report)
             # The newest of all that sessions of this process have.
             os.kill(max(workers_of(os.getpid())), signal.SIGKILL)
 
-    document = file_of(captured, in_a_row(captured.graph, 0, 1))
     trainer = PipelineTrainer(
-        document,
+        file_of(captured, in_a_row(captured.graph, 0, 1)),
         out=tmp_path,
-        checkpoint_every=checkpoint_every,
+        checkpoint_every=200,
         observer=TrainerCallbacks(on_progress=strike),
     )
     # So long that it cannot end before the worker does.
     (inputs,), targets = data_for(captured).train
     samples = Samples((inputs.repeat(400, 1),), targets.repeat(400))
+    kept = r"\S+/checkpoint.safetensors has all up to \d+ minibatches of epoch 1, and the "
     with pytest.raises(WorkerLost, match=rf"^worker (\d) \(stage \1\) {KILLED}; {kept}"):
         trainer.fit(Data(samples, samples), epochs=1)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,13 +22,14 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, is_stead
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
 from drlpp.runtime.ipc.protocol import Progress, RunResult
-from drlpp.runtime.session.windows import measurement_of
+from drlpp.runtime.session.measured_runs import measurement_of
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.spans import PREDICTION, spans_of, time_use
 from tests.support.in_turns import fast_are
 from tests.support.memory_limit import limit_memory
+from tests.support.processes import facts_of
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +43,9 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
         yield session
 
 
-def straight(captured: CapturedModel, *accelerators: int) -> Placement:
-    stages = max(accelerators) + 1
-    operators = len(captured.graph)
-    return Placement.from_assignment(
-        [min(stages * i // operators, stages - 1) for i in range(operators)], accelerators
-    )
+def straight(captured: CapturedModel, *stages: int) -> Placement:
+    operators, parts = len(captured.graph), max(stages) + 1
+    return Placement.from_assignment([parts * i // operators for i in range(operators)], stages)
 
 
 def test_placements_one_after_another_on_the_same_workers(
@@ -108,7 +107,7 @@ def test_a_pipeline_is_measured_once_it_is_steady(
     captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it seems to be steady from the second or third run on, or never."""
-    monkeypatch.setattr("drlpp.runtime.session.session.is_steady", is_steady)
+    monkeypatch.setattr("drlpp.runtime.session.measuring.is_steady", is_steady)
     warm_ups: list[int] = []
     looks: list[float] = []
 
@@ -117,7 +116,7 @@ def test_a_pipeline_is_measured_once_it_is_steady(
         found = measurement_of(schedule, results, window)
         return found.model_copy(update={"steadiness": looks[len(warm_ups) - 1]})
 
-    monkeypatch.setattr("drlpp.runtime.session.session.measurement_of", looked_at)
+    monkeypatch.setattr("drlpp.runtime.session.measuring.measurement_of", looked_at)
     first = Window.plan(straight(captured, 0, 1).pipeline(captured.graph), 5, session.method)
     for looks[:], runs, steadiness in [
         ([1.0], 1, 1.0),
@@ -137,11 +136,11 @@ def test_a_pipeline_is_measured_once_it_is_steady(
 def test_measured_times_are_not_below_the_rule(captured: CapturedModel) -> None:
     """The workers emulate slow accelerators, on which times hardly vary; within 10%."""
     with ClusterSession(captured, workers=3, speeds=[0.01] * 3) as session:
-        profile, cluster = session.profile(repeats=10)
+        profile, cluster = session.profile(repeats=5)
         workload = Workload.of(profile, session.method)
-        for accelerators in [(0,), (0, 0), (0, 1), (0, 0, 1), (0, 1, 2)]:
+        for accelerators in [(0, 1), (0, 0, 1)]:
             placement = straight(captured, *accelerators)
-            outcome = session.measure(placement, minibatches=40)
+            outcome = session.measure(placement, minibatches=15)
             assert isinstance(outcome, Measurement)
             bound = predict(workload, cluster, placement).seconds_per_minibatch
             assert outcome.seconds_per_minibatch >= 0.9 * bound
@@ -160,36 +159,6 @@ def test_progress_is_told_while_a_run_goes_on(
     assert all(progress.loss > 0 for progress in seen)
 
 
-def test_minibatches_of_a_measurement_have_their_size_whatever_the_samples(
-    captured: CapturedModel,
-) -> None:
-    batch = captured.task.batch_size
-    with ClusterSession(captured, workers=2) as session:
-        session.use_samples(
-            [torch.randn(5 * batch, *value.shape[1:]) for value in captured.task.inputs],
-            torch.zeros(5 * batch, dtype=torch.int64),
-        )
-        outcome = session.measure(straight(captured, 0, 1), minibatches=4)
-    assert isinstance(outcome, Measurement)
-
-
-def test_an_evaluation_is_no_silence(
-    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with ClusterSession(captured, workers=2) as session:
-        deployment = session.deploy(straight(captured, 0, 1))
-        on_request: list[int] = []
-        command = session.worker_group.command
-
-        def listening(commands, on_progress=None, feed=None):  # type: ignore[no-untyped-def]
-            return command(commands, lambda progress: on_request.append(progress.through), feed)
-
-        monkeypatch.setattr(session.worker_group, "command", listening)
-        while not on_request:
-            session.evaluate(deployment, 1000, RunOptions())
-    assert 0 < on_request[0] <= 1000
-
-
 def test_a_worker_that_a_placement_leaves_idle_gives_up_its_stage(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
@@ -202,35 +171,6 @@ def test_a_worker_that_a_placement_leaves_idle_gives_up_its_stage(
 
 def _open_files(process: int) -> int:
     return len(os.listdir(f"/proc/{process}/fd"))
-
-
-def test_a_deployment_does_not_outlive_its_workers(captured: CapturedModel) -> None:
-    with ClusterSession(captured, workers=2) as session:
-        deployment = session.deploy(straight(captured, 0, 1))
-        os.kill(session.process_ids[0], signal.SIGKILL)
-        for _ in range(2):
-            with pytest.raises(WorkerLost):
-                session.run(deployment, 50)
-
-
-def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:
-    with pytest.raises(InvalidInput, match="use schedule gpipe or zb-h1 or 1f1b-flush"):
-        session.measure(straight(captured, 0, 1), method=Method(policy="sync"))
-
-
-def test_invalid_placement_is_the_callers_error(
-    captured: CapturedModel, session: ClusterSession
-) -> None:
-    with pytest.raises(InvalidPlacement, match="accelerator 7"):
-        session.measure(
-            Placement.from_assignment([0] * len(captured.graph), ()).model_copy(
-                update={
-                    "stages": (
-                        straight(captured, 0).stages[0].model_copy(update={"accelerators": (7,)}),
-                    )
-                }
-            )
-        )
 
 
 def _strike(session: ClusterSession, victim: int, what: int) -> threading.Thread:
@@ -264,16 +204,6 @@ def test_a_worker_killed_at_any_moment_costs_no_measurement(
     assert not set(before) & set(session.process_ids)
 
 
-def test_a_worker_that_dies_between_placements_is_replaced(
-    captured: CapturedModel, session: ClusterSession
-) -> None:
-    placement = straight(captured, 0, 1)
-    session.measure(placement, minibatches=4)
-    os.kill(session.process_ids[3], signal.SIGKILL)
-    time.sleep(0.2)
-    assert isinstance(session.measure(placement, minibatches=4), Measurement)
-
-
 def test_a_worker_that_dies_with_its_stage_is_told(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
@@ -282,7 +212,9 @@ def test_a_worker_that_dies_with_its_stage_is_told(
     time.sleep(0.2)
     with pytest.raises(WorkerLost, match=r"worker 1 \(stage 1\) was killed by SIGKILL"):
         session.run(deployment, 4)
-    session.measure(straight(captured, 0, 1), minibatches=4)
+    with pytest.raises(WorkerLost, match="its stage with it"):
+        session.run(deployment, 4)
+    assert isinstance(session.measure(straight(captured, 0, 1), minibatches=4), Measurement)
     with pytest.raises(WorkerLost, match="its stage with it"):
         session.run(deployment, 4)
 
@@ -292,20 +224,17 @@ def test_frozen_worker_is_a_timeout(captured: CapturedModel) -> None:
     with ClusterSession(captured, workers=2) as session:
         session.measure(placement, minibatches=4)
         # Only now: workers that start may take their time.
-        session.worker_group.limits, before = (
-            TimeLimits(answer_seconds=2),
-            session.worker_group.limits,
-        )
+        session.worker_group.limits = TimeLimits(answer_seconds=2)
         thread = _strike(session, 1, signal.SIGSTOP)
         outcome = session.measure(placement, minibatches=5_000)
         thread.join()
-        session.worker_group.limits = before
+        session.worker_group.limits = TimeLimits()
         assert isinstance(outcome, FailedMeasurement)
         assert outcome.failure == "timeout"
         assert isinstance(session.measure(placement, minibatches=4), Measurement)
 
 
-def test_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
+def test_an_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
     captured = capture(ModelReference.named("tests.support.models.small:forked"))
     with ClusterSession(captured, workers=2) as session:
         # A token that the embedding does not know.
@@ -316,8 +245,7 @@ def test_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
     assert "index out of range" in outcome.reason
 
 
-def test_out_of_memory_is_told_apart() -> None:
-    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
+def test_out_of_memory_is_told_apart(captured: CapturedModel) -> None:
     with ClusterSession(captured, workers=1) as session:
         placement = straight(captured, 0)
         session.measure(placement, minibatches=2)
@@ -330,44 +258,57 @@ def test_out_of_memory_is_told_apart() -> None:
     assert isinstance(outcome, Measurement)
 
 
-def test_nothing_is_left_behind(captured: CapturedModel) -> None:
-    session = ClusterSession(captured, workers=2)
-    session.measure(straight(captured, 0, 1), minibatches=4)
-    processes = session.process_ids
-    files = session.folder
-    session.close()
-    assert not files.exists()
-    assert not [p for p in processes if Path(f"/proc/{p}").exists()]
-    session.close()
-
-
-def test_profile_measures_every_operator(captured: CapturedModel, session: ClusterSession) -> None:
-    profile, cluster = session.profile(repeats=3)
-    assert profile.graph == captured.graph
-    assert len(profile.operators) == len(captured.graph)
-    assert sum(op.forward_seconds for op in profile.operators) > 0
-    assert cluster.accelerators == 4
-    assert cluster.within_host.bandwidth_bytes_per_second > 1e6
-
-
-def test_what_was_deployed_before_is_refused(captured: CapturedModel) -> None:
+def test_what_cannot_be_run_is_refused(captured: CapturedModel) -> None:
     options = RunOptions(order=torch.arange(8).reshape(1, 8))
     with ClusterSession(captured, 3) as session:
         first = session.deploy(straight(captured, 0, 1))
         other = session.deploy(straight(captured, 1, 0))
-        calls: list[Callable[[], object]] = [
-            lambda: session.run(first, 4),
-            lambda: session.evaluate(first, 1, options),
-            lambda: session.collect(first),
-            lambda: session.checkpoint(first),
+        processes, folder = session.process_ids, session.folder
+        beyond = straight(captured, 0).stages[0].model_copy(update={"accelerators": (7,)})
+        seven = straight(captured, 0).model_copy(update={"stages": (beyond,)})
+        replaced = "1-1, any more: another one was deployed or measured since"
+        refusals: list[tuple[Callable[[], object], type[Exception], str]] = [
+            (lambda: session.run(first, 4), InvalidInput, replaced),
+            (lambda: session.evaluate(first, 1, options), InvalidInput, replaced),
+            (lambda: session.collect(first), InvalidInput, replaced),
+            (lambda: session.checkpoint(first), InvalidInput, replaced),
+            (lambda: session.measure(seven), InvalidPlacement, "accelerator 7"),
+            (lambda: session.measure(other.placement, 0), InvalidInput, "at least 1"),
+            (
+                lambda: session.measure(other.placement, method=Method(policy="sync")),
+                InvalidInput,
+                "use schedule gpipe or zb-h1 or 1f1b-flush",
+            ),
         ]
-        for call in calls:
-            with pytest.raises(InvalidInput, match="1-1, any more: another one was deployed"):
+        for call, error, words in refusals:
+            with pytest.raises(error, match=words):
                 call()
         session.run(other, 4)
-        session.measure(straight(captured, 0, 1, 2), 4)
-        with pytest.raises(InvalidInput, match="deployed or measured since"):
-            session.run(other, 4)
+    assert not folder.exists()
+    assert not [p for p in processes if Path(f"/proc/{p}").exists()]
+    session.close()
     for call in [lambda: session.run(other, 4), lambda: session.measure(other.placement)]:
         with pytest.raises(InvalidInput, match="this session is closed"):
             call()
+
+
+@pytest.mark.slow
+def test_nothing_is_left_by_deployments_and_runs(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=3) as session:
+
+        def held() -> tuple[object, ...]:
+            found = map(facts_of, session.process_ids)
+            files = len([*session.folder.iterdir()])
+            return *((facts.threads, facts.open_files) for facts in found), files, store.num_keys()
+
+        seen, memory = [], []
+        for _ in range(8):
+            for stages in [(0, 1, 2), (0, 0, 1), (0, 1, 1), (0, 0, 0)]:
+                session.deploy(straight(captured, *stages))
+            assert isinstance(session.measure(straight(captured, 0, 1, 2), 2), Measurement)
+            store: Any = session.worker_group.hosts.hosts[0].store  # type: ignore[attr-defined]
+            seen.append(held())
+            memory.append([facts_of(process).memory_bytes for process in session.process_ids])
+    assert seen[2:] == [seen[2]] * 6
+    # A worker of a toy is still settling after its second round.
+    assert all(late < 1.05 * early for early, late in zip(memory[1], memory[-1], strict=True))

@@ -23,13 +23,9 @@ class SilentHost(WorkerHost):
     name = address = machine = "127.0.0.1"
     cores = (0,)
 
-    def __init__(
-        self, connection: Connection, *, cut_off: bool = False, restarts: bool = False
-    ) -> None:
+    def __init__(self, connection: Connection, *, cut_off: bool = False) -> None:
         self._connection = connection
         self._cut_off = cut_off
-        self._restarts = restarts
-        self.posts: list[WorkerSpec] = []
 
     process_ids = property(lambda self: [1])  # type: ignore[assignment]
 
@@ -38,13 +34,12 @@ class SilentHost(WorkerHost):
 
     def check(self) -> None: ...
 
-    def start(self, posts: Sequence[WorkerSpec]) -> None:
-        self.posts = list(posts)
+    def start(self, posts: Sequence[WorkerSpec]) -> None: ...
 
     def finish_start(self) -> None: ...
 
     def is_whole(self) -> bool:
-        return not self._restarts
+        return True
 
     def send(self, worker: int, command: object) -> None: ...
 
@@ -85,18 +80,6 @@ def test_a_host_that_is_cut_off_is_told_as_such_by_its_silent_workers(
     group.close()
 
 
-def test_new_workers_get_the_limits_and_have_the_time_of_the_first_answer(
-    connection: Connection,
-) -> None:
-    limits = TimeLimits(answer_seconds=0.01, first_answer_seconds=0.05, link_seconds=7)
-    host = SilentHost(connection, restarts=True)
-    group = hosted(host, limits)
-    with pytest.raises(TrialTimeout, match="did not answer within 0 s"):
-        group.prepare()
-    assert [(post.worker, post.limits) for post in host.posts] == [(0, limits)]
-    group.close()
-
-
 class TellingHost(SilentHost):
     """Has two workers, whose answers to a command are heard one after the other."""
 
@@ -125,8 +108,7 @@ GPU = Answered(1, Failed("WorkerLost", "worker 1 lost its GPU (unknown error)", 
 def test_a_worker_that_has_lost_its_gpu_is_the_cause_of_what_others_say_before_it(
     connection: Connection, first: Answered
 ) -> None:
-    limits = TimeLimits(other_failure_seconds=0.01)
-    group = hosted(TellingHost(connection, first, GPU), limits)
+    group = hosted(TellingHost(connection, first, GPU))
     with pytest.raises(WorkerLost, match="lost its GPU") as lost:
         group.command({0: Release(), 1: Release()})
     assert lost.value.workers == {1}

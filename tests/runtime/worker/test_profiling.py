@@ -23,7 +23,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, TimeLimits
 from drlpp.runtime.deploying.profile_commands import profile_of
 from drlpp.runtime.ipc.protocol import LinkTimes, OperatorTimes, StageTimes
-from drlpp.runtime.session.link_measurement import link_of
+from drlpp.runtime.session.cluster_discovery import link_of
 from drlpp.runtime.worker import operator_timing
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -18,10 +18,9 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import pickle
 from multiprocessing import connection
-from drlpp.runtime import ClusterSession, TimeLimits
+from drlpp.runtime import ClusterSession
 
-limits = TimeLimits(orphan_seconds=0.5)
-with ClusterSession("tests.support.models.small:perceptron", 1, time_limits=limits) as session:
+with ClusterSession("tests.support.models.small:perceptron", 1) as session:
     session.worker_group.prepare()
     (host,) = session.worker_group.hosts.hosts
     host._channels[0].connection.send_bytes(pickle.dumps(session.folder / "message-gone"))

@@ -1,15 +1,19 @@
-"""From the times of actions to seconds per minibatch: the measured window of a run."""
+"""What the times of a run's actions say: the measured window, and the timeline."""
 
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.runtime.ipc.protocol import RunResult
+from drlpp.schedule.actions import Update
 from drlpp.schedule.analysis.window import Window, completion_times, update_times
 from drlpp.schedule.schedule import Schedule
+from drlpp.timeline.timeline import TimedAction
 
 
 def measurement_of(
@@ -21,7 +25,6 @@ def measurement_of(
     """Return the measurement that the window of a run gives, with link times found after it."""
     ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
     marks = window.marks(completion_times(schedule, ends))
-    begin, end = marks[0], marks[-1]
     paces = []
     for times in update_times(schedule, ends).values():
         own = window.marks(times)
@@ -37,7 +40,7 @@ def measurement_of(
         minibatches=window.length,
         steadiness=max(min(paces) / slowest, 0.0),
         workers=tuple(
-            _usage(schedule, worker, results[worker], begin, end)
+            _usage(schedule, worker, results[worker], marks[0], marks[-1])
             for worker in sorted(schedule.actions)
         ),
         links=links,
@@ -68,3 +71,27 @@ def _usage(
         peak_memory_bytes=result.peak_memory_bytes,
         bytes_sent=result.bytes_sent,
     )
+
+
+def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:
+    """Return all actions of a run as it was performed, in seconds since its first began."""
+    start = min((begin for result in results.values() for begin, _ in result.times[:1]), default=0)
+    timeline = []
+    for worker, actions in schedule.actions.items():
+        predictions = results[worker].predictions
+        for action, (begin, end) in zip(actions, results[worker].times, strict=True):
+            first, last = (bisect_left(predictions, m, key=itemgetter(0)) for m in (begin, end))
+            inside = tuple((one - start, other - start) for one, other in predictions[first:last])
+            timeline.append(TimedAction(worker, action, begin - start, end - start, inside))
+    return tuple(timeline)
+
+
+def middle_of(timeline: Sequence[TimedAction], minibatches: int) -> tuple[TimedAction, ...]:
+    """Return the actions of a few minibatches from the middle of a run."""
+    updates = [timed for timed in timeline if isinstance(timed.action, Update)]
+    if not updates:
+        return ()
+    whole = max(timed.end for timed in updates)
+    span = whole * minibatches / len({timed.action for timed in updates})
+    begin, end = (whole - span) / 2, (whole + span) / 2
+    return tuple(timed for timed in timeline if timed.start >= begin and timed.end <= end)

@@ -1,17 +1,19 @@
-"""A session does without workers that were given up, until their host has returned."""
+"""A session does without workers that were given up, or that cannot start, until they return."""
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import Any
 
 import pytest
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import HostLost, InvalidInput
+from drlpp.errors import CannotStart, HostLost, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.protocol import WorkerSpec
 from tests.support.losable_hosts import LosableHost, LosableHosts
+from tests.support.training.failing_host import FailingHost
 from tests.support.training.pipelines import in_a_row
 
 
@@ -44,8 +46,9 @@ def test_a_lost_host_ends_everything_until_its_workers_are_given_up(
     session.give_up(lost.value.workers)
     assert session.present == (0,)
     assert isinstance(session.measure(alone, 4), Measurement)
-    with pytest.raises(InvalidInput, match="on worker 1, which was given up; there are workers 0"):
-        session.deploy(whole)
+    for call in (lambda: session.deploy(whole), lambda: session.profile(repeats=2)):
+        with pytest.raises(InvalidInput, match="on worker 1, which was given up; there are work"):
+            call()
     assert session.take_back() == ()
 
     # What it has missed is sent to it.
@@ -54,16 +57,10 @@ def test_a_lost_host_ends_everything_until_its_workers_are_given_up(
     assert session.take_back() == (1, 2)
     assert session.present == (0, 1, 2)
     assert isinstance(session.measure(whole, 4), Measurement)
-
-
-def test_one_worker_of_a_host_is_given_up_alone(
-    captured: CapturedModel, session: ClusterSession, hosts: LosableHosts
-) -> None:
-    session.deploy(in_a_row(captured.graph, 0, 1, 2))
     session.give_up([1])
     two = in_a_row(captured.graph, 0, 1).on([0, 2])
     assert isinstance(session.measure(two, 4), Measurement)
-    assert [len(host.process_ids) for host in hosts.hosts] == [1, 1]
+    assert [len(host.process_ids) for host in hosts.hosts] == [1, 1], "one of a host alone"
 
 
 class _Moving(LosableHost):
@@ -103,13 +100,23 @@ def test_emulated_accelerators_have_the_cores_of_where_their_host_returns(
         assert [post.core for post in moving.posts] == [first, first]
 
 
-def test_a_profile_needs_all_workers(session: ClusterSession, hosts: LosableHosts) -> None:
-    hosts.hosts[0].lose()
-    with pytest.raises(HostLost) as lost:
-        session.profile(repeats=2)
-    session.give_up(lost.value.workers)
-    with pytest.raises(InvalidInput, match=r"on worker 0, which was given up"):
-        session.profile(repeats=2)
-    hosts.hosts[0].return_()
-    assert session.take_back() == (0,)
-    assert session.profile(repeats=2)[1].host_names == ("host-0", "host-1")
+@pytest.mark.parametrize(
+    ("failing", "failures", "given_up"), [([2], 1000, 2), ([2], 1, None), ([0, 2, 1], 1000, 0)]
+)
+def test_a_worker_that_ends_whenever_it_is_started_is_no_placements_failure(
+    captured: CapturedModel, failing: list[int], failures: int, given_up: int | None
+) -> None:
+    """Also if several end at once, and another is noticed first every time."""
+    hosts, notes, placement = LosableHosts([3], FailingHost), [], in_a_row(captured.graph, 0, 1)
+    with hosts.used(), ClusterSession(captured, workers=3, note=notes.append) as session:
+        hosts.hosts[0].failing, hosts.hosts[0].failures = cycle(failing), failures
+        if given_up is not None:
+            with pytest.raises(CannotStart, match=r"was killed .* whenever it is started") as lost:
+                session.measure(placement, 4)
+            assert lost.value.workers == {given_up}
+            hosts.hosts[0].failures = 0
+            session.give_up(lost.value.workers)
+        placement = placement.on([w for w in session.present if w < 3][:2])
+        assert isinstance(session.measure(placement, 4), Measurement)
+    assert [note.split(" was ")[0] for note in notes] == [f"worker {w}" for w in failing]
+    assert all(note.endswith("when it was started; it is started again") for note in notes)
