@@ -6,21 +6,77 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pandas import DataFrame
-
-from benchmarks.learning.comparisons import Comparison, Verdict, compare
+from scipy import stats
 
 NOT_YET = "not measured yet"
 NOT_DECIDED = "not decided"
-_WORDS = {
-    Verdict.SHOWS: "holds",
-    Verdict.DOES_NOT_SHOW: "does not hold",
-    Verdict.WITHIN_NOISE: "within noise",
-}
 
 Scores = Mapping[int, float]
 """Of every seed, or repetition."""
+
+
+class Verdict(StrEnum):
+    """What results say about a statement."""
+
+    HOLDS = "holds"
+    DOES_NOT_HOLD = "does not hold"
+    WITHIN_NOISE = "within noise"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods compared over seeds.
+
+    Attributes:
+        mean: of the differences, first minus second, positive where the first is better.
+        standard_error: of that mean.
+    """
+
+    verdict: Verdict
+    mean: float
+    standard_error: float
+
+
+def compare(
+    first: Mapping[int, float], second: Mapping[int, float], alike_within: float | None = None
+) -> Comparison | None:
+    """Judge a statement by the paired differences of two methods.
+
+    Runs of the same seed start from the same weights and see the same samples in the same order,
+    so it is their difference that counts. With the 95% confidence interval of its mean
+    (Student's t), "first is better" is shown if the interval is above zero, and not if it is below.
+    "Alike" is shown if the interval is within ±``alike_within``, and not if it is outside.
+    Anything else is within noise.
+
+    Args:
+        first: the score of every seed, more is better.
+        second: as ``first``; seeds that only one of the two has are left out.
+        alike_within: the difference that does not matter, for methods said to be alike.
+
+    Returns:
+        None if fewer than two seeds have both.
+    """
+    differences = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+    if len(differences) < 2:
+        return None
+    mean = statistics.mean(differences)
+    error = statistics.stdev(differences) / len(differences) ** 0.5
+    reach = float(stats.t.ppf(0.975, len(differences) - 1)) * error
+    return Comparison(_judge(mean - reach, mean + reach, alike_within), mean, error)
+
+
+def _judge(low: float, high: float, alike_within: float | None) -> Verdict:
+    if alike_within is None:
+        shown, refuted = low > 0, high < 0
+    else:
+        shown = -alike_within <= low and high <= alike_within
+        refuted = high < -alike_within or low > alike_within
+    if shown:
+        return Verdict.HOLDS
+    return Verdict.DOES_NOT_HOLD if refuted else Verdict.WITHIN_NOISE
 
 
 @dataclass(frozen=True)
@@ -66,7 +122,7 @@ def judged_seconds(
     within = None if alike_within is None else math.log(1 + alike_within)
     found = compare(logs[0], logs[1], within)
     verdict, figures = _in_words(found, lambda value: f"{math.exp(value):.2f}×")
-    if first_is_least and verdict == _WORDS[Verdict.SHOWS]:
+    if first_is_least and verdict == Verdict.HOLDS:
         verdict, figures = NOT_DECIDED, f"at most {figures}"
     return Claim(text, where, verdict, figures)
 
@@ -97,7 +153,7 @@ def _in_words(found: Comparison | None, figure: object) -> tuple[str, str]:
         return NOT_YET, ""
     assert callable(figure)
     reach = f"{figure(found.mean)} (± {found.standard_error:.3f})"
-    return _WORDS[found.verdict], reach
+    return str(found.verdict), reach
 
 
 def section(

@@ -16,12 +16,11 @@ from tempfile import TemporaryDirectory
 from pandas import DataFrame
 
 from benchmarks.deep_models import VOCABULARY
-from benchmarks.learning.curves import minibatches_to
-from benchmarks.learning.race_tasks import first_text
+from benchmarks.learning.study import Point, reached
+from benchmarks.learning.tasks import first_text
 from benchmarks.machine import this_machine
 from benchmarks.papers.claims import NOT_YET, Claim, judged_seconds, section, spread
 from benchmarks.papers.figures import PIPEDREAM_TABLE_1
-from benchmarks.papers.learning import Point
 from benchmarks.study import Needs, Row, Study
 from drlpp.capturing.capture import capture
 from drlpp.errors import RunFailure
@@ -90,7 +89,7 @@ MODELS = {
     "ResNet-50, digits": Model("resnet50", "digits", SMALL["resnet50"], learns=False),
     "LSTMs with attention, dates": Model(
         "examples.translation:translator",
-        "benchmarks.learning.race_tasks:date_sentences",
+        "benchmarks.learning.tasks:date_sentences",
         rate=0.003,
         epochs=6,
     ),
@@ -178,7 +177,7 @@ class Training(Row):
 
     def minibatches_to(self, target: float) -> float | None:
         """Return after how many minibatches a loss was reached, None if it was not."""
-        return minibatches_to(target, [(p.minibatches, p.loss) for p in self.points])
+        return reached(target, self.points)
 
 
 def everywhere(operators: int, workers: int) -> Candidate:
@@ -306,14 +305,14 @@ class Learning(Study[TrainingCase, Training]):
         for name, placement, epochs in placements:
             target = target_of(rows, name, epochs)
             found = [r for r in rows if (r.case.model, r.case.placement) == (name, placement)]
-            reached = [r.minibatches_to(target or 0.0) or r.points[-1].minibatches for r in found]
+            taken = [r.minibatches_to(target or 0.0) or r.points[-1].minibatches for r in found]
             lines.append(
                 {
                     "model, data": name,
                     "configuration": "data parallelism"
                     if placement is None
                     else placement.configuration,
-                    "minibatches to the loss": spread(reached, 1),
+                    "minibatches to the loss": spread(taken, 1),
                 }
             )
         return {"Trainings": DataFrame(lines)}

@@ -8,7 +8,6 @@ microbatches change nothing but rounding; its time is that of N = 2.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,24 +15,22 @@ from functools import lru_cache
 from pandas import DataFrame
 
 from benchmarks.deep_models import even_stages
-from benchmarks.papers.claims import NOT_YET, Claim, judged, judged_seconds, section, spread
-from benchmarks.papers.figures import PIPEMARE_TABLES_2_AND_3
-from benchmarks.papers.learning import TASKS, Late, Learned
-from benchmarks.papers.progress import (
+from benchmarks.learning.study import (
+    TITLES,
+    Case,
+    Late,
+    Learned,
     LearningStudy,
-    LearningTable,
-    Progress,
-    counted,
-    missed,
     quality_text,
-    reached_text,
-    scores,
+    spec_of,
     target_text,
 )
+from benchmarks.learning.tasks import TASKS
+from benchmarks.papers.claims import NOT_YET, Claim, judged, judged_seconds, section, spread
+from benchmarks.papers.figures import PIPEMARE_TABLES_2_AND_3
 from benchmarks.study import Needs
 from drlpp.capturing.capture import capture
 from drlpp.costs.memory import MemoryModel
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.schedule.actions import Action, Backward, Forward, Update
@@ -44,6 +41,7 @@ from drlpp.timeline.timeline import play
 
 STAGES = {"digits": 4, "text": 8}
 """By the task: the CNN learns too little in 400 minibatches with gradients that are later."""
+_OPTIMIZERS = {"digits": "sgd", "text": "adamw"}
 MICROBATCHES = 2
 """N of the paper's pipeline that is as late as ours."""
 _ANNEALING_SHARE = 4
@@ -115,7 +113,7 @@ def weight_memory(task: str, row: Late, stages: int) -> float:
     writes over it. T1 holds no more than GPipe.
     """
     weights, graph = _weights(task, stages)
-    spec = TASKS[task].spec(0)
+    spec = spec_of(_OPTIMIZERS[task], 0)
     plain = MemoryModel.of(Method(schedule="gpipe", policy="sync"), spec).weight_copies
     facts = row.method.policy_facts
     more = facts.copies if row.method.lookahead is not None or facts.stashes else 0
@@ -130,8 +128,7 @@ def weight_memory(task: str, row: Late, stages: int) -> float:
 @lru_cache(maxsize=4)
 def _weights(task: str, stages: int) -> tuple[list[int], ExecutionPlan]:
     """Return the bytes of weights of every stage, and the plan of 1F1B on them."""
-    of = TASKS[task]
-    captured = capture(ModelReference.named(of.model, batch_size=of.batch_size))
+    captured = capture(TASKS[task].reference)
     placement = even_stages(captured.graph, stages)
     plan = ExecutionPlan.of(Candidate(placement, Method(policy="stash")), captured.graph, stages)
     of_operator = [operator.parameter_bytes for operator in captured.graph.operators]
@@ -145,58 +142,89 @@ class PipeMareStudy(LearningStudy):
     question = "What does each of PipeMare's techniques need to a loss, in samples and memory?"
     needs = Needs(hours=6)
 
-    def tables(self, *, short: bool) -> list[LearningTable]:
-        """Return both tasks; for a look, one in a few minibatches."""
-        if short:
-            return [LearningTable("digits", 4, rows, minibatches=8, seeds=(0, 1))]
-        return [LearningTable(task, stages, rows) for task, stages in STAGES.items()]
+    def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
+        """Return every method on both tasks; for a look, on one in a few minibatches."""
+        planned = 8 if short else None
+        return [
+            case.model_copy(update={"seeds": seeds or case.seeds})
+            for task in (("digits",) if short else STAGES)
+            for case in cases_of(task, planned)
+        ]
+
+    def methods(self, case: Case) -> Mapping[str, Late]:
+        """Return those of both tables."""
+        return rows(case.planned)
 
     def table(self, rows: Sequence[Learned]) -> Mapping[str, DataFrame]:
         """Return Tables 2 and 3."""
         ours, claims = [], []
-        for table in self.tables(short=False):
-            progress = Progress(table, rows)
-            ours.append((_title(progress), _table(progress)))
-            claims += _claims(progress)
+        for task in STAGES:
+            found = {case.method: self.of(rows, case) for case in cases_of(task)}
+            ours.append((_title(task, found), _table(task, found)))
+            claims += _claims(task, found)
         return section([*ours, ("The paper's Tables 2 and 3", PIPEMARE_TABLES_2_AND_3)], claims)
 
 
-def _title(progress: Progress) -> str:
-    study = progress.study
+Found = Mapping[str, Learned | None]
+"""What is known of each method."""
+
+
+def cases_of(task: str, planned: int | None = None) -> list[Case]:
+    """Return the methods on a task."""
+    planned = planned or TASKS[task].minibatches
+    return [
+        Case(
+            task=task,
+            optimizer=_OPTIMIZERS[task],
+            method=method,
+            stages=1 if row.method.flushes else STAGES[task],
+            planned=planned,
+        )
+        for method, row in rows(planned).items()
+    ]
+
+
+def _name(task: str) -> str:
+    return f"{TASKS[task].title}, {TITLES[_OPTIMIZERS[task]]}"
+
+
+def _title(task: str, found: Found) -> str:
     return (
-        f"{TASKS[study.task].title}, {study.stages} stages; every method at its own best rate; "
-        f"after {study.planned} minibatches, and to the loss {target_text(progress)}. "
+        f"{_name(task)}, {STAGES[task]} stages; every method at its own best rate; after "
+        f"{TASKS[task].minibatches} minibatches, and to the loss {target_text(found['GPipe'])}. "
         "Utilisation and time are those of the schedule with passes of one length, GPipe's with "
         f"N = {MICROBATCHES}; a minibatch of a pipeline that never waits takes 1"
     )
 
 
-def _table(progress: Progress) -> DataFrame:
-    study, rows = progress.study, []
-    for method in study.methods:
-        row, times = study.row(method), list(_times(progress, method).values())
-        done = sum(counted(progress, method).values())
-        memory = weight_memory(study.task, row, study.stages)
-        scored = study.task == "digits"
-        rows.append(
+def _table(task: str, found: Found) -> DataFrame:
+    lines = []
+    for method, row in rows(TASKS[task].minibatches).items():
+        learned = found[method]
+        times = list(_times(task, learned).values())
+        done = sum(STUDY.counted(learned).values())
+        scores = [] if learned is None else list(learned.scores.values())
+        lines.append(
             {
                 "method": method,
-                "held-out loss": quality_text(progress, method),
-                "accuracy in %": spread(scores(progress, method), 1) if scored else "–",
-                "minibatches to the loss": reached_text(progress, method),
+                "held-out loss": quality_text(learned),
+                "accuracy in %": spread(scores, 1) if task == "digits" else "–",
+                "minibatches to the loss": STUDY.reached_text(learned),
                 "utilisation": f"{done / sum(times):.0%}" if times else NOT_YET,
                 "time to the loss": spread(times, 0),
-                "weights and optimizer": f"{memory:.2f}×",
+                "weights and optimizer": f"{weight_memory(task, row, STAGES[task]):.2f}×",
             }
         )
-    return DataFrame(rows)
+    return DataFrame(lines)
 
 
-def _claims(progress: Progress) -> list[Claim]:
-    where = TASKS[progress.study.task].title
+def _claims(task: str, found: Found) -> list[Claim]:
+    where = _name(task)
 
     def quality(method: str) -> dict[int, float]:
-        return {f.case.seed: -f.loss for f in progress.finals(method) if math.isfinite(f.loss)}
+        learned = found[method]
+        losses = {} if learned is None else learned.losses
+        return {seed: -loss for seed, loss in losses.items()}
 
     gpipe = quality("GPipe")
     noise = statistics.stdev(gpipe.values()) if len(gpipe) > 1 else 0.0
@@ -214,25 +242,29 @@ def _claims(progress: Progress) -> list[Claim]:
             ("T1+T2", "PipeDream"),
         )
     ]
-    sooner = [
-        judged_seconds(
-            f"{method} is there sooner than GPipe",
-            where,
-            _times(progress, method),
-            _times(progress, "GPipe"),
-            first_is_least=missed(progress, method) > 0,
+    sooner = []
+    for method in ("T1", "T1+T2", "T1+T2+W"):
+        learned = found[method]
+        sooner.append(
+            judged_seconds(
+                f"{method} is there sooner than GPipe",
+                where,
+                _times(task, learned),
+                _times(task, found["GPipe"]),
+                first_is_least=learned is not None and learned.missed > 0,
+            )
         )
-        for method in ("T1", "T1+T2", "T1+T2+W")
-    ]
     return [*alike, *better, *sooner]
 
 
-def _times(progress: Progress, method: str) -> dict[int, float]:
+def _times(task: str, learned: Learned | None) -> dict[int, float]:
     """Return the time to the loss of each seed, over that of a stage's minibatch."""
-    study, row = progress.study, progress.study.row(method)
+    if learned is None:
+        return {}
+    row = rows(learned.case.planned)[learned.case.method]
     return {
-        seed: done * time_factor(row, study.stages, done)
-        for seed, done in counted(progress, method).items()
+        seed: done * time_factor(row, STAGES[task], done)
+        for seed, done in STUDY.counted(learned).items()
     }
 
 

@@ -13,21 +13,14 @@ from dataclasses import dataclass
 from pandas import DataFrame
 
 from benchmarks.deep_models import even_stages
+from benchmarks.learning.study import Case as LearningCase
+from benchmarks.learning.study import Late, Learned, LearningStudy, target_text
+from benchmarks.learning.tasks import TASKS
 from benchmarks.machine import this_machine
 from benchmarks.models import MODELS, SMALL_MODELS
 from benchmarks.models import reference as chain
 from benchmarks.papers.claims import NOT_YET, Claim, decided, judged_seconds, section, spread
 from benchmarks.papers.figures import PIPEOPTIM_TABLE_V, PIPEOPTIM_TABLE_VI
-from benchmarks.papers.learning import Late, Learned
-from benchmarks.papers.progress import (
-    LearningStudy,
-    LearningTable,
-    Progress,
-    counted,
-    reached_text,
-    scores,
-    target_text,
-)
 from benchmarks.study import Needs, Row, Study
 from drlpp.capturing.capture import capture
 from drlpp.costs.memory import MemoryModel
@@ -268,11 +261,25 @@ class Learning(LearningStudy):
     question = "Does PipeOptim need the least time to an accuracy (Table VI)?"
     needs = Needs(hours=2)
 
-    def tables(self, *, short: bool) -> list[LearningTable]:
-        """Return the digits CNN; for a look, in a few minibatches."""
-        if short:
-            return [LearningTable("digits", STAGES, learning_rows, False, 8, (0, 1))]
-        return [LearningTable("digits", STAGES, learning_rows, own_rates=False)]
+    def cases(self, seeds: int | None, *, short: bool) -> list[LearningCase]:
+        """Return every method on the digits CNN; for a look, in a few minibatches."""
+        planned = 8 if short else TASKS["digits"].minibatches
+        return [
+            LearningCase(
+                task="digits",
+                optimizer="sgd",
+                method=method,
+                stages=1 if late.method.flushes else STAGES,
+                planned=planned,
+                own_rate=late.method.flushes,
+                **({} if seeds is None else {"seeds": seeds}),
+            )
+            for method, late in learning_rows(planned).items()
+        ]
+
+    def methods(self, case: LearningCase) -> Mapping[str, Late]:
+        """Return those of Table VI."""
+        return learning_rows(case.planned)
 
     def table(self, rows: Sequence[Learned]) -> Mapping[str, DataFrame]:
         """Return Table VI, with the times in git of the study of throughput."""
@@ -281,18 +288,18 @@ class Learning(LearningStudy):
 
 def table_vi(rows: Sequence[Learned], timed: Sequence[Throughput]) -> dict[str, DataFrame]:
     """Return Table VI from runs that learned, and from the times of a minibatch."""
-    progress = Progress(LEARNING.tables(short=False)[0], rows)
+    found = {case.method: LEARNING.of(rows, case) for case in LEARNING.cases(None, short=False)}
     seconds = _seconds_of(timed)
     return section(
         [
             (
                 "Table VI: the digits CNN on four stages, SGDM at GPipe's best rate; the loss to "
-                f"reach is {target_text(progress)}",
-                _overall_table(progress, seconds),
+                f"reach is {target_text(found['GPipe'])}",
+                _overall_table(found, seconds),
             ),
             ("The paper's Table VI", PIPEOPTIM_TABLE_VI),
         ],
-        _overall_claims(progress, seconds),
+        _overall_claims(found, seconds),
     )
 
 
@@ -425,16 +432,17 @@ def _memory_claim(memory: Sequence[StageMemory]) -> Claim:
     )
 
 
-def _overall_table(progress: Progress, seconds: Seconds) -> DataFrame:
+def _overall_table(found: Mapping[str, Learned | None], seconds: Seconds) -> DataFrame:
     rows = []
-    for method in progress.study.methods:
+    for method, learned in found.items():
         each = _case_seconds(seconds, method)
-        times = [each * m for m in counted(progress, method).values()] if each else []
+        times = [each * m for m in LEARNING.counted(learned).values()] if each else []
+        scores = [] if learned is None else list(learned.scores.values())
         rows.append(
             {
                 "method": method,
-                "held-out accuracy in %": spread(scores(progress, method), 1),
-                "minibatches to the loss": reached_text(progress, method),
+                "held-out accuracy in %": spread(scores, 1),
+                "minibatches to the loss": LEARNING.reached_text(learned),
                 "time of a minibatch": f"{1000 * each:.1f} ms" if each else NOT_YET,
                 "time to the loss": f"{spread(times, 1)} s" if times else NOT_YET,
             }
@@ -447,15 +455,15 @@ def _case_seconds(seconds: Seconds, method: str) -> float | None:
     return statistics.median(found.values()) if found else None
 
 
-def _overall_claims(progress: Progress, seconds: Seconds) -> list[Claim]:
+def _overall_claims(found: Mapping[str, Learned | None], seconds: Seconds) -> list[Claim]:
     """Judge whether PipeOptim needs the least time to the target."""
     claims = []
-    mine = counted(progress, "PipeOptim")
-    times = {m: _case_seconds(seconds, m) for m in progress.study.methods}
-    for method in progress.study.methods:
+    mine = LEARNING.counted(found["PipeOptim"])
+    times = {method: _case_seconds(seconds, method) for method in found}
+    for method, learned in found.items():
         if method == "PipeOptim":
             continue
-        theirs = counted(progress, method)
+        theirs = LEARNING.counted(learned)
         own, other = times["PipeOptim"], times[method]
         claims.append(
             judged_seconds(

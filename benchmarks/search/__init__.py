@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy
-import torch
 from pandas import DataFrame
 
-from benchmarks.learning.policy_proposals import PROPOSED, SAMPLES, network_of, sampled
 from benchmarks.search.problems import Case, Instance, measured_cases, planned_cases
 from benchmarks.search.tables import (
     Found,
@@ -21,17 +18,14 @@ from benchmarks.search.tables import (
     expectations,
     gaps,
     plans_table,
-    with_and_without_policy,
 )
 from benchmarks.study import Needs, Study
 from drlpp.agents import GuidedHyperparameters
-from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.planners import Limits, best_plan, exact
 from drlpp.planners.candidates import search
 from drlpp.planners.model_based.recalibration import Recalibration
-from drlpp.planners.model_based.surrogate import Surrogate
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, simulate
 
@@ -73,13 +67,12 @@ class SearchStudy(Study[Case, Found]):
 
     def table(self, rows: Sequence[Found]) -> Mapping[str, DataFrame]:
         """Return gaps of plans, gaps after measurements, and whether what is said of them holds."""
-        measured = [row for row in rows if row.case.measurements and not row.case.policy]
+        measured = [row for row in rows if row.case.measurements]
         return {
             "Plans: gap to the best known, by problem": plans_table(rows),
             "Gap to the best known after some measurements, %": gaps(measured),
             "How sure the search is, and how often that holds": calibration(measured),
             "What it expects to save, and what is left to save": expectations(measured),
-            "With a policy that proposes, and without": with_and_without_policy(rows),
         }
 
     def said(self, rows: Sequence[Found]) -> str:
@@ -113,14 +106,11 @@ def _measured(instance: Instance) -> Found:
     cluster = SimulatedCluster(instance.profile, instance.true.cluster)
     noise = numpy.random.default_rng([18, case.seed])
     found = Recalibration(instance.declared, instance.space)
-    network = network_of(Path(case.policy)) if case.policy else None
-    torch.manual_seed(case.seed)
     steps: list[Step] = []
     seconds_of: dict[Candidate, float] = {}
     spent = saved = 0.0
     while len(steps) < case.measurements:
-        imagined = [] if network is None else _imagined(network, found.surrogate)
-        if not (proposals := found.propose(1, imagined)):
+        if not (proposals := found.propose(1)):
             break
         outcome = cluster.measure(proposals[0], _MINIBATCHES)
         if isinstance(outcome, Measurement):
@@ -148,12 +138,6 @@ def _measured(instance: Instance) -> Found:
         cluster_seconds=spent,
         saved_seconds=saved,
     )
-
-
-def _imagined(network: TransferNetwork, surrogate: Surrogate) -> list[Candidate]:
-    """Return the best of what the policy draws, as many as the guided agent takes."""
-    drawn = sampled(network, surrogate.problem, SAMPLES)
-    return sorted(drawn, key=surrogate)[:PROPOSED]
 
 
 def _best_known(instance: Instance) -> float:

@@ -57,7 +57,6 @@ class Case(Record):
         unequal: whether half of the accelerators are slower.
         noise: standard deviation of the logarithm of what is measured.
         seed: of errors, noise and search.
-        policy: file of weights of a policy that proposes as well; empty for none.
         measurements: at most; without any the plan is the answer, whose depth is free.
         starts: of the search for the best known, the first from plans, the others random.
         evaluations: of it from each.
@@ -70,7 +69,6 @@ class Case(Record):
     unequal: bool = False
     noise: float = 0.01
     seed: int = 0
-    policy: str = ""
     measurements: int = 16
     starts: int = 20
     evaluations: int = 1000

@@ -10,7 +10,6 @@ from itertools import pairwise, zip_longest
 import numpy
 from pandas import DataFrame
 
-from benchmarks.learning.comparisons import paired_difference
 from benchmarks.search.problems import Case
 from benchmarks.study import Row
 from drlpp.io.documents import Record
@@ -204,7 +203,7 @@ def answer(rows: Sequence[Found]) -> str:
                 f"{title} {statistics.median(above):.1f}% in the median, {max(above):.0f}% at most"
             )
         parts.append(f"Plans above the best known, in {len(planned)} cases: {'; '.join(texts)}.")
-    measured = [row for row in rows if row.case.measurements and not row.case.policy]
+    measured = [row for row in rows if row.case.measurements]
     if measured:
         within = numpy.mean([row.gap(16) <= 0.01 for row in measured])
         slower = sum(
@@ -223,52 +222,3 @@ def answer(rows: Sequence[Found]) -> str:
 def _saved(rows: Sequence[Found]) -> str:
     spent = sum(row.cluster_seconds for row in rows)
     return f"{sum(row.saved_seconds for row in rows) / spent:.0%}" if spent else "0%"
-
-
-def with_and_without_policy(rows: Sequence[Found]) -> DataFrame:
-    """Return gaps of the cases that ran with a policy and without, to the best that either knows.
-
-    *better* and *worse* are by more than 1%.
-    """
-    without = {_problem(row): row for row in rows if not row.case.policy}
-    pairs = [
-        (row, without[_problem(row)])
-        for row in rows
-        if row.case.policy and _problem(row) in without
-    ]
-    lines = []
-    for measurements in MEASUREMENTS[:-1]:
-        if not pairs:
-            break
-        first, second = (
-            numpy.array(
-                [
-                    (1 + pair[side].gap(measurements))
-                    * pair[side].best_known
-                    / min(one.best_known for one in pair)
-                    - 1
-                    for pair in pairs
-                ]
-            )
-            for side in (0, 1)
-        )
-        better, worse = (first - second < -0.01).sum(), (first - second > 0.01).sum()
-        lines.append(
-            {
-                "measurements": str(measurements),
-                "with: median / worst": _median_and_worst(first),
-                "without": _median_and_worst(second),
-                "better / equal / worse": f"{better} / {len(pairs) - better - worse} / {worse}",
-                "difference": paired_difference(list(first), list(second)),
-            }
-        )
-    return DataFrame(lines)
-
-
-def _median_and_worst(gaps: numpy.typing.NDArray[numpy.float64]) -> str:
-    return f"{100 * numpy.median(gaps):.1f} / {100 * gaps.max():.1f}"
-
-
-def _problem(row: Found) -> tuple[object, ...]:
-    case = row.case
-    return case.graph, case.accelerators, case.bandwidth, case.wrong, case.unequal, case.seed

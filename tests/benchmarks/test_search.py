@@ -17,7 +17,6 @@ from benchmarks.search.tables import (
     expectations,
     gaps,
     plans_table,
-    with_and_without_policy,
 )
 
 CASE = Case(
@@ -110,21 +109,6 @@ def test_rounds_have_every_combination_and_in_the_end_every_pair() -> None:
     assert len(set(every)) == len(every) == 36 * len(GRAPHS)
     assert {pair[5] for pair in every} == {0}
     assert {pair[5] for pair in pairs(2 * len(GRAPHS))} == {0, 1}
-
-
-def test_a_case_with_a_policy_is_compared_by_the_best_that_either_knows() -> None:
-    proposed = FOUND.model_copy(
-        update={"case": CASE.model_copy(update={"policy": "some.safetensors"})}
-    )
-    other = FOUND.model_copy(update={"best_known": 0.8, "planned": 1.6, "steps": FOUND.steps[:1]})
-    table = with_and_without_policy([proposed, other])
-    rows = {row["measurements"]: row for row in table.to_dict("records")}
-    assert rows["0"]["with: median / worst"] == "87.5 / 87.5"
-    assert rows["0"]["without"] == "100.0 / 100.0"
-    assert rows["0"]["better / equal / worse"] == "1 / 0 / 0"
-    assert rows["16"]["with: median / worst"] == "25.6 / 25.6"
-    assert rows["16"]["without"] == "50.0 / 50.0"
-    assert with_and_without_policy([other]).empty
 
 
 @pytest.mark.slow

@@ -1,1 +1,0 @@
-"""What weights that are not the newest cost in accuracy."""
