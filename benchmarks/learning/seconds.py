@@ -21,11 +21,12 @@ from benchmarks.learning.to_loss import STUDY as TO_LOSS
 from benchmarks.study import Needs, Row, Study
 from drlpp.capturing.capture import capture
 from drlpp.io.documents import Record
+from drlpp.planners import Space
 from drlpp.racing.candidates import usual_candidates
 from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, measure_round
-from drlpp.racing.rivals import PLAIN
+from drlpp.racing.rivals import PLAIN, Grounds
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
@@ -138,7 +139,8 @@ class SecondsToLoss(Study[Case, Timed]):
             device="cpu",
             cluster=_LINKS[case.links],
         ) as session:
-            contenders = list(filter(_has_replay, usual_candidates(session, *session.profile())))
+            grounds = Grounds(session, *session.profile(), Space(session.method))
+            contenders = list(filter(_has_replay, usual_candidates(grounds)))
             seconds = _measure(session, contenders, case.minibatches)
         pairs = zip(contenders, seconds, strict=True)
         return Timed(case=case, speeds=tuple(_speed(one, took) for one, took in pairs if took))

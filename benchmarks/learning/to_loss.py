@@ -66,7 +66,9 @@ _MORE: dict[str, dict[str, object]] = {
 
 def optimizer_of(method: str) -> str:
     """Return the name of the optimizer that a method trains with."""
-    return _PLAIN.get(method) or {**_WHOLE, **_DIVIDED}[method][1]
+    if method in _DIVIDED:
+        return _DIVIDED[method][1]
+    return _WHOLE[method][1] if method in _WHOLE else _PLAIN[method]
 
 
 def method_of(name: str, stages: int, minibatches: int) -> Method:

@@ -272,7 +272,7 @@ class Learning(LearningStudy):
                 stages=1 if late.method.flushes else STAGES,
                 planned=planned,
                 own_rate=late.method.flushes,
-                **({} if seeds is None else {"seeds": seeds}),
+                seeds=seeds or 3,
             )
             for method, late in learning_rows(planned).items()
         ]
