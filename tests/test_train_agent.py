@@ -36,7 +36,7 @@ from tests.support.programs.short_comparisons import short_comparisons
 
 Result = TypeVar("Result")
 ROOT = Path(__file__).parent.parent
-MODEL = ["--model", "tests.support.models.small:perceptron", "--workers", "2", "--minibatches", "4"]
+MODEL = ["tests.support.models.small:perceptron", "--workers", "2", "--minibatches", "4"]
 
 
 def arguments(out: Path, budget: int, *more: str) -> list[str]:
@@ -370,7 +370,6 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--timeout", "-3"], "a time limit of -3.0 s was given"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
-        (["--model", "tests.support.models.small:nothing"], "no function 'nothing'"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_folder(

@@ -99,13 +99,11 @@ def test_a_wheel_learns_plans_and_trains_in_an_empty_folder(wheel: Path, tmp_pat
     assert "learn" in run(drlpp, "--help", cwd=folder)
     (folder / "mymodels.py").write_text(MODEL)
     short = ("--budget", "3", "--rounds", "2", "--minibatches", "4", "--repetitions", "1")
-    learned = run(
-        drlpp, "learn", "--model", "mymodels:perceptron", "--workers", "2", *short, cwd=folder
-    )
+    learned = run(drlpp, "learn", "mymodels:perceptron", "--workers", "2", *short, cwd=folder)
     placement = "runs/mymodels-perceptron/placement.json"
     assert f"train with it: drlpp train {placement}" in learned
     train = (drlpp, "train", placement, "--data", "mymodels:data", "--epochs", "2")
     assert "state_dict: runs/mymodels-perceptron/training/model.pt" in run(*train, cwd=folder)
-    wanted = ("--accelerators", "2", "--bandwidth", "1e9", "--method", "exact")
+    wanted = ("--workers", "2", "--bandwidth", "1e9", "--planner", "exact")
     run(drlpp, "plan", "mymodels:perceptron", *wanted, "-o", "planned.json", cwd=folder)
     assert "found by exact" in run(drlpp, "show", "planned.json", cwd=folder)

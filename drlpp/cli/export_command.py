@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drlpp.cli.command_line import (
-    OPTIMIZER_HELP,
-    POLICY_HELP,
-    MethodOptions,
+from drlpp.cli.command_line import build_console
+from drlpp.cli.settings import (
+    CostProfile,
+    MethodSettings,
     ModelOptions,
-    OptimizerOptions,
-    SameModelOption,
-    build_console,
-    optimizer_options,
-    read_options,
+    OptimizerSettings,
+    Out,
+    SameModel,
+    Seed,
     same_model,
 )
 from drlpp.errors import InvalidInput, InvalidPlacement
@@ -58,42 +57,34 @@ def export_placement(
             "weights: the weights of a checkpoint as one model.safetensors."
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="File or folder to write, a new one.")
-    ],
-    policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; else as measured.")] = None,
-    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
-    optimizer: Annotated[
-        str | None, typer.Option(help=f"{OPTIMIZER_HELP}; else as measured.")
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    optimizer_option: OptimizerOptions = [],  # noqa: B006
-    profile: Annotated[
-        Path | None,
-        typer.Option(help="A profile.json, for what the export costs; else made up from sizes."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and dropout.")] = 0,
-    model: SameModelOption = None,
-    model_option: ModelOptions = [],  # noqa: B006
+    out: Annotated[Path, Out],
+    model: SameModel = None,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+    *,
+    method: MethodSettings,
+    optimizer: OptimizerSettings,
+    profile: CostProfile = None,
+    seed: Seed = 0,
 ) -> dict[str, Any]:
-    """Write a placement for another program, or the weights of a checkpoint."""
+    """Write a placement for another program, or the weights of a checkpoint.
+
+    Without --profile what the export costs is estimated from the sizes of operators.
+    """
     from drlpp.capturing.capture import capture
     from drlpp.exporting.nearest import ranks
     from drlpp.exporting.torch_bundle import TorchExport
     from drlpp.placement.placement_file import read_placement
-    from drlpp.schedule.method_choice import choose_method
 
     if to is Target.WEIGHTS:
-        return _write_weights(source, output)
+        return _write_weights(source, out)
     placement = Path(source)
     document = read_placement(placement, model=same_model(model, model_option))
-    _check_new(output)
-    options = read_options(method_option, "method", "accumulate=4")
-    method = choose_method(policy, options, document.method)
-    spec = document.optimizer.changed(optimizer, optimizer_options(optimizer_option, lr))
+    _check_new(out)
+    chosen = method.method(document.method)
+    spec = optimizer.spec(document.optimizer)
     captured = capture(document.model, seed=seed)
     try:
-        plan = document.plan(captured.graph, method)
+        plan = document.plan(captured.graph, chosen)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{placement}: {error}") from None
     costs, costs_from = _costs(plan, profile)
@@ -107,14 +98,14 @@ def export_placement(
     for line in lines:
         console.print(f"note: {line}", soft_wrap=True)
     if layout is None:
-        TorchExport(captured, nearest, spec, seed, tuple(lines)).write(output)
+        TorchExport(captured, nearest, spec, seed, tuple(lines)).write(out)
         stages = len(nearest.candidate.placement.stages)
-        then = f"train: torchrun --nproc-per-node {stages} {output / 'run.py'}"
+        then = f"train: torchrun --nproc-per-node {stages} {out / 'run.py'}"
     else:
-        then = _write_layout(captured, layout, to, tuple(lines), output)
-    console.print(f"written to {output}", soft_wrap=True)
+        then = _write_layout(captured, layout, to, tuple(lines), out)
+    console.print(f"written to {out}", soft_wrap=True)
     console.print(then, soft_wrap=True)
-    return {"written_to": str(output), "then": then, "notes": lines}
+    return {"written_to": str(out), "then": then, "notes": lines}
 
 
 def _nearest(
@@ -152,7 +143,7 @@ def _write_layout(
     layout: ModuleLayout,
     to: Target,
     notes: tuple[str, ...],
-    output: Path,
+    out: Path,
 ) -> str:
     """Write a layout by modules, and return a sentence about what to do with it."""
     from drlpp.exporting.layouts.deepspeed import deepspeed_text
@@ -162,26 +153,26 @@ def _write_layout(
     size = captured.task.batch_size
     match to:
         case Target.TORCHTITAN:
-            write_torchtitan(layout, size, notes, output)
-            return f"put {output / 'parallelism.toml'} into your training's configuration"
+            write_torchtitan(layout, size, notes, out)
+            return f"put {out / 'parallelism.toml'} into your training's configuration"
         case Target.MEGATRON:
-            output.write_text(megatron_text(layout, captured.graph, size, notes))
-            return f"give Megatron's training these arguments: $(grep -v '^#' {output})"
-    output.write_text(deepspeed_text(layout, size, str(captured.reference), notes))
+            out.write_text(megatron_text(layout, captured.graph, size, notes))
+            return f"give Megatron's training these arguments: $(grep -v '^#' {out})"
+    out.write_text(deepspeed_text(layout, size, str(captured.reference), notes))
     return "use its class Placed in place of PipelineModule, and its CONFIG"
 
 
-def _write_weights(checkpoint: str, output: Path) -> dict[str, Any]:
+def _write_weights(checkpoint: str, out: Path) -> dict[str, Any]:
     from drlpp.runtime.training.checkpoints.checkpoint_store import export_weights
 
-    count = export_weights(checkpoint, output)
-    build_console().print(f"{count} tensors written to {output}", soft_wrap=True)
-    return {"tensors": count, "written_to": str(output)}
+    count = export_weights(checkpoint, out)
+    build_console().print(f"{count} tensors written to {out}", soft_wrap=True)
+    return {"tensors": count, "written_to": str(out)}
 
 
-def _check_new(output: Path) -> None:
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise InvalidInput(f"{output}: is there already; name another place, or remove it")
+def _check_new(out: Path) -> None:
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise InvalidInput(f"{out}: is there already; name another place, or remove it")
 
 
 def _costs(plan: ExecutionPlan, path: Path | None) -> tuple[Profile, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,28 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from drlpp.cli.command_line import (
-    POLICY_HELP,
-    ClusterOption,
-    MethodOptions,
+from drlpp.cli.command_line import build_console, said_if_long
+from drlpp.cli.commands import RefusedWithRecord
+from drlpp.cli.settings import (
+    CostProfile,
+    MethodSettings,
+    Minibatches,
     ModelOptions,
-    SameModelOption,
-    Size,
-    SizeOption,
-    SpeedsOption,
-    build_console,
+    Out,
+    RayCluster,
+    SameModel,
+    Speeds,
     model_reference,
-    read_options,
-    said_if_long,
+    read_speeds,
     same_model,
 )
-from drlpp.cli.common_options import RefusedWithRecord
 from drlpp.errors import InvalidInput
-from drlpp.schedule.method_choice import choose_method
 
 if TYPE_CHECKING:
     from drlpp.models.model_reference import ModelReference
-    from drlpp.schedule.method import Method
 
 
 class Source(StrEnum):
@@ -51,43 +47,33 @@ def show(
     what: Annotated[
         str | None,
         typer.Argument(
+            metavar="WHAT",
             help="A model, a file of drlpp or of costs, or the folder of a run, whose page "
-            "report.html is written. Default: this machine."
+            "report.html is written. Default: this machine.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The graph of a model (.json); of a timeline a picture (.png, .svg), or a trace "
-            "for Perfetto (.json).",
-        ),
-    ] = None,
+    model: SameModel = None,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+    *,
     timeline: Annotated[
         Source | None,
         typer.Option(
             help="Of a placement: what every worker does when. schedule: a forward takes 1, a "
-            "backward 2; simulator: predicted from --profile; run: measured on workers."
+            "backward 2; simulator: predicted from --profile; run: measured on workers.",
         ),
     ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(help="Costs for --timeline simulator: a profile of the model.")
-    ] = None,
-    minibatches: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Minibatches of a timeline's window.")
-    ] = 8,
-    policy: Annotated[
-        str | None, typer.Option(help=f"{POLICY_HELP}; by default the placement's.")
-    ] = None,
-    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
-    speeds: SpeedsOption = None,
-    cluster: ClusterOption = None,
-    size: SizeOption = Size.SMALL,
-    model: SameModelOption = None,
-    model_option: ModelOptions = [],  # noqa: B006
+    profile: CostProfile = None,
+    minibatches: Minibatches = 8,
+    method: MethodSettings,
+    speeds: Speeds = None,
+    cluster: RayCluster = None,
+    out: Annotated[Path | None, Out] = None,
 ) -> Any:
-    """Describe this machine, a model's operators, a run, a placement's timeline, or any file."""
+    """Describe this machine, a model's operators, a run, a placement's timeline, or any file.
+
+    --out writes the graph of a model (.json); of a timeline a picture (.png, .svg), or a trace for
+    Perfetto (.json).
+    """
     console = build_console()
     path = None if what is None else Path(what)
     # A program is no file of drlpp's: somebody means the model in it.
@@ -97,29 +83,27 @@ def show(
     if timeline is not None:
         if path is None:
             raise InvalidInput("--timeline is of a placement: drlpp show PLACEMENT --timeline …")
-        named = same_model(model, model_option)
-        options = read_options(method_option, "method", "accumulate=4")
         return _show_timeline(
             console,
             path,
             timeline,
-            output,
-            named,
-            lambda measured: choose_method(policy, options, measured),
-            minibatches=minibatches,
+            out,
+            same_model(model, model_option),
+            method,
+            speeds=None if speeds is None else read_speeds(speeds),
             profile=profile,
-            speeds=speeds,
             cluster=cluster,
+            minibatches=minibatches or 8,
         )
-    if output is not None and (what is None or named_file):
-        raise InvalidInput("--output is for a model's graph: drlpp show MODEL -o graph.json")
+    if out is not None and (what is None or named_file):
+        raise InvalidInput("--out is for a model's graph: drlpp show MODEL -o graph.json")
     if what is None or path is None:
         return _show_machine(console)
     if os.path.isdir(path):
         return _write_page(console, path)
     if named_file:
         return _show_file(console, path)
-    return _show_model(console, what, output, size, model_option)
+    return _show_model(console, what, out, model_option)
 
 
 def _show_machine(console: Console) -> dict[str, Any]:
@@ -143,15 +127,12 @@ def _show_timeline(
     console: Console,
     placement: Path,
     source: Source,
-    output: Path | None,
+    out: Path | None,
     model: ModelReference | str | None,
-    method_of: Callable[[Method], Method],
-    *,
-    speeds: str | None,
+    method: MethodSettings,
     **options: Any,
 ) -> dict[str, Any]:
-    from drlpp.cli.planning.planning_input import read_speeds
-    from drlpp.cli.showing.timeline import (
+    from drlpp.cli.showing.timelines import (
         check_ending,
         time_use_record,
         time_use_table,
@@ -160,19 +141,18 @@ def _show_timeline(
     )
     from drlpp.placement.placement_file import read_placement
 
-    if output is not None:
-        check_ending(output)
-        if output.resolve() == placement.resolve():
-            raise InvalidInput(f"{output}: is the placement itself; name another file to write")
-    relative = None if speeds is None else read_speeds(speeds)
+    if out is not None:
+        check_ending(out)
+        if out.resolve() == placement.resolve():
+            raise InvalidInput(f"{out}: is the placement itself; name another file to write")
     document = read_placement(placement, model=model)
-    method = method_of(document.method)
-    found = timeline_of(placement, document, source.value, method, speeds=relative, **options)
-    title = f"{document.model.name} {document.configuration}, {method}, {found.source}"
+    chosen = method.method(document.method)
+    found = timeline_of(placement, document, source.value, chosen, **options)
+    title = f"{document.model.name} {document.configuration}, {chosen}, {found.source}"
     console.print(time_use_table(found, title))
-    if output is not None:
-        write_timeline(output, found, title)
-        console.print(f"written to {output}")
+    if out is not None:
+        write_timeline(out, found, title)
+        console.print(f"written to {out}")
     return time_use_record(found)
 
 
@@ -185,8 +165,7 @@ def _write_page(console: Console, folder: Path) -> dict[str, str]:
 
 
 def _show_file(console: Console, file: Path) -> Any:
-    from drlpp.cli.showing.measurements_table import describe_measurements
-    from drlpp.cli.showing.tables import describe, describe_options
+    from drlpp.cli.showing.tables import describe, describe_measurements, describe_options
     from drlpp.costs.cost_table import read_profile
     from drlpp.io.documents import content_of, read_any_document, read_mapping
     from drlpp.io.run_folder import OPTIONS_NAME
@@ -204,36 +183,22 @@ def _show_file(console: Console, file: Path) -> Any:
 
 
 def _show_model(
-    console: Console, model: str, output: Path | None, size: Size, options: list[str]
+    console: Console, model: str, out: Path | None, options: list[str]
 ) -> dict[str, Any]:
     from drlpp.capturing.capture import capture
-    from drlpp.cli.showing.graph_report import report_lines
+    from drlpp.cli.showing.tables import report_lines
     from drlpp.io.documents import write_document
 
-    captured = capture(model_reference(model, size, options))
-    graph = captured.graph
+    graph = capture(model_reference(model, options)).graph
     console.print(f"{graph.model} · graph {graph.fingerprint}", soft_wrap=True)
     for line in report_lines(graph):
         console.print(f"  {line}", soft_wrap=True)
-    if output is not None:
-        write_document(output, graph)
-        console.print(f"written to {output}; drlpp show {output} lists the operators")
+    if out is not None:
+        write_document(out, graph)
+        console.print(f"written to {out}; drlpp show {out} lists the operators")
     return {
-        "graph": None if output is None else str(output),
+        "graph": None if out is None else str(out),
         "operators": len(graph),
         "parameter_bytes": graph.parameter_bytes,
         "fingerprint": graph.fingerprint,
     }
-
-
-def end_with_report(console: Console, folder: Path) -> None:
-    """Write the page of a run that has ended, and print its path."""
-    from drlpp.reporting.page import write_report
-
-    try:
-        path = write_report(folder)
-    except Exception as error:
-        # The run itself is done; nothing about a page may turn that into a failure.
-        console.print(f"no report could be written: {error}", soft_wrap=True)
-    else:
-        console.print(f"report: {path}", soft_wrap=True)

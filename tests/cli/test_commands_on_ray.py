@@ -46,11 +46,11 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     """On four workers, on two when a host is gone, and on four with another in its place."""
     costs, hosts, path = (tmp_path / name for name in ("costs.json", "cluster.yaml", "placed.json"))
     model, on_ray = f"{COUNTING}:counting", ["--cluster", "auto"]
-    told_by("profile", model, "-o", costs, "--write-cluster", hosts, "--repeats", 1, *on_ray)
+    told_by("profile", model, "-o", costs, *on_ray)
     assert read_document(hosts, Cluster).host_name_of == tuple(
         address for address in cluster.addresses for _ in range(2)
     )
-    planned = ["--profile", costs, "--cluster", hosts, "--method", "gpipe", "--policy", "stash"]
+    planned = ["--profile", costs, "--cluster", hosts, "--planner", "gpipe", "--policy", "stash"]
     at_noam = ["--method-option", "in_flight_per_link=0"]
     told_by("plan", model, *planned, *at_noam, "-o", path)
     named = ["--model", model, *on_ray]
@@ -66,7 +66,7 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     refused = shell.finish(command_line.main, "drlpp", *job, "--epochs", 3, "--resume")
     assert refused.code == 2
     assert "2 hosts were asked for, and the Ray cluster has no node left" in refused.err
-    assert "Start Ray on another, or ask for fewer: --hosts names them" in refused.err
+    assert "Start Ray on another, or ask for fewer: a cluster.yaml as --cluster" in refused.err
     cluster.join(2)
     told_by(*job, "--epochs", 3, "--resume")
     state = torch.load(tmp_path / "training" / "model.pt")

@@ -57,7 +57,6 @@ def first_line(process: subprocess.Popen[str], pattern: str) -> str:
 @pytest.mark.system
 def test_learning_says_what_it_measures(tmp_path: Path) -> None:
     model = [
-        "--model",
         "tests.support.models.small:perceptron",
         "--workers",
         "2",
@@ -102,7 +101,7 @@ def test_planning_says_on_standard_error_what_lasts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shell = Shell(monkeypatch, capsys)
-    plan = ("plan", "--profile", PROFILES / "vgg16.json", "--accelerators", 4, "--bandwidth", 1e9)
+    plan = ("plan", "--profile", PROFILES / "vgg16.json", "--workers", 4, "--bandwidth", 1e9)
     _, quick, nothing = shell(*plan, "--json")
     assert nothing == ""
     often = partial(said_while_it_lasts, seconds_between=1e-4)

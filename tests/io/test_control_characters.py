@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from drlpp.cli.command_line import build_console
-from drlpp.cli.showing.measurements_table import describe_measurements
-from drlpp.cli.showing.tables import describe
+from drlpp.cli.showing.tables import describe, describe_measurements
 from drlpp.errors import InvalidFile, InvalidInput, RunFailure
 from drlpp.file_content import problem_of_text, visible
 from drlpp.io.documents import read_any_document, write_document

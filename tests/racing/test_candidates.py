@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from drlpp.cli.learning.named_candidates import NAMED_POLICIES, named_methods
+from drlpp.cli.learning.race_command import NAMED_POLICIES, named_methods
 from drlpp.errors import InvalidInput
 from drlpp.planners import Space
 from drlpp.racing.candidates import usual_candidates, with_policy

@@ -212,13 +212,12 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
     out = tmp_path / "race"
     arguments = [
         "race", f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", "2", "--epochs", "1",
-        "--finals", "1", "--rates", "1", "--out", str(out), "--evaluate-every", "6",
+        "--repetitions", "1", "--rates", "1", "--out", str(out),
         "--compare", "modules:5",
     ]  # fmt: skip
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "plain PyTorch" in result.output
-    assert (out / "race.png").stat().st_size > 10_000
     race = read_document(out / "race.json", TrainingRace)
     *others, last = range(len(capture(ModelReference.named(f"{NAME}:classifier")).graph))
     # By another name where the exact planner proposes the same.

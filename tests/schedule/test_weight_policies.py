@@ -108,12 +108,11 @@ def test_the_help_of_the_command_line_names_a_new_policy() -> None:
     """In a process of its own, since a command line is put together when it is imported."""
     program = """
 import sys
-from drlpp.schedule.weight_policies import WEIGHT_POLICIES, PolicyFacts
+from drlpp.schedule.weight_policies import WEIGHT_POLICIES, PolicyFacts, policy_help
 facts = PolicyFacts("made-up", "Made Up", "nowhere", forward="", backward="", held="")
 WEIGHT_POLICIES[facts.name] = facts
-from drlpp.cli.command_line import POLICY_HELP
 from drlpp.cli.main import main
-print(POLICY_HELP)
+print(policy_help())
 sys.argv = ["drlpp", "show", "--help"]
 main()
 """

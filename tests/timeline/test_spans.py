@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from drlpp.cli.showing.timeline_sources import TimelineRun
+from drlpp.cli.showing.timelines import TimelineRun
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Receive, Send, Update

@@ -5,228 +5,126 @@ The main job, which ``train_agent.py`` at the top of the repository runs too.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from drlpp.cli.command_line import (
-    MODEL_HELP,
-    OPTIMIZER_HELP,
-    POLICY_HELP,
-    ClusterOption,
-    CompareOptions,
-    CutAtOption,
-    DeviceOption,
-    GroupOptions,
-    HostsOption,
-    MethodOptions,
-    ModelOptions,
-    OptimizerOptions,
-    Size,
-    SizeOption,
-    SpeedsOption,
-    TimeoutOption,
-    build_console,
-    model_reference,
-    optimizer_options,
-    parameter_groups,
-    read_options,
-    resumable,
-    run_program,
-)
-from drlpp.cli.common_options import add_command, keep_options
-from drlpp.cli.emulated_speeds import workers_and_speeds
+from drlpp.cli.command_line import build_console, end_with_report, resumable, run_program
+from drlpp.cli.commands import add_command, keep_options, program
 from drlpp.cli.learning.learning_job import Job, run_job
-from drlpp.cli.learning.run_record import hosts_of_run, run_record
-from drlpp.cli.show_command import end_with_report
+from drlpp.cli.learning.outcome import run_record
+from drlpp.cli.settings import (
+    MODEL,
+    MethodSettings,
+    ModelOptions,
+    OptimizerSettings,
+    RaceSettings,
+    Resume,
+    RunFolder,
+    SearchSettings,
+    Seed,
+    WorkerSettings,
+    model_reference,
+)
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
-from drlpp.schedule.weight_policies import PIPEOPTIM
-from drlpp.specs.device_choice import DeviceChoice
 
 console = build_console()
 
 
-class Objective(StrEnum):
-    """What the best placement is best at."""
-
-    TIME_PER_MINIBATCH = "time-per-minibatch"
-    TIME_TO_LOSS = "time-to-loss"
-
-
 def learn(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "alexnet",
-    size: SizeOption = Size.SMALL,
+    model: Annotated[str, MODEL] = "alexnet",
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Worker processes, each one accelerator; 4, or all that --cluster has.",
-        ),
-    ] = None,
-    speeds: SpeedsOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
-    ] = None,
+    *,
     agent: Annotated[
         str,
         typer.Option(
-            help="guided by planners and corrected costs; guided-policy: with a policy that "
-            "practises as well; drl-pp: the paper's; drl-pp-mended: with switches against its "
-            "collapses; tuned: the paper's for small budgets; or a YAML file of your own."
+            metavar="NAME",
+            help="guided (planners and corrected costs), guided-policy (with a policy as well), "
+            "drl-pp (the paper's), drl-pp-mended, or a YAML file of your own.",
         ),
     ] = "guided",
     budget: Annotated[
-        int, typer.Option(min=1, help="Distinct placements to measure, at most.")
+        int, typer.Option(min=1, metavar="N", help="Number of placements to measure, at most.")
     ] = 100,
-    vary: Annotated[
-        str | None,
-        typer.Option(
-            help="What the agent may choose with the placement, of depth, microbatches, "
-            "recompute, schedule; or none.",
-            show_default="depth, where the schedule has one, for the guided agent; none for others",
-        ),
-    ] = None,
-    max_staleness: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Likewise, the largest staleness of a stage; without --vary by default that of a "
-            "pipeline over all accelerators.",
-        ),
-    ] = None,
     minibatches: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Minibatches of a measurement.")
+        int,
+        typer.Option(min=1, max=100_000, metavar="N", help="Minibatches of a measurement."),
     ] = 30,
     repetitions: Annotated[
         int,
-        typer.Option(
-            min=1,
-            help="Runs, in turns with others, that a measurement's minibatches are divided in.",
-        ),
+        typer.Option(min=1, metavar="N", help="Runs that these minibatches are divided into."),
     ] = 3,
     finalists: Annotated[
-        int, typer.Option(min=1, help="Measured placements in the final comparison.")
+        int,
+        typer.Option(min=1, metavar="N", help="Measured placements in the final comparison."),
     ] = 4,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds of the final comparison, at most.")
+        int, typer.Option(min=1, metavar="N", help="Rounds of the final comparison, at most.")
     ] = 7,
-    policy: Annotated[
-        str | None, typer.Option(help=f"{POLICY_HELP}.", show_default=PIPEOPTIM.name)
-    ] = None,
-    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
-    optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
-    optimizer_option: OptimizerOptions = [],  # noqa: B006 - typer copies it
-    parameter_group: GroupOptions = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
-    device: DeviceOption = DeviceChoice.AUTO,
-    cluster: ClusterOption = None,
-    hosts: HostsOption = None,
-    timeout: TimeoutOption = None,
-    objective: Annotated[
-        Objective,
-        typer.Option(
-            help="time-to-loss also trains the fastest placements on --data, in a race with plain "
-            "PyTorch (drlpp race).",
-        ),
-    ] = Objective.TIME_PER_MINIBATCH,
-    data: Annotated[
-        str | None,
-        typer.Option(help="For time-to-loss: a name (digits), or package.module:factory."),
-    ] = None,
-    target_loss: Annotated[
-        float | None,
-        typer.Option(help="For time-to-loss: the held-out loss to reach."),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="For time-to-loss without --target-loss: race to the loss of plain PyTorch after "
-            "this many epochs.",
-            show_default="3",
-        ),
-    ] = None,
-    limit: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            metavar="SECONDS",
-            help="For time-to-loss: stop every candidate after this many seconds of training "
-            "(default: 600, or 5× plain PyTorch).",
-        ),
-    ] = None,
-    cut_at: CutAtOption = CutAt.OPERATORS,
-    compare: CompareOptions = [],  # noqa: B006
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
-    ] = False,
+    search: SearchSettings,
+    race: RaceSettings,
+    method: MethodSettings,
+    optimizer: OptimizerSettings,
+    workers: WorkerSettings,
+    out: RunFolder = None,
+    resume: Resume = False,
+    seed: Seed = 0,
 ) -> dict[str, Any]:
-    """Learn the fastest placement of a model on live workers, and export it."""
+    """Learn the fastest placement of a model on live workers, and export it to runs/MODEL.
+
+    With --data the fastest placements are then raced to a loss (drlpp race), which decides.
+    """
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capturing.capture import capture
-    from drlpp.cli.learning.layouts import layout_contenders
+    from drlpp.cli.layouts import layout_contenders
     from drlpp.exporting.layouts.module_cuts import contracted_at
     from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
-    from drlpp.planners import Space, Vary, read_vary
+    from drlpp.planners import Vary
     from drlpp.racing.rivals import RIVALS
-    from drlpp.racing.to_loss import RaceData, RaceOptions
+    from drlpp.racing.to_loss import RaceData
     from drlpp.runtime import ClusterSession
-    from drlpp.schedule.method_choice import choose_method
-    from drlpp.specs.optimizer_spec import OptimizerSpec
 
-    if (objective is Objective.TIME_TO_LOSS) != (data is not None):
-        raise InvalidInput("--objective time-to-loss and --data belong together; give both")
-    goal = {"target-loss": target_loss, "epochs": epochs, "limit": limit}
-    for option in goal:
-        if goal[option] is not None and data is None:
-            raise InvalidInput(f"--{option} belongs to --objective time-to-loss; give that as well")
-    race_options = RaceOptions(target_loss, epochs or 3, limit_seconds=limit)
+    for option in ("target_loss", "epochs", "limit"):
+        if getattr(race, option) is not None and race.data is None:
+            name = option.replace("_", "-")
+            raise InvalidInput(f"--{name} belongs to a race to a loss; give --data as well")
+    race_options = race.options()
     hyperparameters = hyperparameters_of(agent)
-    options = read_options(method_option, "method", "accumulate=4")
-    method = choose_method(policy, options)
-    varied = None if vary is None else read_vary(vary)
-    if varied is None and "in_flight_per_link" in options:
-        varied = frozenset()
+    chosen = method.method()
     # What cannot vary is said before anything is measured.
-    Space(method, varied, max_staleness)
-    optimizer_spec = OptimizerSpec.parse(
-        optimizer,
-        parameter_groups(parameter_group),
-        **optimizer_options(optimizer_option, lr),
-    )
-    reference = model_reference(model, size, model_option)
+    search.space(chosen, method)
+    varied = search.varied(method)
+    spec = optimizer.spec()
+    reference = model_reference(model, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
-    race_data = None if data is None else RaceData(captured, data, seed, _tell)
-    wanted = hosts_of_run(hosts, cluster, folder)
-    workers, emulated = workers_and_speeds(workers, speeds, device, cluster, wanted)
-    layouts = layout_contenders(compare, captured, workers, method)
+    race_data = None if race.data is None else RaceData(captured, race.data, seed, _tell)
+    hosts = workers.hosts(folder)
+    count, emulated = workers.emulation(hosts)
+    layouts = layout_contenders(search.compare, captured, count, chosen)
     settings = {
         "model": reference.model_dump(),
-        "workers": workers,
+        "workers": count,
         "speeds": emulated and list(emulated),
-        "device": device.value,
+        "device": workers.device.value,
         # A file may have changed meanwhile, a name has not.
         "agent": agent if agent in AGENTS else hyperparameters.model_dump(),
         "minibatches": minibatches,
         "repetitions": repetitions,
-        "method": method.model_dump(),
-        "optimizer": optimizer_spec.settings,
+        "method": chosen.model_dump(),
+        "optimizer": spec.settings,
         "seed": seed,
     }
     contracted = None
-    if cut_at is not CutAt.OPERATORS:
-        contracted = contracted_at(cut_at, captured.graph, lambda: captured.task.module)
-        settings["cut_at"] = cut_at.value
-    if vary is not None or max_staleness is not None:
-        settings |= {"vary": vary, "max_staleness": max_staleness}
+    if search.cut_at is not CutAt.OPERATORS:
+        contracted = contracted_at(search.cut_at, captured.graph, lambda: captured.task.module)
+        settings["cut_at"] = search.cut_at.value
+    if search.vary is not None or search.max_staleness is not None:
+        settings |= {"vary": search.vary, "max_staleness": search.max_staleness}
     with (
         open_run_folder(folder, "drlpp learn", settings, resume=resume, note=_tell),
         resumable("run"),
@@ -235,18 +133,19 @@ def learn(
         parameters = sum(parameter.numel() for parameter in captured.module.parameters())
         console.print(
             f"{reference}: {len(captured.graph)} operators, "
-            f"{parameters:,} parameters; {workers} workers; {method}"
+            f"{parameters:,} parameters; {count} workers; {chosen}"
         )
         if emulated:
             console.print(emulation_text(emulated), soft_wrap=True)
         if contracted is not None:
-            divided = f"{len(contracted.graph)} {cut_at}"
+            divided = f"{len(contracted.graph)} {search.cut_at}"
             console.print(f"the agent cuts between {divided}; rivals between operators")
-        if method.recomputation_text:
-            console.print(method.recomputation_text, soft_wrap=True)
+        if chosen.recomputation_text:
+            console.print(chosen.recomputation_text, soft_wrap=True)
+        name = Path(agent).stem
         job = Job(
             out=folder,
-            agent=name if (name := Path(agent).stem) not in RIVALS else f"agent {name}",
+            agent=name if name not in RIVALS else f"agent {name}",
             hyperparameters=hyperparameters,
             budget=budget,
             minibatches=minibatches,
@@ -255,9 +154,9 @@ def learn(
             rounds=rounds,
             seed=seed,
             vary=varied,
-            asked_to_vary=vary is not None,
-            most_staleness=max_staleness,
-            chooses_microbatches="microbatches" not in options
+            asked_to_vary=search.vary is not None,
+            most_staleness=search.max_staleness,
+            chooses_microbatches="microbatches" not in method.options
             and Vary.MICROBATCHES not in (varied or ()),
             race_data=race_data,
             race_options=race_options,
@@ -266,16 +165,13 @@ def learn(
         )
         with ClusterSession(
             captured,
-            workers,
-            method=method,
-            optimizer=optimizer_spec,
+            count,
+            method=chosen,
+            optimizer=spec,
             seed=seed,
-            timeout_seconds=timeout,
             speeds=emulated,
-            device=device,
-            cluster=cluster,
-            hosts=wanted,
             note=_tell,
+            **workers.of_session(hosts),
         ) as session:
             run_job(job, session)
         end_with_report(console, folder)
@@ -288,6 +184,6 @@ def _tell(note: str) -> None:
 
 def main() -> None:
     """Run ``train_agent.py``."""
-    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    add_command(app, None, learn, by_name="model", quiet=True, as_json=True)
+    app = program(add_completion=False)
+    add_command(app, None, learn)
     run_program(app, "train_agent.py")

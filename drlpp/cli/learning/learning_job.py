@@ -83,7 +83,7 @@ def run_job(job: Job, session: ClusterSession) -> None:
         InvalidInput: no agent proposes placements for the session's method.
         HostLost: a host is lost; what was measured and trained is kept.
     """
-    from drlpp.cli.learning.job_export import export_best, export_winner, say_how_to_train
+    from drlpp.cli.learning.outcome import export_best, export_winner, say_how_to_train
     from drlpp.envs.action_codec import check_one_stage_each
     from drlpp.runtime import load_or_measure_profile
 
@@ -115,7 +115,7 @@ def _learn_and_compare(
     Raises:
         HostLost: a host is lost; what was measured is kept.
     """
-    from drlpp.cli.learning.job_export import export_best_so_far
+    from drlpp.cli.learning.outcome import export_best_so_far
     from drlpp.costs.memory import MemoryModel
     from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
     from drlpp.errors import HostLost
@@ -312,8 +312,8 @@ def _compare(
     space: Space,
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
-    from drlpp.cli.learning.layouts import measured_lines
-    from drlpp.cli.showing.tables import describe
+    from drlpp.cli.layouts import is_file, measured_lines
+    from drlpp.cli.showing.races import describe_comparison
     from drlpp.errors import RunFailure
     from drlpp.racing.candidates import rival_heats, with_equal_numbers
     from drlpp.racing.comparison import compare
@@ -332,10 +332,14 @@ def _compare(
     # What the agent has asked planners for, they need not plan again.
     alike = declared.space is space and job.contracted is None
     proposed = (lambda: declared.planned) if alike else None
-    # Their method may have got its microbatches after they were read.
+    # A method that is not a file's own may have got its microbatches after it was read.
     own = [
-        Heat(candidates=(layout.model_copy(update={"method": session.method}),))
-        for layout in job.layouts.values()
+        Heat(
+            candidates=(
+                layout if is_file(text) else layout.model_copy(update={"method": session.method}),
+            )
+        )
+        for text, layout in job.layouts.items()
     ]
     begin = time.perf_counter()
     try:
@@ -355,7 +359,7 @@ def _compare(
         return None
     write_race(job.out, comparison)
     console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
-    console.print(describe(comparison))
+    console.print(describe_comparison(comparison))
     for line in measured_lines(comparison, job.layouts):
         console.print(line, soft_wrap=True, markup=False)
     return comparison

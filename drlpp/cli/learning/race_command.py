@@ -2,53 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drlpp.cli.command_line import (
-    MODEL_HELP,
-    OPTIMIZER_HELP,
-    ClusterOption,
-    CompareOptions,
-    DeviceOption,
-    GroupOptions,
-    HostsOption,
+from drlpp.cli.command_line import build_console, end_with_report, resumable, shown
+from drlpp.cli.commands import keep_options
+from drlpp.cli.learning.outcome import run_record
+from drlpp.cli.settings import (
+    MODEL,
+    Compare,
     MethodOptions,
     ModelOptions,
-    OptimizerOptions,
-    Size,
-    SizeOption,
-    SpeedsOption,
-    TimeoutOption,
-    build_console,
+    OptimizerSettings,
+    RaceSettings,
+    Resume,
+    RunFolder,
+    Seed,
+    WorkerSettings,
     model_reference,
-    optimizer_options,
-    parameter_groups,
     read_options,
-    resumable,
-    shown,
 )
-from drlpp.cli.common_options import keep_options
-from drlpp.cli.emulated_speeds import workers_and_speeds
-from drlpp.cli.learning.named_candidates import (
-    NAMED_POLICIES,
-    named_methods,
-    named_placements,
-)
-from drlpp.cli.learning.run_record import hosts_of_run, run_record
-from drlpp.cli.show_command import end_with_report
+from drlpp.errors import InvalidInput
 from drlpp.schedule.method import Method
-from drlpp.schedule.weight_policies import PIPEOPTIM
-from drlpp.specs.device_choice import DeviceChoice
+from drlpp.schedule.method_choice import choose_method
+from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from drlpp.costs.profile import Profile
-    from drlpp.placement.placement_file import PlacementFile
     from drlpp.racing.contenders import Contender
     from drlpp.racing.rivals import Grounds
     from drlpp.racing.to_loss import Course, RaceData, RaceOptions
@@ -56,170 +41,139 @@ if TYPE_CHECKING:
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
 
+NAMED_POLICIES = tuple(name for name in WEIGHT_POLICIES if name not in (SYNC.name, PIPEOPTIM.name))
+"""All but those that take part anyway."""
+
 
 def race_model(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
-    data: Annotated[
-        str,
-        typer.Option(
-            help="A name (digits), or package.module:factory, which returns samples or loaders."
-        ),
-    ] = "digits",
-    target_loss: Annotated[float | None, typer.Option(help="The held-out loss to reach.")] = None,
-    epochs: Annotated[
+    model: Annotated[str, MODEL],
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+    *,
+    race: RaceSettings,
+    rates: Annotated[
         int,
         typer.Option(
-            min=1, help="Without it: race to the loss of plain PyTorch after this many epochs."
+            min=1, metavar="N", help="Learning rates to try for each candidate, √10 apart."
         ),
     ] = 3,
-    limit: Annotated[
-        float | None,
+    repetitions: Annotated[
+        int,
         typer.Option(
-            min=0.001,
-            metavar="SECONDS",
-            help="Stop every candidate after this many seconds of training (default: 600, or 5× "
-            "plain PyTorch).",
+            min=1,
+            metavar="N",
+            help="Trainings of each finalist, in different orders of samples.",
         ),
-    ] = None,
-    placement: Annotated[
-        list[Path],
-        typer.Option(help="Also race this placement.json; may be repeated."),
-    ] = [],  # noqa: B006 - typer copies it
-    compare: CompareOptions = [],  # noqa: B006
+    ] = 3,
+    compare: Compare = [],  # noqa: B006
     policy: Annotated[
         list[str],
         typer.Option(
-            help=f"Takes part beside {PIPEOPTIM.name} and schedules that flush, on the same "
-            f"pipelines: {', '.join(NAMED_POLICIES)}; may be repeated.",
-            show_default=False,
+            metavar="NAME",
+            help=f"Also race this weight policy ({', '.join(NAMED_POLICIES)}) on the same "
+            f"pipelines as {PIPEOPTIM.name} and schedules that flush. Repeatable.",
         ),
     ] = [],  # noqa: B006
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="4, or all that --cluster has.")
-    ] = None,
-    speeds: SpeedsOption = None,
-    optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
-    lr: Annotated[
-        float | None, typer.Option(help="Middle of the learning rates that are tried.")
-    ] = None,
-    optimizer_option: OptimizerOptions = [],  # noqa: B006
-    parameter_group: GroupOptions = [],  # noqa: B006
     method_option: MethodOptions = [],  # noqa: B006
-    rates: Annotated[
-        int,
-        typer.Option(min=1, help="Number of learning rates to try for each candidate, √10 apart."),
-    ] = 3,
-    finals: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Number of trainings of each finalist, in different orders of samples."
-        ),
-    ] = 3,
-    halving: Annotated[
-        bool,
-        typer.Option(help="Stop candidates that fall behind; otherwise all train to the target."),
-    ] = True,
-    evaluate_every: Annotated[
-        int | None,
-        typer.Option(min=1, help="Minibatches between evaluations (default: a fifth of an epoch)."),
-    ] = None,
-    size: SizeOption = Size.SMALL,
-    model_option: ModelOptions = [],  # noqa: B006
-    device: DeviceOption = DeviceChoice.AUTO,
-    cluster: ClusterOption = None,
-    hosts: HostsOption = None,
-    timeout: TimeoutOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for everything found; else races/MODEL.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the race in --out, if it has begun.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order of samples, dropout.")] = 0,
+    optimizer: OptimizerSettings,
+    workers: WorkerSettings,
+    out: RunFolder = None,
+    resume: Resume = False,
+    seed: Seed = 0,
 ) -> dict[str, Any]:
-    """Train candidates in turns on your data, plain PyTorch among them, until one is first."""
+    """Train candidates in turns on your data, plain PyTorch among them, until one is first.
+
+    Results go to races/MODEL. The learning rate of the optimizer is the middle of those tried.
+    """
     from drlpp.capturing.capture import capture
-    from drlpp.cli.learning.layouts import layout_contenders
+    from drlpp.cli.layouts import is_file, layout_contenders
     from drlpp.io.run_folder import open_run_folder
     from drlpp.placement.placement_file import read_placement
-    from drlpp.racing.to_loss import RaceData, RaceOptions
+    from drlpp.racing.to_loss import RaceData
     from drlpp.runtime import ClusterSession, load_or_measure_profile
     from drlpp.schedule.per_stage import refuse_lists
-    from drlpp.specs.optimizer_spec import OptimizerSpec
 
-    options = RaceOptions(target_loss, epochs, evaluate_every, rates, finals, limit, halving)
+    options, data = race.options(rates, repetitions), race.data or "digits"
     console = build_console()
-    method, methods = named_methods(policy, read_options(method_option, "method", "accumulate=4"))
+    given = read_options(method_option, "method", "accumulate=4")
+    method, methods = named_methods(policy, given)
     refuse_lists(method.in_flight_per_link, method.recompute)
-    spec = OptimizerSpec.parse(
-        optimizer,
-        parameter_groups(parameter_group),
-        **optimizer_options(optimizer_option, lr),
-    )
-    reference = model_reference(model, size, model_option)
+    spec = optimizer.spec()
+    reference = model_reference(model, model_option)
     captured = capture(reference, seed=seed)
-    documents = [read_placement(path) for path in placement]
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
-    wanted = hosts_of_run(hosts, cluster, folder)
-    workers, emulated = workers_and_speeds(workers, speeds, device, cluster, wanted)
-    layouts = layout_contenders(compare, captured, workers, method)
+    hosts = workers.hosts(folder)
+    count, emulated = workers.emulation(hosts)
+    layouts = layout_contenders(compare, captured, count, method)
+    of_a_file = {"graph_fingerprint", "stages", "method", "found_by"}
     settings = {
         "model": reference.model_dump(),
         "data": data,
-        "workers": workers,
+        "workers": count,
         "speeds": emulated and list(emulated),
-        "device": device.value,
+        "device": workers.device.value,
         "method": method.model_dump(),
         "optimizer": spec.settings,
-        "placements": [_told(document) for document in documents],
+        "placements": [
+            read_placement(text).model_dump(mode="json", include=of_a_file)
+            for text in compare
+            if is_file(text)
+        ],
         "seed": seed,
     }
     # What a race began without, it may continue with.
     if methods:
         settings["policies"] = [method.model_dump() for method in methods]
-    if layouts:
-        settings["layouts"] = [layout.model_dump(mode="json") for layout in layouts.values()]
+    if by_modules := [layout for text, layout in layouts.items() if not is_file(text)]:
+        settings["layouts"] = [layout.model_dump(mode="json") for layout in by_modules]
     with (
         open_run_folder(folder, "drlpp race", settings, resume=resume, note=console.print),
         resumable("race"),
         ClusterSession(
             captured,
-            workers,
+            count,
             method=method,
             optimizer=spec,
             seed=seed,
-            timeout_seconds=timeout,
             speeds=emulated,
-            device=device,
-            cluster=cluster,
-            hosts=wanted,
             note=console.print,
+            **workers.of_session(hosts),
         ) as session,
     ):
         keep_options(folder)
         with shown(console, "profiling operators and links"):
             profile, measured = load_or_measure_profile(session, folder)
-        named = [*named_placements(session, documents), *layouts.values()]
+        named = list(layouts.values())
         run_and_report(
-            console,
-            session,
-            profile,
-            measured,
-            named,
-            race_data,
-            folder,
-            options,
-            methods=methods,
+            console, session, profile, measured, named, race_data, folder, options, methods=methods
         )
         end_with_report(console, folder)
     return run_record(folder)
 
 
-def _told(document: PlacementFile) -> dict[str, Any]:
-    """Return what tells a placement from others in the settings of a race."""
-    of_it = {"graph_fingerprint", "stages", "method", "found_by"}
-    return document.model_dump(mode="json", include=of_it)
+def named_methods(
+    policies: Sequence[str], options: Mapping[str, object]
+) -> tuple[Method, list[Method]]:
+    """Return the common method, and that of each policy that is named.
+
+    Options that belong to one of these policies alone go to that one.
+
+    Raises:
+        InvalidInput: there is no such policy or option, or it takes part anyway.
+    """
+    own: dict[str, dict[str, object]] = {}
+    for policy in dict.fromkeys(policies):
+        if policy in (SYNC.name, PIPEOPTIM.name):
+            raise InvalidInput(
+                f"policy {policy} takes part in every race; leave out --policy {policy}, which is "
+                f"for others ({', '.join(NAMED_POLICIES)})"
+            )
+        facts = WEIGHT_POLICIES.get(policy)
+        names = facts.own_options.names if facts and facts.own_options else ()
+        own[policy] = {name: options[name] for name in names if name in options}
+    taken = {name for given in own.values() for name in given}
+    common = choose_method(None, {key: options[key] for key in options.keys() - taken})
+    return common, [choose_method(policy, given, common) for policy, given in own.items()]
 
 
 def run_and_report(
@@ -234,7 +188,7 @@ def run_and_report(
     *,
     methods: Sequence[Method] = (),
 ) -> tuple[Course, RaceEnd]:
-    """Run a race, or continue it; print its table and write its picture and the winner's training.
+    """Run a race, or continue it; print its table and write the winner's training.
 
     Args:
         console: to print on.
@@ -248,7 +202,7 @@ def run_and_report(
     Raises:
         HostLost: a host is lost; the race can be continued when it is back.
     """
-    from drlpp.cli.showing.race_report import draw_race, race_table
+    from drlpp.cli.showing.races import race_table
     from drlpp.planners import Space
     from drlpp.racing.rivals import Grounds
     from drlpp.racing.to_loss import race_to_loss
@@ -257,15 +211,13 @@ def run_and_report(
     from drlpp.reporting.board import write_training_race
 
     with shown(console, "choosing what takes part") as tell:
-        begun = _begun(folder)
         grounds = Grounds(session, profile, cluster, Space(session.method))
-        candidates = _candidates(grounds, named, begun, methods)
+        candidates = _candidates(grounds, named, _begun(folder), methods)
         course, end = race_to_loss(session, candidates, data, folder, options, on_step=tell)
     write_training_race(folder, course.race)
     console.print(race_table(course.race, end))
     for line in race_lines(course.race, end):
         console.print(line, soft_wrap=True)
-    console.print(f"picture: {draw_race(course.race, end, folder / 'race.png')}", soft_wrap=True)
     if end.winner is not None:
         _, how = keep_winner(course, end, cluster)
         console.print(how, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -14,15 +13,15 @@ from typing import Any, Literal
 
 import torch
 from packaging.version import Version
-from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
 from rich.table import Table
+
+from drlpp.cli.showing.table import table_of
 
 OLDEST_TORCH = "2.8"
 """The oldest version that is supported, as ``pyproject.toml`` says."""
 
 _LEAST_MEMORY_BYTES = 2e9
-_EXTRAS = {"sklearn": "data", "transformers": "huggingface"}
 _STYLES = {"problem": "bold red", "note": "yellow"}
 
 
@@ -50,14 +49,12 @@ class Finding:
 
 def all_checks() -> Sequence[Callable[[], Finding]]:
     """Return the checks in the order of the table; each returns within some seconds."""
-    return (versions, cores, memory, gpus, nccl, extras, workers)
+    return (versions, cores, memory, gpus, workers)
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
     """Show what the checks found."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    table.add_column("found", overflow="fold")
+    table = table_of(["check", "found"], [])
     for finding in findings:
         text = finding.found if finding.advice is None else f"{finding.found}\n→ {finding.advice}"
         table.add_row(finding.name, text, style=_STYLES.get(finding.state))
@@ -81,7 +78,7 @@ def versions() -> Finding:
 def cores() -> Finding:
     """Check the cores that may be used, and how busy they are."""
     usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    found = f"{usable} of {there} usable, torch would take {torch.get_num_threads()} threads"
+    found = f"{usable} of {there} usable"
     quota = _core_quota()
     if quota is not None and quota < usable:
         found += f"; a control group gives {quota:g} cores of time"
@@ -116,21 +113,24 @@ def memory() -> Finding:
 
 
 def gpus() -> Finding:
-    """Check for GPUs, and whether torch can use them."""
+    """Check for GPUs, whether torch can use them, and whether it has NCCL for several."""
     if torch.cuda.is_available():
-        names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        listed = ", ".join(f"{gpu.name} ({decimal(gpu.total_memory)})" for gpu in names)
-        return Finding("GPUs", "ok", listed)
+        found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        names = ", ".join(f"{gpu.name} ({decimal(gpu.total_memory)})" for gpu in found)
+        if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+            return Finding("GPUs", "ok", f"{names}; NCCL is built into torch")
+        if len(found) == 1:
+            return Finding("GPUs", "ok", names)
+        advice = "install torch's build for CUDA; until then tensors go through the host's memory"
+        return Finding("GPUs", "note", f"{names}; NCCL is missing from this build of torch", advice)
     seen = _nvidia_smi()
-    if seen:
-        built = "was built without CUDA" if torch.version.cuda is None else "cannot reach it"
-        advice = (
-            "install torch for CUDA (pytorch.org/get-started)"
-            if torch.version.cuda is None
-            else "update the driver to that of torch's CUDA " + torch.version.cuda
-        )
-        return Finding("GPUs", "note", f"{seen} is there, but torch {built}", advice)
-    return Finding("GPUs", "ok", "none; workers compute on the CPU")
+    if seen is None:
+        return Finding("GPUs", "ok", "none; workers compute on the CPU")
+    if torch.version.cuda is None:
+        advice = "install torch for CUDA (pytorch.org/get-started)"
+        return Finding("GPUs", "note", f"{seen}, but torch was built without CUDA", advice)
+    advice = f"update the driver to that of torch's CUDA {torch.version.cuda}"
+    return Finding("GPUs", "note", f"{seen}, but torch cannot reach it", advice)
 
 
 def _nvidia_smi() -> str | None:
@@ -141,25 +141,6 @@ def _nvidia_smi() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return ", ".join(done.stdout.split("\n")).strip(", ") or None
-
-
-def nccl() -> Finding:
-    """Check that torch has NCCL, where there is more than one GPU to use it with."""
-    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
-        return Finding("NCCL", "ok", "built into torch")
-    if torch.cuda.device_count() > 1:
-        advice = "install torch's build for CUDA; until then tensors go through the host's memory"
-        return Finding("NCCL", "note", "missing from this build of torch", advice)
-    return Finding("NCCL", "ok", "missing, and not needed")
-
-
-def extras() -> Finding:
-    """Check for the packages of optional parts."""
-    missing = [what for module, what in _EXTRAS.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        advice = f"pip install 'drlpp[{','.join(missing)}]' if you need them"
-        return Finding("extras", "note", f"missing: {', '.join(missing)}", advice)
-    return Finding("extras", "ok", f"installed: {', '.join(_EXTRAS.values())}")
 
 
 def workers() -> Finding:
@@ -176,7 +157,7 @@ def workers() -> Finding:
         with ClusterSession(task, workers=2, device="cpu", note=lambda _: None) as session:
             _, cluster = session.profile(repeats=2)
     except (DRLPPError, OSError) as error:
-        advice = "mend that, then run drlpp show again"
+        advice = "fix that, then run drlpp show again"
         return Finding("workers", "problem", f"two could not be started: {error}", advice)
     link = cluster.within_host
     found = (

@@ -1,66 +1,69 @@
-"""Readable tables of any file of the project."""
+"""Files of the project as readable tables; ``drlpp show`` prints them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import singledispatch
 from pathlib import Path
+from statistics import median
 
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.pretty import Pretty
-from rich.table import Table
 
-from drlpp.capturing.graph import OpGraph, TensorSpec
-from drlpp.cli.showing.comparison_table import describe_comparison
-from drlpp.cli.showing.graph_report import report_lines, shared_weights
-from drlpp.cli.showing.race_report import describe_race
+from drlpp.capturing.graph import OpGraph, SharedParameter, TensorSpec
+from drlpp.cli.showing.races import describe_comparison, describe_race
+from drlpp.cli.showing.table import table_of
 from drlpp.costs.profile import Profile
 from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.io.documents import Document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.run_folder import RunRecord
-from drlpp.placement.measurement import Measurement
+from drlpp.placement.measurement import FailedMeasurement, Measurement, median_measurement
+from drlpp.placement.measurements_file import read_measurements
+from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
+from drlpp.reporting.placement_tables import stages_text
 from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
+from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link
 
 _MOST_NAMES = 200
 """Of operators of a stage that are all listed."""
+_MOST_MEASURED = 10
+_LARGEST = 5
+_LARGE_SHARE = 0.1
+"""Of all parameters: an operator with more of them makes stages uneven, since it cannot be cut."""
 
 
 @singledispatch
 def describe(document: Document) -> RenderableType:
-    """Make a readable picture of a document for ``rich``'s console; ``drlpp show`` prints it."""
+    """Make a readable picture of a document for ``rich``'s console."""
     return Pretty(document)
 
 
 @describe.register
 def _(graph: OpGraph) -> RenderableType:
-    table = Table()
-    table.add_column("id", justify="right")
-    for column in ("operator", "type", "module"):
-        table.add_column(column, overflow="fold")
-    table.add_column("parameters", justify="right")
-    table.add_column("outputs")
-    table.add_column("read by", overflow="fold")
     returned = {operator for operator, _ in graph.outputs}
+    rows = []
     for operator in graph.operators:
         readers = [str(reader) for reader in graph.successors[operator.id]]
-        if operator.id in returned:
-            readers.append("caller")
-        table.add_row(
-            str(operator.id),
-            operator.name,
-            operator.type,
-            operator.module,
-            decimal(operator.parameter_bytes) if operator.parameter_bytes else "–",
-            "\n".join(_tensor_text(output) for output in operator.outputs),
-            ", ".join(readers),
+        rows.append(
+            [
+                str(operator.id),
+                operator.name,
+                operator.type,
+                operator.module,
+                _bytes_text(operator.parameter_bytes),
+                "\n".join(_tensor_text(output) for output in operator.outputs),
+                ", ".join(readers + ["caller"] * (operator.id in returned)),
+            ]
         )
+    columns = [">id", "operator", "type", "module", ">parameters", "outputs", "read by"]
+    table = table_of(columns, rows)
     return Group(f"{graph.model} · graph {graph.fingerprint}", table, *report_lines(graph))
 
 
@@ -69,39 +72,121 @@ def _tensor_text(tensor: TensorSpec) -> str:
     return f"{shape} {tensor.dtype}"
 
 
+def _bytes_text(bytes_: float | None) -> str:
+    return decimal(round(bytes_)) if bytes_ else "–"
+
+
+def report_lines(graph: OpGraph) -> Iterator[str]:
+    """Yield the lines of the page, which fits one screen whatever the model."""
+    yield (
+        f"{len(graph)} operators, {len(graph.edges)} edges, "
+        f"{decimal(graph.parameter_bytes)} of parameters"
+    )
+    yield from _parameters(graph)
+    yield from shared_weights(graph)
+    yield from _repeating(graph)
+    yield from _cuts(graph)
+
+
+def _parameters(graph: OpGraph) -> Iterator[str]:
+    """Say which modules have the weights, and which operators have so many that stages suffer."""
+    total = graph.parameter_bytes
+    if not total:
+        return
+    of_module: dict[str, list[int]] = {}
+    for operator in graph.operators:
+        module = operator.module.partition(".")[0] or "the model itself"
+        of_module.setdefault(module, []).append(operator.id)
+    sizes = {name: graph.held_parameter_bytes(held) for name, held in of_module.items()}
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:_LARGEST]
+    counted = ", with what they share in each" if sum(sizes.values()) > total else ""
+    yield f"parameters{counted}: " + ", ".join(
+        f"{name} {decimal(size)} ({size / total:.0%})" for name, size in largest if size
+    )
+    large = sorted(
+        (op for op in graph.operators if op.parameter_bytes > _LARGE_SHARE * total),
+        key=lambda op: -op.parameter_bytes,
+    )
+    if large and len(graph) > 1:
+        named = ", ".join(f"{op.name} ({op.parameter_bytes / total:.0%})" for op in large)
+        yield f"cannot be cut, and have more than a tenth of the parameters each: {named}"
+
+
+def shared_weights(graph: OpGraph) -> Iterator[str]:
+    """Say which operators share a parameter."""
+    readers: dict[tuple[int, ...], list[SharedParameter]] = {}
+    for shared in graph.shared_parameters:
+        readers.setdefault(shared.operators, []).append(shared)
+    for operators, found in readers.items():
+        names = ", ".join(
+            f"{one.name} ({decimal(one.bytes_)}{'' if one.trained else ', frozen'})"
+            for one in found
+        )
+        yield f"operators {', '.join(map(str, operators))} share {names}, each stage a copy"
+
+
+def _repeating(graph: OpGraph) -> Iterator[str]:
+    """Say which operators come again and again; a profile times a few of these blocks."""
+    from drlpp.capturing.blocks import KEPT, find_blocks
+
+    taken: set[int] = set()
+    for blocks in find_blocks(graph):
+        place = range(blocks.begin, blocks.left_out.stop)
+        if taken.isdisjoint(place):
+            taken.update(place)
+            first, last = (graph.operators[op].name for op in (place[0], place[blocks.length - 1]))
+            which = f"{first} to {last}" if blocks.length > 1 else first
+            plural = "s" if blocks.length > 1 else ""
+            yield (
+                f"{blocks.copies} equal blocks of {blocks.length} operator{plural}, the first is "
+                f"{which}; a profile times {KEPT} of them"
+            )
+
+
+def _cuts(graph: OpGraph) -> Iterator[str]:
+    """Say how much a cut between two operators in a row sends forwards, for a minibatch."""
+    if len(graph) == 1:
+        yield "one operator: no placement can divide it"
+        return
+    widths = graph.cut_widths()
+    narrowest, widest = (widths.index(width) for width in (min(widths), max(widths)))
+    yield (
+        f"a cut sends {decimal(min(widths))} (behind {graph.operators[narrowest].name}) to "
+        f"{decimal(max(widths))} (behind {graph.operators[widest].name}) for a minibatch, "
+        f"{decimal(round(median(widths)))} in the median"
+    )
+
+
 @describe.register
 def _(cluster: Cluster) -> RenderableType:
-    table = Table()
-    for column in ("host", "rack", "device"):
-        table.add_column(column, overflow="fold")
-    for column in ("accelerators", "speed", "memory of each"):
-        table.add_column(column, justify="right")
-    table.add_column("network")
+    rows = []
     first = 0
     for host in cluster.hosts:
         last = first + host.count * host.accelerators - 1
         # What counts: a host reaches others no faster than 'between_hosts', if there are any.
         joined = host.network is not None and cluster.between_hosts is not None
-        table.add_row(
-            host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}",
-            host.rack or "–",
-            host.device,
-            str(first) if first == last else f"{first} to {last}",
-            f"{host.speed:g}",
-            "–" if host.memory_bytes is None else decimal(round(host.memory_bytes)),
-            _link_text(cluster.network(first)) if joined else "–",
+        rows.append(
+            [
+                host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}",
+                host.rack or "–",
+                host.device,
+                str(first) if first == last else f"{first} to {last}",
+                f"{host.speed:g}",
+                _bytes_text(host.memory_bytes),
+                _link_text(cluster.network(first)) if joined else "–",
+            ]
         )
         first = last + 1
+    columns = ["host", "rack", "device", ">accelerators", ">speed", ">memory of each", "network"]
     hosts = len(cluster.host_names)
-    lines = [
-        f"{cluster.accelerators} accelerators on {hosts} host{'s' if hosts > 1 else ''}",
-        f"within a host: {_link_text(cluster.within_host)}",
-    ]
-    if cluster.between_hosts is not None:
-        lines.append(f"between hosts: {_link_text(cluster.between_hosts)}")
-    if cluster.between_racks is not None:
-        lines.append(f"between racks: {_link_text(cluster.between_racks)}")
-    return Group(table, *lines)
+    lines = [f"{cluster.accelerators} accelerators on {hosts} host{'s' if hosts > 1 else ''}"]
+    links = {
+        "within a host": cluster.within_host,
+        "between hosts": cluster.between_hosts,
+        "between racks": cluster.between_racks,
+    }
+    lines += [f"{where}: {_link_text(link)}" for where, link in links.items() if link is not None]
+    return Group(table_of(columns, rows), *lines)
 
 
 def _link_text(link: Link) -> str:
@@ -112,52 +197,45 @@ def _link_text(link: Link) -> str:
 @describe.register
 def _(profile: Profile) -> RenderableType:
     graph = profile.graph
-    title = f"{graph.model} · batch {profile.batch_size} on {profile.device}"
-    table = Table()
-    table.add_column("id", justify="right")
-    table.add_column("operator", overflow="fold")
-    for column in ("forward", "backward", "share", "parameters", "outputs", "kept"):
-        table.add_column(column, justify="right")
     total = sum(profile.seconds)
-    for described, costs in zip(graph.operators, profile.operators, strict=True):
-        table.add_row(
-            str(described.id),
-            described.name,
+    rows = [
+        [
+            str(operator.id),
+            operator.name,
             _spread_text(costs.forward_seconds, costs.forward_spread_seconds),
             _spread_text(costs.backward_seconds, costs.backward_spread_seconds),
-            f"{profile.seconds[described.id] / total:.1%}" if total else "–",
-            decimal(described.parameter_bytes) if described.parameter_bytes else "–",
-            decimal(described.output_bytes) if described.output_bytes else "–",
-            decimal(costs.kept_bytes) if costs.kept_bytes else "–",
-        )
+            f"{profile.seconds[operator.id] / total:.1%}" if total else "–",
+            _bytes_text(operator.parameter_bytes),
+            _bytes_text(operator.output_bytes),
+            _bytes_text(costs.kept_bytes),
+        ]
+        for operator, costs in zip(graph.operators, profile.operators, strict=True)
+    ]
+    columns = [">id", "operator"]
+    columns += [">forward", ">backward", ">share", ">parameters", ">outputs", ">kept"]
     repeating = len(graph) - (profile.timed_operators or len(graph))
+    passes = profile.forward_overhead_seconds + profile.backward_overhead_seconds
     return Group(
-        title,
-        table,
+        f"{graph.model} · batch {profile.batch_size} on {profile.device}",
+        table_of(columns, rows),
         f"{len(graph)} operators"
         f"{f', of which {repeating} repeat others and were not timed' if repeating else ''}"
-        f", {seconds_text(total)} per minibatch; a stage's passes take "
-        f"{seconds_text(profile.forward_overhead_seconds + profile.backward_overhead_seconds)} "
-        "in addition",
+        f", {seconds_text(total)} per minibatch; a stage's passes take {seconds_text(passes)} in "
+        "addition",
         f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
         f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
-        *_short_runs_text(profile),
+        *(
+            f"{where} passes take {factors.passes:.2f} times as long, and the whole "
+            f"{factors.seconds:.2f} (± {factors.spread:.0%}), as short runs show"
+            for where, factors in (
+                ("in a pipeline", profile.in_pipeline),
+                ("on replicas", profile.replicated),
+            )
+            if factors is not None
+        ),
         *shared_weights(graph),
         f"graph {graph.fingerprint}",
     )
-
-
-def _short_runs_text(profile: Profile) -> Iterator[str]:
-    """Tell what short runs took longer than operators alone."""
-    for where, factors in (
-        ("in a pipeline", profile.in_pipeline),
-        ("on replicas", profile.replicated),
-    ):
-        if factors is not None:
-            yield (
-                f"{where} passes take {factors.passes:.2f} times as long, and the whole "
-                f"{factors.seconds:.2f} (± {factors.spread:.0%}), as short runs show"
-            )
 
 
 def _spread_text(seconds: float, spread: float) -> str:
@@ -166,27 +244,16 @@ def _spread_text(seconds: float, spread: float) -> str:
     return f"{text} ± {spread / seconds:.0%}" if spread and seconds else text
 
 
-def _names_text(names: Sequence[str]) -> str:
-    """Return all names, or where they are many the first and the last."""
-    if len(names) <= _MOST_NAMES:
-        return ", ".join(names)
-    return f"{len(names)}: {names[0]}, {names[1]}, … {names[-1]}"
-
-
 @describe.register
 def _(file: PlacementFile) -> RenderableType:
-    title = f"{file.model} · {file.configuration} · found by {file.found_by}"
-    table = Table()
-    table.add_column("stage", justify="right")
-    table.add_column("accelerators")
-    table.add_column("operators", overflow="fold")
-    for number, stage in enumerate(file.stages):
-        accelerators = ", ".join(str(accelerator) for accelerator in stage.accelerators)
-        table.add_row(str(number), accelerators, _names_text(stage.operators))
+    rows = [
+        [str(number), ", ".join(map(str, stage.accelerators)), _names_text(stage.operators)]
+        for number, stage in enumerate(file.stages)
+    ]
     versions = file.versions
     return Group(
-        title,
-        table,
+        f"{file.model} · {file.configuration} · found by {file.found_by}",
+        table_of([">stage", "accelerators", "operators"], rows),
         _measurement_text(file.measurement),
         f"schedule and policy: {file.method}; optimizer: {file.optimizer}",
         f"graph {file.graph_fingerprint}; drlpp {versions.drlpp}, torch {versions.torch}, "
@@ -195,50 +262,11 @@ def _(file: PlacementFile) -> RenderableType:
     )
 
 
-@describe.register
-def _(choice: MicrobatchChoice) -> RenderableType:
-    return str(choice)
-
-
-@describe.register
-def _(search: SearchFile) -> RenderableType:
-    return Group(*search.lines)
-
-
-@describe.register
-def _(race: TrainingRace) -> RenderableType:
-    return describe_race(race)
-
-
-@describe.register
-def _(record: RunRecord) -> RenderableType:
-    table = Table(title=f"run of {record.command}", title_justify="left")
-    table.add_column("setting")
-    table.add_column("value", overflow="fold")
-    for name, value in record.settings.items():
-        table.add_row(name, Pretty(value))
-    return table
-
-
-@describe.register
-def _(found: EvaluationFile) -> RenderableType:
-    parts = [f"loss {found.loss:.6g}"]
-    if found.held_out_loss is not None:
-        parts.append(f"held-out loss {found.held_out_loss:.6g}")
-    if found.score is not None:
-        parts.append(f"score {found.score:.6g}")
-    parts.append(f"{found.minibatches_per_second:.6g} minibatches a second")
-    return f"epoch {found.epoch}: {', '.join(parts)}"
-
-
-def describe_options(options: Mapping[str, object], file: Path) -> RenderableType:
-    """Make a table of the options of a run; the command itself is in the run's record."""
-    table = Table()
-    table.add_column("option")
-    table.add_column("value", overflow="fold")
-    for name, value in options.items():
-        table.add_row(name, str(value))
-    return Group(table, f"the same command with --config {file} runs it again")
+def _names_text(names: Sequence[str]) -> str:
+    """Return all names, or where they are many the first and the last."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{len(names)}: {names[0]}, {names[1]}, … {names[-1]}"
 
 
 def _measurement_text(measurement: Measurement | None) -> str:
@@ -253,3 +281,68 @@ def _measurement_text(measurement: Measurement | None) -> str:
 
 
 describe.register(Comparison, describe_comparison)
+describe.register(TrainingRace, describe_race)
+describe.register(MicrobatchChoice, str)
+describe.register(EvaluationFile, Pretty)
+
+
+@describe.register
+def _(search: SearchFile) -> RenderableType:
+    return Group(*search.lines)
+
+
+@describe.register
+def _(record: RunRecord) -> RenderableType:
+    return Group(f"run of {record.command}", _values(record.settings))
+
+
+def describe_options(options: Mapping[str, object], file: Path) -> RenderableType:
+    """Make a table of the options of a run; the command itself is in the run's record."""
+    return Group(_values(options), f"the same command with --config {file} runs it again")
+
+
+def _values(values: Mapping[str, object]) -> RenderableType:
+    return table_of(["name", "value"], [[name, str(value)] for name, value in values.items()])
+
+
+def describe_measurements(path: Path) -> RenderableType:
+    """Show the fastest placements of a file by their median, and why others failed."""
+    header, entries = read_measurements(path)
+    runs: dict[tuple[Placement, Method | None], list[Measurement]] = {}
+    failures: dict[tuple[Placement, Method | None], FailedMeasurement] = {}
+    for entry in entries:
+        ran = entry.placement, entry.method or header.method
+        if isinstance(entry.outcome, Measurement):
+            runs.setdefault(ran, []).append(entry.outcome)
+            # It was measured again after a failure that it was not to blame for.
+            failures.pop(ran, None)
+        else:
+            failures[ran] = entry.outcome
+    measured = sorted(
+        (
+            (median_measurement(outcomes).seconds_per_minibatch, ran)
+            for ran, outcomes in runs.items()
+            if ran not in failures
+        ),
+        key=lambda pair: pair[0],
+    )
+    several = len({method for _, method in (*runs, *failures)}) > 1
+    rows = [
+        [
+            seconds_text(seconds),
+            placement.configuration,
+            stages_text(placement),
+            *([str(method)] if several else []),
+        ]
+        for seconds, (placement, method) in measured[:_MOST_MEASURED]
+    ]
+    columns = [">per minibatch", "configuration", "operators of each stage on accelerators"]
+    title = f"{header.model} · the fastest placements"
+    counts = f"{len(measured) + len(failures)} placements, {len(failures)} failed"
+    if cut_short := sum(outcomes[-1].cut_short for outcomes in runs.values()):
+        counts += f", {cut_short} run less often, since they were slow"
+    return Group(
+        table_of(columns + ["method"] * several, rows, title),
+        counts,
+        *(f"{outcome.failure}: {outcome.reason}" for outcome in failures.values()),
+    )

@@ -59,8 +59,8 @@ NOWHERE = RayNode("", "", 0, (), {})
 """The node of a host that is none, so far."""
 
 _WAYS_ON = (
-    "ask for fewer: --hosts names them, else they are the placement's (drlpp train --workers), "
-    "which can be planned for those that are there (drlpp profile --cluster, drlpp plan)"
+    "ask for fewer: a cluster.yaml as --cluster names them, else they are the placement's (drlpp "
+    "train --workers), which can be planned for those that are there (drlpp profile, drlpp plan)"
 )
 
 

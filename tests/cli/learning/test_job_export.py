@@ -1,4 +1,4 @@
-"""What ``drlpp learn --objective time-to-loss`` exports and says, whoever has won the race."""
+"""What ``drlpp learn --data`` exports and says, whoever has won the race."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning.job_export import export_winner
+from drlpp.cli.learning.outcome import export_winner
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
@@ -95,17 +95,6 @@ def test_a_placement_that_won_is_exported_with_its_learning_rate(
     document = read_document(path, PlacementFile)
     assert document.optimizer.settings == OptimizerSpec.parse("adam", lr=0.03).settings
     assert document.measurement is not None
-
-
-def test_it_is_trained_on_the_ray_cluster_where_it_was_measured(
-    session: ClusterSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(session, "ray_address", "ray://head:10001")
-    printed = told(session, tmp_path, capsys, 10.0, 5.0, 8.0)
-    assert f"--data {NAME}:points --cluster ray://head:10001" in printed
 
 
 def test_its_optimizer_is_its_own(

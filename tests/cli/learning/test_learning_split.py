@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from drlpp.cli.learning.learning_job import keep_split
-from drlpp.cli.learning.run_record import run_record
+from drlpp.cli.learning.outcome import run_record
 from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile, Sureness
 from drlpp.io.documents import read_document
 from drlpp.reporting.page import write_report

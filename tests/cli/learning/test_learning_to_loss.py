@@ -1,19 +1,16 @@
-"""``drlpp learn --objective time-to-loss``: what the agent found races on a user's data."""
+"""``drlpp learn --data``: what the agent found races on a user's data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning import learn_command, learning_job, race_command
+from drlpp.cli.learning import learn_command
 from drlpp.cli.learning.learning_job import worth_racing
-from drlpp.cli.learning.run_record import run_record
-from drlpp.costs.profiles.contracted_profile import ContractedGraph
+from drlpp.cli.learning.outcome import run_record
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
@@ -51,8 +48,8 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Learnt:
     done = shell.finish(
         learn_command.main,
         "drlpp learn",
-        *("--model", f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", 2),
-        *("--objective", "time-to-loss", "--target-loss", TARGET, "--optimizer", "adam"),
+        *(f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", 2),
+        *("--target-loss", TARGET, "--optimizer", "adam"),
         *("--lr", 0.01, "--method-option", "microbatches=1", "--out", folder, "--agent", agent),
         *("--budget", 5, "--finalists", FINALISTS, "--rounds", 1, "--minibatches", 4),
         *("--repetitions", 1),
@@ -149,39 +146,6 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
     assert AGENT in {contender.found_by for contender in comparison.contenders}
 
 
-def test_what_was_cut_between_modules_races_as_operators(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    profile = chain(1.0, 1.0, 1.0, 1.0)
-    halves = ContractedGraph.of(profile.graph, [("front", [0, 1]), ("back", [2, 3])])
-    two = Placement.from_assignment([0, 1], (0, 1))
-    asked: list[Candidate] = []
-
-    def looked_at(candidates: Iterable[Candidate], workload: Workload) -> list[Candidate]:
-        asked.extend(candidates)
-        return worth_racing(asked, workload)
-
-    monkeypatch.setattr(learning_job, "worth_racing", looked_at)
-    monkeypatch.setattr(race_command, "run_and_report", lambda *given, **_: given[4])
-    job: Any = SimpleNamespace(
-        candidate=halves.expanded_candidate,
-        agent=AGENT,
-        finalists=FINALISTS,
-        out=tmp_path,
-        race_options=None,
-    )
-    session: Any = None
-    cluster: Any = None
-    there = learning_job.Accelerators(session, profile, cluster)
-    measured = [(Candidate(two, Method()), 1.0)]
-    memory: Any = SimpleNamespace(fastest=lambda count: measured, distinct=1)
-    data: Any = None
-    raced: Any = learning_job._race_to_loss(job, there, memory, data)
-    (named,), (candidate,) = raced, asked
-    assert [stage.operators for stage in candidate.placement.stages] == [(0, 1), (2, 3)]
-    assert named.candidate == candidate
-
-
 def test_the_fastest_of_each_kind_takes_part() -> None:
     """Schedules and microbatches are kinds as well, if the agent varies them."""
     one, two = (Placement.from_assignment(stages, (0, 1)) for stages in ([0, 0], [0, 1]))
@@ -207,14 +171,8 @@ def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
     assert worth_racing([fresh, middle, deepest], Workload.of(chain(1.0, 1.0))) == [fresh]
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (["--epochs", 2], "--epochs belongs to --objective time-to-loss"),
-        (["--limit", 60], "--limit belongs to --objective time-to-loss"),
-    ],
-)
-def test_options_of_a_race_that_have_no_meaning(given: list[object], told: str) -> None:
-    done = shell.finish(learn_command.main, "drlpp learn", *given)
+@pytest.mark.parametrize(("option", "value"), [("--epochs", 2), ("--limit", 60)])
+def test_options_of_a_race_that_have_no_meaning(option: str, value: int) -> None:
+    done = shell.finish(learn_command.main, "drlpp learn", option, value)
     assert done.code == 2
-    assert told in " ".join(done.err.split())
+    assert f"{option} belongs to a race to a loss; give --data as well" in done.err

@@ -25,7 +25,7 @@ from tests.support.programs.short_comparisons import short_comparisons
 
 BRIEF = ["--minibatches", 4, "--repetitions", 1, "--rounds", 1, "--finalists", 1]
 BRIEF += ["--method-option", "microbatches=1"]
-MODEL = ["--model", "tests.support.models.small:perceptron", "--model-option", "batch_size=2"]
+MODEL = ["tests.support.models.small:perceptron", "--model-option", "batch_size=2"]
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -40,7 +40,7 @@ def learn(out: Path, budget: int, *more: object) -> Finished:
 
 def race(out: Path, workers: int, *more: object) -> Finished:
     job = [f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", workers, "--out", out]
-    job += ["--epochs", 1, "--finals", 1, "--rates", 1, "--evaluate-every", 6, "--lr", 0.01]
+    job += ["--epochs", 1, "--repetitions", 1, "--rates", 1, "--lr", 0.01]
     return shell.finish(command_line.main, "drlpp", "race", *job, *more)
 
 

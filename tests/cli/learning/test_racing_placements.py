@@ -1,4 +1,4 @@
-"""``drlpp race --placement``: what ``drlpp learn`` and ``drlpp plan`` wrote, trained to a loss."""
+"""``drlpp race --compare``: what ``drlpp learn`` and ``drlpp plan`` wrote, trained to a loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert done.code == 0, done.err
     costs = ("--profile", learned.parent / "profile.json")
     costs += ("--cluster", learned.parent / "cluster.yaml")
-    done = drlpp("plan", MODEL, *costs, "--output", planned)
+    done = drlpp("plan", MODEL, *costs, "--out", planned)
     assert done.code == 0, done.err
     return {"learn": learned, "plan": planned}
 
@@ -43,8 +43,8 @@ def test_placements_that_were_written_by_learn_and_plan_take_part(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
     usual = ("race", MODEL, "--data", f"{NAME}:points", "--workers", 2, "--target-loss", 1.05)
-    usual += ("--rates", 1, "--finals", 1, "--out", tmp_path / "race")
-    given = [part for path in files.values() for part in ("--placement", path)]
+    usual += ("--rates", 1, "--repetitions", 1, "--out", tmp_path / "race")
+    given = [part for path in files.values() for part in ("--compare", path)]
     done = drlpp(*usual, *given)
     assert done.code == 0, done.err
     race = read_document(tmp_path / "race" / "race.json", TrainingRace)

@@ -9,8 +9,7 @@ import pytest
 
 from drlpp import ModelReference, Workload, simulate
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.learning.layouts import layout_contenders, measured_lines
-from drlpp.cli.showing.layout_report import layout_line
+from drlpp.cli.layouts import layout_contenders, layout_line, measured_lines
 from drlpp.costs.profile import RunFactors
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.exporting.layouts.module_cuts import read_layout
@@ -75,9 +74,9 @@ def test_a_plan_says_what_a_layout_costs(
         update={"in_pipeline": RunFactors(spread=0.06)}
     )
     costs = write_document(tmp_path / "profile.json", profile)
-    arguments = ("plan", MODEL, "--profile", costs, "--accelerators", 2, "--bandwidth", 1e9)
+    arguments = ("plan", MODEL, "--profile", costs, "--workers", 2, "--bandwidth", 1e9)
     at_noam = ("--method-option", "in_flight_per_link=0")
-    compared = (*arguments, "--method", "exact", "--no-replication", *at_noam, "--compare", LAYOUT)
+    compared = (*arguments, "--planner", "exact", *at_noam, "--compare", LAYOUT)
     code, out, error = shell(*compared, "--json")
     assert code == 0, error
     record = json.loads(out)
@@ -126,7 +125,7 @@ def test_a_run_measures_a_layout(
 ) -> None:
     shell = Shell(monkeypatch, capsys)
     code, out, error = shell(
-        *("learn", "--model", MODEL, "--workers", 2, "--out", tmp_path, "--budget", 2),
+        *("learn", MODEL, "--workers", 2, "--out", tmp_path, "--budget", 2),
         *("--rounds", 2, "--finalists", 1, "--minibatches", 4, "--repetitions", 1),
         *("--compare", LAYOUT),
     )

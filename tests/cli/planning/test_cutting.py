@@ -31,8 +31,8 @@ def stages_of_layers(graph: OpGraph, placement: Placement) -> dict[str, set[int]
 def test_a_plan_keeps_layers_whole_and_says_what_that_costs(shell: Shell, tmp_path: Path) -> None:
     graph = capture(ModelReference.named(MODEL)).graph
     costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
-    arguments = ("plan", MODEL, "--profile", costs, "--accelerators", 4, "--bandwidth", 1e12)
-    arguments = (*arguments, "--no-replication", "--method", "exact")
+    arguments = ("plan", MODEL, "--profile", costs, "--workers", 4, "--bandwidth", 1e12)
+    arguments = (*arguments, "--planner", "exact")
     written = tmp_path / "placement.json"
     code, out, error = shell(*arguments, "--cut-at", "layers", "--json")
     assert code == 0, error
@@ -56,7 +56,7 @@ def test_a_plan_keeps_layers_whole_and_says_what_that_costs(shell: Shell, tmp_pa
 @pytest.mark.slow
 def test_an_agent_keeps_layers_whole(shell: Shell, tmp_path: Path) -> None:
     code, out, error = shell(
-        *("learn", "--model", MODEL, "--workers", 2, "--out", tmp_path, "--budget", 3),
+        *("learn", MODEL, "--workers", 2, "--out", tmp_path, "--budget", 3),
         *("--rounds", 2, "--finalists", 2, "--minibatches", 4, "--repetitions", 1),
         *("--cut-at", "layers"),
     )
@@ -78,36 +78,24 @@ def test_a_profile_alone_is_enough_to_keep_blocks_whole(shell: Shell, tmp_path: 
     graph = capture(ModelReference.named(MODEL)).graph
     costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
     code, out, error = shell(
-        *("plan", "--profile", costs, "--accelerators", 4, "--bandwidth", 1e12),
-        *("--no-replication", "--method", "exact", "--cut-at", "blocks"),
+        *("plan", "--profile", costs, "--workers", 4, "--bandwidth", 1e12),
+        *("--planner", "exact", "--cut-at", "blocks"),
     )
     assert code == 0, error
     assert re.search(r"cut between \d+ blocks: .* so whole blocks cost \+?-?\d", out), out
 
 
-def test_a_search_is_compared_with_a_search_between_operators(shell: Shell, tmp_path: Path) -> None:
-    graph = capture(ModelReference.named(MODEL)).graph
-    costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
-    arguments = ("plan", "--profile", costs, "--accelerators", 3, "--bandwidth", 1e9)
-    arguments = (*arguments, "--method", "search", "--vary", "microbatches")
-    code, out, error = shell(*arguments, "--cut-at", "blocks", "--json")
-    assert code == 0, error
-    blocks, finer = json.loads(out), json.loads(shell(*arguments, "--json")[1])
-    seconds = [r["simulated_seconds_per_minibatch"] for r in (blocks, finer)]
-    assert f"whole blocks cost {seconds[0] / seconds[1] - 1:+.1%} (simulated)" in blocks["cut_at"]
-
-
 def test_cuts_of_very_many_operators_are_no_yardstick(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drlpp.cli.planning.cutting.MANY_OPERATORS", 10)
+    monkeypatch.setattr("drlpp.cli.planning.plan_command.MANY_OPERATORS", 10)
     graph = capture(ModelReference.named(MODEL)).graph
     costs = write_document(tmp_path / "profile.json", estimate_profile(graph))
-    arguments = ("plan", "--profile", costs, "--accelerators", 2, "--bandwidth", 1e12)
-    code, out, error = shell(*arguments, "--method", "gpipe", "--cut-at", "blocks")
+    arguments = ("plan", "--profile", costs, "--workers", 2, "--bandwidth", 1e12)
+    code, out, error = shell(*arguments, "--planner", "gpipe", "--cut-at", "blocks")
     assert code == 0, error
     assert f"not compared with cuts between all {len(graph)} operators" in " ".join(out.split())
     assert "--cut-at blocks" not in error
-    code, _, error = shell(*arguments, "--method", "gpipe")
+    code, _, error = shell(*arguments, "--planner", "gpipe")
     assert code == 0, error
     assert f"note: planning cuts between {len(graph)} operators takes minutes" in error

@@ -29,8 +29,8 @@ def test_a_plan_of_a_published_profile_is_written(shell: Shell, tmp_path: Path) 
     graph = profile.graph.model_copy(update={"model": "published"})
     profile = profile.model_copy(update={"graph": graph})
     write_document(costs, profile)
-    arguments = ("plan", "--profile", costs, "--accelerators", 4, "--bandwidth", 1e9)
-    code, _, error = shell(*arguments, "--method", "exact", "--no-replication", "-o", written)
+    arguments = ("plan", "--profile", costs, "--workers", 4, "--bandwidth", 1e9)
+    code, _, error = shell(*arguments, "--planner", "exact", "-o", written)
     assert code == 0, error
     document = read_placement(written)
     assert str(document.model) == "<published>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
-from drlpp.cli.showing.graph_report import report_lines
+from drlpp.cli.showing.tables import report_lines
 from tests.support.strategies.graphs import graphs
 
 

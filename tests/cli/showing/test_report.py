@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
-from drlpp.cli.showing.comparison_table import ComparisonRow, comparison_table
+from drlpp.cli.showing.races import comparison_table
 from drlpp.cli.showing.tables import describe
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
@@ -182,10 +182,10 @@ def test_names_with_brackets_are_printed_as_they_are() -> None:
 
 def test_the_comparison_gives_medians_ranges_and_speed_ups() -> None:
     rows = [
-        ComparisonRow("agent", "2-1-1", (0.020, 0.010, 0.011)),
-        ComparisonRow("gpipe", "1-1-1-1", (0.022, 0.021, 0.033)),
-        ComparisonRow("data-parallel", "4", ()),
-        ComparisonRow("exact", "3-1", (0.009, 0.009)),
+        ("agent", "2-1-1", (0.020, 0.010, 0.011)),
+        ("gpipe", "1-1-1-1", (0.022, 0.021, 0.033)),
+        ("data-parallel", "4", ()),
+        ("exact", "3-1", (0.009, 0.009)),
     ]
     table = comparison_table(rows, {"gpipe": rows[1].seconds, "data-parallel": ()})
     cells = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
@@ -202,8 +202,8 @@ def test_the_comparison_gives_medians_ranges_and_speed_ups() -> None:
 
 def test_the_table_says_what_was_emulated_and_fits_80_columns() -> None:
     rows = [
-        ComparisonRow("plain PyTorch", "1-1-1-1, M = 16", (0.1234, 0.5678)),
-        ComparisonRow("data-parallel", "4", (0.0004,)),
+        ("plain PyTorch", "1-1-1-1, M = 16", (0.1234, 0.5678)),
+        ("data-parallel", "4", (0.0004,)),
     ]
     table = comparison_table(rows, {"best\nrival": (0.2,), "plain\nPyTorch": (0.1,)}, (0.6, 0.3))
     lines = [line.rstrip() for line in rendered(table).splitlines()]
@@ -226,7 +226,7 @@ def test_a_range_has_one_unit(least: float, most: float, text: str) -> None:
 
 
 def test_a_comparison_in_which_nothing_could_be_measured() -> None:
-    assert "failed" in rendered(comparison_table([ComparisonRow("agent", "4", ())], {}))
+    assert "failed" in rendered(comparison_table([("agent", "4", ())], {}))
 
 
 def test_profiles_that_cost_nothing_are_described() -> None:

@@ -142,15 +142,6 @@ def test_from_a_run(shell: Shell, files: dict[str, Path], tmp_path: Path) -> Non
     assert [row[:2] for row in rows(out)] == [[0, 0], [1, 1]]
 
 
-def test_from_a_run_that_was_measured_later(
-    shell: Shell, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("drlpp.runtime.session.measuring.is_steady", lambda *_: False)
-    code, out, err = shell(*TIMELINE, "run", files["PLACEMENT"])
-    assert code == 0, err
-    assert [row[:2] for row in rows(out)] == [[0, 0], [1, 1]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -180,13 +171,3 @@ def test_bad_input_is_one_line(
     assert err.startswith("drlpp: error: ")
     assert message.replace("PLACEMENT", str(files["PLACEMENT"])) in err
     assert err.count("\n") == 1
-
-
-def test_a_placement_that_was_edited(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
-    content = json.loads(files["PLACEMENT"].read_text())
-    content["model"]["options"]["layers"] = 3
-    path = tmp_path / "edited.json"
-    path.write_text(json.dumps(content))
-    code, _, err = shell(*TIMELINE, "schedule", path)
-    assert code == 2
-    assert f"{path}: field 'graph_fingerprint' is" in err

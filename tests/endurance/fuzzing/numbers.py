@@ -28,19 +28,19 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.planning.planning_input import PlanningInput
-from drlpp.cli.planning.planning_report import PlanReport
-from drlpp.cli.showing.measurements_table import describe_measurements
-from drlpp.cli.showing.tables import describe
-from drlpp.cli.showing.timeline import time_use_table
-from drlpp.cli.showing.timeline_sources import from_schedule
+from drlpp.cli.planning.plan_report import PlanReport
+from drlpp.cli.showing.tables import describe, describe_measurements
+from drlpp.cli.showing.timelines import from_schedule, time_use_table
+from drlpp.costs.cost_table import read_profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners import Space, best_plan
+from drlpp.planners import PlanningProblem, Space, best_plan
 from drlpp.planners.candidates import Judge
 from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster
 from tests.endurance.fuzzing.documents import every_document, measurement_lines
 from tests.endurance.fuzzing.loaders import check_line
 
@@ -209,7 +209,7 @@ def _placement(path: Path) -> None:
     _show(path)
     document = read_document(path, PlacementFile)
     with patch(
-        "drlpp.cli.showing.timeline_sources.capture",
+        "drlpp.cli.showing.timelines.capture",
         lambda one, check: _captured(one.model_dump_json()),
     ):
         recording = from_schedule(path, document, document.method, 8)
@@ -217,23 +217,14 @@ def _placement(path: Path) -> None:
 
 
 def _plan(profile: Path, cluster: Path) -> None:
-    given = PlanningInput.read(
-        model=None,
-        profile=profile,
-        cluster=cluster,
-        accelerators=None,
-        bandwidth=None,
-        latency=None,
-        memory=None,
-        speeds=None,
-        method=Method(),
-    )
+    costs = read_profile(profile)
+    given = PlanningProblem(Workload.of(costs, Method()), read_document(cluster, Cluster))
     space = Space(Method())
     for planner in ("data-parallel", "gpipe", "pipedream", "exact"):
         try:
-            found = best_plan(given.problem, space, planner)
-            problem = Judge(given.problem, space).problem_of(found.method)
-            shown(PlanReport.of(found, problem, given.profile).text())
+            found = best_plan(given, space, planner)
+            problem = Judge(given, space).problem_of(found.method)
+            shown(PlanReport.of(found, problem, costs).text())
         except InvalidInput as error:
             check_line(error)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.cli.showing.measurements_table import describe_measurements
+from drlpp.cli.showing.tables import describe_measurements
 from drlpp.envs import MeasurementMemory
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from drlpp.cli.showing.measurements_table import describe_measurements
+from drlpp.cli.showing.tables import describe_measurements
 from drlpp.envs import MeasurementMemory
 from drlpp.errors import InvalidFile
 from drlpp.placement.measurement import FailedMeasurement, Measurement

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from drlpp.agents import AGENTS, MeasurementBudgetCallback
-from drlpp.cli.showing.measurements_table import describe_measurements
+from drlpp.cli.showing.tables import describe_measurements
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.placement.execution_plan import ExecutionPlan

@@ -49,13 +49,14 @@ from drlpp.cli.main import main
 from tests.support.programs import shell
 from tests.support.programs.ray_clusters import patience
 
-costs, cluster, placement = (Path(sys.argv[2]) / name for name in ("c.json", "c.yaml", "p.json"))
+names = ("c.json", "cluster.yaml", "p.json")
+costs, cluster, placement = (Path(sys.argv[2]) / name for name in names)
 model, outside = "tests.support.models.small:forked", ["--cluster", sys.argv[1]]
-planned = ["--profile", costs, "--cluster", cluster, "--method", "gpipe", "-o", placement]
+planned = ["--profile", costs, "--cluster", cluster, "--planner", "gpipe", "-o", placement]
 run = ["--timeline", "run", "--minibatches", 2, "--model", model]
 with patience():
     for command in (
-        ["profile", model, "-o", costs, "--write-cluster", cluster, "--repeats", 1, *outside],
+        ["profile", model, "-o", costs, *outside],
         ["plan", model, *planned],
         ["show", placement, *run, *outside],
     ):

@@ -132,8 +132,8 @@ def test_fewer_or_smaller_hosts_than_asked_for_are_one_line() -> None:
     assert str(told.value) == (
         "2 hosts were asked for, and the Ray cluster has no node left with 2 CPUs for host host-1; "
         "its nodes: 10.0.0.1 (2 CPU), 10.0.0.2 (1 CPU). Start Ray on another, or ask for fewer: "
-        "--hosts names them, else they are the placement's (drlpp train --workers), which can be "
-        "planned for those that are there (drlpp profile --cluster, drlpp plan)"
+        "a cluster.yaml as --cluster names them, else they are the placement's (drlpp train "
+        "--workers), which can be planned for those that are there (drlpp profile, drlpp plan)"
     )
     with pytest.raises(InvalidCluster, match=r"2 CPUs for host 10.0.0.2 were .* 10.0.0.2 \(1 CPU"):
         matched(hosts(Host(name="10.0.0.2", accelerators=2)), nodes, gpus=False)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.showing.timeline_sources import TimelineRun
+from drlpp.cli.showing.timelines import TimelineRun
 from drlpp.costs.analytic_model import predict
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost

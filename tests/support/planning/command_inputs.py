@@ -10,4 +10,4 @@ within_host: {bandwidth_bytes_per_second: 1.2e10, latency_seconds: 5.0e-6}
 between_hosts: {bandwidth_bytes_per_second: 1.25e9, latency_seconds: 5.0e-5}
 """
 
-LINKS = ("--accelerators", 2, "--bandwidth", 10)
+LINKS = ("--workers", 2, "--bandwidth", 10)

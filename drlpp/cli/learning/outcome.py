@@ -1,10 +1,10 @@
-"""What ``drlpp learn`` exports: the best placement by seconds per minibatch, or by a race."""
+"""What a run of ``drlpp learn`` or ``drlpp race`` ends with: its export, and its record."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drlpp.cli.command_line import build_console
 
@@ -123,10 +123,7 @@ def say_how_to_train(session: ClusterSession, path: Path, data: str | None = Non
 def export_best_so_far(
     job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
 ) -> None:
-    """Write the fastest placement that has been measured.
-
-    This is done after Ctrl-C, or when a host is lost.
-    """
+    """Write the fastest placement that has been measured: after Ctrl-C, or when a host is lost."""
     from drlpp.racing.contenders import Contender
     from drlpp.racing.winner import export
 
@@ -147,3 +144,47 @@ def export_best_so_far(
         "PyTorch). Continue with --resume",
         soft_wrap=True,
     )
+
+
+def run_record(folder: Path) -> dict[str, Any]:
+    """Return what is in the folder of a run: placement, verdicts, and where to read more."""
+    from drlpp.io.run_folder import REPORT_NAME
+    from drlpp.racing.verdict import verdict_lines
+    from drlpp.reporting.run_files import read_run
+
+    files = read_run(folder)
+    found: dict[str, Any] = {"folder": str(folder)}
+    if (folder / REPORT_NAME).exists():
+        found["report"] = str(folder / REPORT_NAME)
+    if files.placement is not None and (folder / "placement.json").exists():
+        placement = files.placement
+        measured = placement.measurement
+        found["placement"] = {
+            "file": str(folder / "placement.json"),
+            "configuration": placement.configuration,
+            "method": str(placement.method),
+            "found_by": placement.found_by,
+            "seconds_per_minibatch": measured and measured.seconds_per_minibatch,
+        }
+    if files.search is not None:
+        search, sure = files.search, files.search.sureness
+        found["search"] = {
+            "placements": search.placements,
+            "seconds": search.seconds,
+            "cluster_seconds": search.cluster_seconds,
+            "deploying_seconds": search.deploying_seconds,
+            "sureness": sure
+            and {
+                "configuration": sure.configuration,
+                "method": str(sure.method),
+                "share": sure.share,
+                "expected_gain": sure.expected_gain,
+            },
+        }
+    comparison = files.comparison
+    if comparison is not None and comparison.verdict is not None:
+        found["verdict"] = list(verdict_lines(comparison.verdict, comparison.entrants))
+    if files.race is not None:
+        own, learnt = folder / "race.json", folder / "race" / "race.json"
+        found["race"] = str(own if own.exists() else learnt)
+    return found

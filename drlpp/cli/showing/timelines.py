@@ -1,16 +1,23 @@
-"""Where a placement's timeline comes from: its schedule alone, the simulator, or a real run."""
+"""The timeline of a placement: from its schedule, the simulator or a run; as a table or a file."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
 
 from drlpp.capturing.capture import capture, microbatch_size
 from drlpp.capturing.graph import OpGraph
+from drlpp.cli.showing.table import table_of
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
+from drlpp.io.documents import replacing, write_atomically
+from drlpp.io.formatting import predicted_text
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement_file import PlacementFile
@@ -20,7 +27,13 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
+from drlpp.timeline.chrome_trace import trace_of
+from drlpp.timeline.figure import draw
+from drlpp.timeline.spans import KINDS, spans_of, time_use
 from drlpp.timeline.timeline import TimedAction, play
+
+_PICTURES = {".png", ".svg"}
+_TRACE = ".json"
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,144 @@ class TimelineRun:
             ends[timed.worker].append(timed.end)
         marks = self.window.marks(completion_times(self.schedule, ends))
         return marks[0], marks[-1]
+
+
+def timeline_of(
+    placement: Path,
+    document: PlacementFile,
+    source: str,
+    method: Method,
+    minibatches: int,
+    *,
+    profile: Path | None = None,
+    speeds: tuple[float, ...] | None = None,
+    cluster: str | None = None,
+) -> TimelineRun:
+    """Make the timeline of a placement.
+
+    Args:
+        placement: the file, for errors.
+        document: its content.
+        source: ``schedule``, ``simulator`` or ``run``.
+        method: runs the placement.
+        minibatches: in the window that is measured.
+        profile: costs, for the simulator.
+        speeds: relative ones of the accelerators, for the simulator and for workers.
+        cluster: address of the Ray cluster to run on; else this machine.
+
+    Raises:
+        InvalidInput: an option is for another source, or the placement cannot be run so.
+        RunFailure: the run failed.
+    """
+    if source == "simulator":
+        if profile is None:
+            raise InvalidInput(
+                "the simulator needs what operators cost: --profile profile.json, which "
+                "drlpp profile writes"
+            )
+    elif profile is not None:
+        raise InvalidInput(f"--profile is for --timeline simulator, not for --timeline {source}")
+    if source == "schedule" and speeds is not None:
+        raise InvalidInput("--speeds is for --timeline simulator and --timeline run")
+    if source != "run" and cluster is not None:
+        raise InvalidInput("--cluster is for --timeline run")
+    if source == "schedule":
+        return from_schedule(placement, document, method, minibatches)
+    if source == "run":
+        return from_run(placement, document, method, minibatches, speeds=speeds, cluster=cluster)
+    assert profile is not None
+    described = document.cluster if speeds is None else document.cluster.with_speeds(speeds)
+    return from_simulator(
+        placement, document, method, minibatches, profile=profile, cluster=described
+    )
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a file that is neither a picture nor a trace.
+
+    Raises:
+        InvalidInput: naming the endings that are known.
+    """
+    if path.suffix.lower() not in _PICTURES | {_TRACE}:
+        raise InvalidInput(
+            f"{path}: the ending says what to write: .png or .svg a picture, .json a trace for "
+            "Perfetto"
+        )
+
+
+def write_timeline(path: Path, recording: TimelineRun, title: str) -> None:
+    """Write a picture or a trace, as the ending of ``path`` says.
+
+    Raises:
+        InvalidInput: if the ending is another, or nothing can be written there.
+    """
+    check_ending(path)
+    pipeline = recording.schedule.pipeline
+    ending = path.suffix.lower()
+    if ending == _TRACE:
+        trace = trace_of(
+            recording.timeline,
+            pipeline,
+            host_of=recording.host_of,
+            window=recording.bounds,
+            title=title,
+        )
+        write_atomically(path, json.dumps(trace).encode())
+        return
+    figure = draw(recording.timeline, title, pipeline, window=recording.bounds, unit=recording.unit)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=ending[1:], dpi=150)
+
+
+def time_use_record(recording: TimelineRun) -> dict[str, Any]:
+    """Return what :func:`time_use_table` shows, as plain data."""
+    begin, end = recording.bounds
+    return {
+        "time_per_minibatch": (end - begin) / recording.window.length,
+        "error_bar": recording.error_bar or None,
+        "unit": recording.unit,
+        "minibatches": recording.window.length,
+        "workers": [
+            {
+                "worker": use.worker,
+                "stages": list(recording.schedule.pipeline.stages_by_worker[use.worker]),
+                "utilisation": use.utilisation,
+                "bubble": use.bubble,
+                "shares": {kind.label: use.share(kind) for kind in KINDS if use.seconds[kind] > 0},
+            }
+            for use in time_use(spans_of(recording.timeline), begin, end)
+        ],
+    }
+
+
+def time_use_table(recording: TimelineRun, title: str) -> RenderableType:
+    """Show for every worker the share of the window that each kind takes.
+
+    Its utilisation and bubble are shown as well.
+    """
+    begin, end = recording.bounds
+    uses = time_use(spans_of(recording.timeline), begin, end)
+    kinds = [kind for kind in KINDS if any(use.seconds[kind] > 0 for use in uses)]
+    stages = recording.schedule.pipeline.stages_by_worker
+    rows = [
+        [
+            str(use.worker),
+            ", ".join(map(str, stages[use.worker])),
+            *(f"{use.share(kind):.1%}" for kind in kinds),
+            f"{use.utilisation:.1%}",
+            f"{use.bubble:.1%}",
+        ]
+        for use in uses
+    ]
+    columns = ["worker", "stage", *(kind.label for kind in kinds), "utilisation", "bubble"]
+    length = recording.window.length
+    each = (end - begin) / length
+    time = predicted_text(each, recording.error_bar) if recording.unit else f"{each:g}"
+    return Group(
+        f"{title}: {time} per minibatch",
+        table_of([f">{column}" for column in columns], rows),
+        f"over {length} minibatches in steady state",
+    )
 
 
 def from_schedule(

@@ -144,7 +144,7 @@ class PlanReport:
             yield (
                 f"{faster.found_by} {faster.configuration} is faster than this plan: "
                 f"{faster.text} per minibatch instead of {plan.text} ({change:+.1%}, simulated); "
-                "leave out --method to search for the fastest"
+                "leave out --planner to search for the fastest"
             )
 
     def _stages(self) -> Table:

@@ -1,0 +1,296 @@
+"""How a function becomes a command: its settings as options, and what every command takes.
+
+A parameter that is a section of settings (``settings.py``) becomes an option for each field of it.
+Every command takes ``--config``, a YAML file with options: by their names, or as a tree::
+
+    model: {name: alexnet, batch_size: 16}
+    method: {policy: sync, schedule: gpipe, microbatches: 4}
+    optimizer: {name: adamw, lr: 0.001, groups: {'*.bias': {weight_decay: 0}}}
+    cluster: {workers: 4, device: cpu}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from contextvars import ContextVar
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+import yaml
+from typer.core import TyperCommand
+
+from drlpp.cli.command_line import quiet
+from drlpp.errors import InvalidInput
+from drlpp.io.run_folder import OPTIONS_NAME
+from drlpp.near_names import did_you_mean
+
+_NOT_KEPT = {"out", "resume"}
+_MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule", "parameter-group"}
+
+_TREE = {
+    "model": ("name", "model", "model-option"),
+    "method": ("policy", "policy", "method-option"),
+    "optimizer": ("name", "optimizer", "optimizer-option"),
+}
+"""Branches of a file's tree: the field with the name, the option of it, the option of the rest."""
+_FLAT = {"data", "cluster", "search"}
+"""Branches whose fields are options of their own."""
+
+_RENAMED = {
+    "output": "out",
+    "accelerators": "workers",
+    "hosts": "cluster",
+    "placement": "compare",
+    "finals": "repetitions",
+}
+_FOLDED = {"lr-schedule-option": "lr-schedule", "early-stopping-option": "early-stopping"}
+
+_given: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039 - not changed
+
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="YAML file with options, such as a run's run.yaml; the command line takes precedence.",
+    ),
+]
+_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+_JSON = Annotated[
+    bool, typer.Option("--json", help="Print JSON to standard output, the rest to standard error.")
+]
+
+
+class RefusedWithRecord(Exception):
+    """Ends a command with exit code 1, and has what ``--json`` prints even so."""
+
+    def __init__(self, record: object) -> None:
+        super().__init__()
+        self.record = record
+
+
+def program(**options: Any) -> typer.Typer:
+    """Make a program without commands."""
+    return typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, **options)
+
+
+def add_command(app: typer.Typer, name: str | None, function: Callable[..., object]) -> None:
+    """Add a command to a program.
+
+    Args:
+        app: the program.
+        name: of the command.
+        function: the command; what it returns is printed by ``--json``. A parameter whose type is
+            a dataclass is a section of settings.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    sections: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if dataclasses.is_dataclass(parameter.annotation):
+            sections[parameter.name] = parameter.annotation
+            parameters += _options_of(parameter.annotation)
+        else:
+            parameters.append(parameter)
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    parameters += [
+        _option("config", _CONFIG, None),
+        _option("quiet", _QUIET, False),
+        _option("as_json", _JSON, False),
+    ]
+
+    def command(**values: Any) -> None:
+        values.pop("config")
+        silent, machine = values.pop("quiet"), values.pop("as_json")
+        _given.set({k: v for k, v in values.items() if k not in _NOT_KEPT and v != defaults[k]})
+        for section, kind in sections.items():
+            own = {field.name: values.pop(field.name) for field in dataclasses.fields(kind)}
+            values[section] = kind(**own)
+        token = quiet.set(silent)
+        try:
+            with ExitStack() as stack:
+                if silent:
+                    nowhere = stack.enter_context(open(os.devnull, "w"))
+                    stack.enter_context(contextlib.redirect_stdout(nowhere))
+                elif machine:
+                    stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+                record, code = function(**values), 0
+        except RefusedWithRecord as refused:
+            record, code = refused.record, 1
+        finally:
+            quiet.reset(token)
+        if machine:
+            print(json.dumps(record, indent=2, ensure_ascii=False))
+        if code:
+            raise typer.Exit(code)
+
+    described: Any = command
+    described.__signature__ = signature.replace(
+        parameters=sorted(parameters, key=lambda one: one.kind)
+    )
+    described.__annotations__ = {found.name: found.annotation for found in parameters}
+    described.__name__, described.__doc__ = function.__name__, function.__doc__
+    app.command(name, cls=_Command, context_settings={"max_content_width": 100})(command)
+
+
+def _options_of(section: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(section, include_extras=True)
+    options = []
+    for field in dataclasses.fields(section):
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        options.append(_option(field.name, hints[field.name], default))
+    return options
+
+
+def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+class _Command(TyperCommand):
+    """A command whose options may stand in a file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; what it leaves out is taken from the file."""
+        if not ctx.resilient_parsing:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+            if not given.get("help"):
+                ctx.default_map = {**(ctx.default_map or {}), **self._from_file(given)}
+        return super().parse_args(ctx, args)
+
+    def _from_file(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of ``--config``; without it, of the run that is resumed, if any."""
+        from drlpp.io.documents import read_mapping
+
+        path = given.get("config")
+        file = _options_of_resumed_run(given) if path is None else Path(path)
+        if file is None:
+            return {}
+        known: dict[str, Any] = {}
+        for parameter in self.params:
+            if parameter.name not in ("config", "help", None):
+                for option in (parameter.name, *parameter.opts):
+                    # An argument comes before an option of its name.
+                    known.setdefault(option.lstrip("-").replace("_", "-"), parameter)
+        found: dict[str, Any] = {}
+        for key, value in _options_in(read_mapping(file), known).items():
+            chosen = known.get(key)
+            if path is None and (chosen is None or not _is_resumed(key, value, given)):
+                # Options that do not exist are those of another version of drlpp.
+                continue
+            if chosen is None:
+                usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
+                there = did_you_mean(key, known) or f"there are {', '.join(sorted(usual))}"
+                raise InvalidInput(f"{file}: {key!r} is no option of this command; {there}")
+            if value is not None:
+                several = getattr(chosen, "multiple", False)
+                found[chosen.name] = _as_given(value, several=several)
+        return found
+
+
+def training_folder(placement: Path, out: Path | None) -> Path:
+    """Return the folder of a training."""
+    return out or placement.parent / "training"
+
+
+def _options_of_resumed_run(given: Mapping[str, Any]) -> Path | None:
+    """Return the options that ``drlpp train --resume`` continues with, if they are there."""
+    if not given.get("resume") or not given.get("placement"):
+        return None
+    out = given.get("out")
+    folder = training_folder(Path(given["placement"]), None if out is None else Path(out))
+    file = folder / OPTIONS_NAME
+    return file if file.is_file() else None
+
+
+def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
+    """Return whether a resumed run's option is taken without being given again.
+
+    No file names code that is imported: its user does, each time.
+
+    Raises:
+        InvalidInput: it is data that the user has to name.
+    """
+    if option == "elastic":
+        return not given.get("workers")
+    if option not in _MAY_NAME_CODE or ":" not in str(value):
+        return True
+    if option == "data" and not given.get("data"):
+        raise InvalidInput(
+            f"the run that is resumed has data of your own; name it again: --data {value}"
+        )
+    return False
+
+
+def _options_in(content: Mapping[Any, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a file by their names of today, branches of a tree taken apart."""
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        key = str(name).replace("_", "-")
+        if isinstance(value, dict) and key in _TREE:
+            found |= _branch(key, value)
+        elif isinstance(value, dict) and key in _FLAT:
+            found |= {str(option).replace("_", "-"): one for option, one in value.items()}
+        elif key in known:
+            found[key] = value
+        elif key in _FOLDED:
+            words = [content.get(_FOLDED[key], ""), *_as_given(value, several=True)]
+            found[_FOLDED[key]] = " ".join(map(str, words))
+        elif key not in ("objective", "size"):
+            found[_RENAMED.get(key, key)] = value
+    if "size" in content:
+        options = _as_given(found.get("model-option", []), several=True)
+        found["model-option"] = [*options, f"size={content['size']}"]
+    return found
+
+
+def _branch(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    name, option, rest = _TREE[key]
+    found: dict[str, Any] = {option: fields.get(name)}
+    if groups := fields.get("groups"):
+        found["parameter-group"] = [
+            f"{patterns}: {' '.join(_as_given(options, several=True))}"
+            for patterns, options in groups.items()
+        ]
+    return found | {rest: {k: v for k, v in fields.items() if k not in (name, "groups")}}
+
+
+def _as_given(value: Any, *, several: bool) -> Any:
+    """Return what the command line would have given.
+
+    A mapping stands for several KEY=VALUE, a list for what commas separate there.
+    """
+    if isinstance(value, dict):
+        value = [f"{name}={json.dumps(option)}" for name, option in value.items()]
+    if several:
+        return value if isinstance(value, list) else [value]
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+def keep_options(folder: Path) -> None:
+    """Write the options of the command that runs into its folder, so that it can be run again."""
+    from drlpp.io.documents import write_atomically
+
+    content = {name.replace("_", "-"): _plain(value) for name, value in _given.get().items()}
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    note = "# The options of this run: the same command with --config THIS_FILE runs it again.\n"
+    write_atomically(folder / OPTIONS_NAME, (note + text).encode())
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Enum():
+            return value.value
+        case Path():
+            return str(value)
+        case list() | tuple():
+            return [_plain(item) for item in value]
+    return value

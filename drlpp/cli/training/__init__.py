@@ -1,1 +1,0 @@
-"""What `drlpp train` plans, tells and reports."""
