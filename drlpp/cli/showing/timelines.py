@@ -11,14 +11,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from drlpp.capturing.capture import capture, microbatch_size
-from drlpp.capturing.graph import OpGraph
 from drlpp.cli.showing.table import table_of
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
 from drlpp.io.documents import replacing, write_atomically
 from drlpp.io.formatting import predicted_text
-from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.actions import Action
@@ -32,7 +30,7 @@ from drlpp.timeline.figure import draw
 from drlpp.timeline.spans import KINDS, spans_of, time_use
 from drlpp.timeline.timeline import TimedAction, play
 
-_PICTURES = {".png", ".svg"}
+_PICTURES = (".png", ".svg")
 _TRACE = ".json"
 
 
@@ -95,27 +93,126 @@ def timeline_of(
         InvalidInput: an option is for another source, or the placement cannot be run so.
         RunFailure: the run failed.
     """
-    if source == "simulator":
-        if profile is None:
-            raise InvalidInput(
-                "the simulator needs what operators cost: --profile profile.json, which "
-                "drlpp profile writes"
-            )
-    elif profile is not None:
-        raise InvalidInput(f"--profile is for --timeline simulator, not for --timeline {source}")
-    if source == "schedule" and speeds is not None:
-        raise InvalidInput("--speeds is for --timeline simulator and --timeline run")
-    if source != "run" and cluster is not None:
-        raise InvalidInput("--cluster is for --timeline run")
-    if source == "schedule":
-        return from_schedule(placement, document, method, minibatches)
-    if source == "run":
-        return from_run(placement, document, method, minibatches, speeds=speeds, cluster=cluster)
-    assert profile is not None
-    described = document.cluster if speeds is None else document.cluster.with_speeds(speeds)
-    return from_simulator(
-        placement, document, method, minibatches, profile=profile, cluster=described
+    if source == "simulator" and profile is None:
+        raise InvalidInput(
+            "the simulator needs what operators cost: --profile profile.json, which drlpp profile "
+            "writes"
+        )
+    for option, value, sources in (
+        ("profile", profile, ("simulator",)),
+        ("speeds", speeds, ("simulator", "run")),
+        ("cluster", cluster, ("run",)),
+    ):
+        if value is not None and source not in sources:
+            raise InvalidInput(f"--{option} is for --timeline {' and --timeline '.join(sources)}")
+    try:
+        if profile is not None:
+            hosts = document.cluster if speeds is None else document.cluster.with_speeds(speeds)
+            return _from_simulator(placement, document, method, minibatches, profile, hosts)
+        if source == "run":
+            return _from_run(document, method, minibatches, speeds, cluster)
+        return from_schedule(document, method, minibatches)
+    except InvalidPlacement as error:
+        raise InvalidPlacement(f"{placement}: {error}") from None
+
+
+def from_schedule(document: PlacementFile, method: Method, minibatches: int) -> TimelineRun:
+    """Lay out a schedule in units.
+
+    Every forward takes 1 and every backward 2, and messages arrive at once.
+
+    Raises:
+        InvalidInput: the placement is not one of its model, or the method cannot run on it.
+    """
+    captured = capture(document.model, check=False)
+    microbatch_size(captured.task, method.microbatches)
+    plan = document.plan(captured.graph, method)
+    window = plan.window(minibatches)
+    schedule = plan.schedule(window.minibatches)
+
+    def units(worker: int, action: Action) -> float:
+        return action.units
+
+    return TimelineRun(
+        source="schedule (a forward takes 1, a backward 2)",
+        unit="",
+        timeline=play(schedule, units),
+        schedule=schedule,
+        window=window,
+        host_of=_hosts(document.cluster, plan.pipeline.workers),
     )
+
+
+def _from_simulator(
+    path: Path,
+    document: PlacementFile,
+    method: Method,
+    minibatches: int,
+    profile: Path,
+    cluster: Cluster,
+) -> TimelineRun:
+    """Simulate what a profile predicts."""
+    costs = read_profile(profile)
+    if costs.graph.fingerprint != document.graph_fingerprint:
+        raise InvalidInput(
+            f"{profile}: the profile is of {costs.graph.model} (graph {costs.graph.fingerprint}), "
+            f"but {path} is a placement of {document.model} (graph {document.graph_fingerprint}); "
+            "profile that model"
+        )
+    plan = document.plan(costs.graph, method)
+    # The cluster is not the file's own.
+    plan.placement.validate_for(costs.graph, cluster.accelerators)
+    played = simulate(Workload.of(costs, method), cluster, plan.placement, method, minibatches)
+    return TimelineRun(
+        source="simulated",
+        unit="s",
+        timeline=played.timeline,
+        schedule=played.schedule,
+        window=played.plan.window,
+        host_of=_hosts(cluster, played.pipeline.workers),
+        error_bar=played.error_bar,
+    )
+
+
+def _from_run(
+    document: PlacementFile,
+    method: Method,
+    minibatches: int,
+    speeds: Sequence[float] | None,
+    cluster: str | None,
+) -> TimelineRun:
+    """Measure on workers of this machine or a Ray cluster, as many as the placement's has."""
+    from drlpp.runtime import ClusterSession
+
+    captured = capture(document.model)
+    plan = document.plan(captured.graph, method)
+    with ClusterSession(
+        captured,
+        document.cluster.accelerators,
+        method=method,
+        optimizer=document.optimizer,
+        speeds=speeds,
+        cluster=cluster,
+        hosts=None if cluster is None else document.cluster,
+    ) as session:
+        outcome = session.measure(plan, minibatches)
+        if isinstance(outcome, FailedMeasurement):
+            raise RunFailure(f"the placement failed when it ran: {outcome.reason}")
+        # The window is a later one than was asked for where the pipeline was not steady yet.
+        timeline, hosts, window = session.timeline, session.host_of, session.window
+    assert window is not None
+    return TimelineRun(
+        source="as it ran",
+        unit="s",
+        timeline=timeline,
+        schedule=plan.schedule(window.minibatches),
+        window=window,
+        host_of={worker: hosts[worker] for worker in plan.pipeline.workers},
+    )
+
+
+def _hosts(cluster: Cluster, workers: Sequence[int]) -> dict[int, str]:
+    return {worker: cluster.host_name_of[worker] for worker in workers}
 
 
 def check_ending(path: Path) -> None:
@@ -124,33 +221,27 @@ def check_ending(path: Path) -> None:
     Raises:
         InvalidInput: naming the endings that are known.
     """
-    if path.suffix.lower() not in _PICTURES | {_TRACE}:
+    if path.suffix.lower() not in (*_PICTURES, _TRACE):
         raise InvalidInput(
             f"{path}: the ending says what to write: .png or .svg a picture, .json a trace for "
             "Perfetto"
         )
 
 
-def write_timeline(path: Path, recording: TimelineRun, title: str) -> None:
+def write_timeline(path: Path, run: TimelineRun, title: str) -> None:
     """Write a picture or a trace, as the ending of ``path`` says.
 
     Raises:
-        InvalidInput: if the ending is another, or nothing can be written there.
+        InvalidFile: nothing can be written there.
     """
-    check_ending(path)
-    pipeline = recording.schedule.pipeline
-    ending = path.suffix.lower()
+    pipeline, ending = run.schedule.pipeline, path.suffix.lower()
     if ending == _TRACE:
         trace = trace_of(
-            recording.timeline,
-            pipeline,
-            host_of=recording.host_of,
-            window=recording.bounds,
-            title=title,
+            run.timeline, pipeline, host_of=run.host_of, window=run.bounds, title=title
         )
         write_atomically(path, json.dumps(trace).encode())
         return
-    figure = draw(recording.timeline, title, pipeline, window=recording.bounds, unit=recording.unit)
+    figure = draw(run.timeline, title, pipeline, window=run.bounds, unit=run.unit)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=ending[1:], dpi=150)
 
@@ -204,126 +295,3 @@ def time_use_table(recording: TimelineRun, title: str) -> RenderableType:
         table_of([f">{column}" for column in columns], rows),
         f"over {length} minibatches in steady state",
     )
-
-
-def from_schedule(
-    path: Path, document: PlacementFile, method: Method, minibatches: int
-) -> TimelineRun:
-    """Lay out a schedule in units.
-
-    Every forward takes 1 and every backward 2, and messages arrive at once.
-
-    Raises:
-        InvalidInput: if the placement is not one of its model, or the method cannot run on it.
-    """
-    captured = capture(document.model, check=False)
-    graph = captured.graph
-    microbatch_size(captured.task, method.microbatches)
-    plan = _plan(path, document, graph, method)
-    window = plan.window(minibatches)
-    schedule = plan.schedule(window.minibatches)
-
-    def units(worker: int, action: Action) -> float:
-        return action.units
-
-    return TimelineRun(
-        source="schedule (a forward takes 1, a backward 2)",
-        unit="",
-        timeline=play(schedule, units),
-        schedule=schedule,
-        window=window,
-        host_of=_hosts(document.cluster, plan.pipeline.workers),
-    )
-
-
-def from_simulator(
-    path: Path,
-    document: PlacementFile,
-    method: Method,
-    minibatches: int,
-    *,
-    profile: Path,
-    cluster: Cluster,
-) -> TimelineRun:
-    """Simulate what a profile predicts.
-
-    Raises:
-        InvalidInput: if the profile is of another model, the cluster too small, or the method
-            cannot run on the placement.
-    """
-    costs = read_profile(profile)
-    if costs.graph.fingerprint != document.graph_fingerprint:
-        raise InvalidInput(
-            f"{profile}: the profile is of {costs.graph.model} (graph {costs.graph.fingerprint}), "
-            f"but {path} is a placement of {document.model} (graph {document.graph_fingerprint}); "
-            "profile that model"
-        )
-    plan = _plan(path, document, costs.graph, method)
-    # The cluster is not the file's own.
-    plan.placement.validate_for(costs.graph, cluster.accelerators)
-    played = simulate(Workload.of(costs, method), cluster, plan.placement, method, minibatches)
-    return TimelineRun(
-        source="simulated",
-        unit="s",
-        timeline=played.timeline,
-        schedule=played.schedule,
-        window=played.plan.window,
-        host_of=_hosts(cluster, played.pipeline.workers),
-        error_bar=played.error_bar,
-    )
-
-
-def from_run(
-    path: Path,
-    document: PlacementFile,
-    method: Method,
-    minibatches: int,
-    *,
-    speeds: Sequence[float] | None = None,
-    cluster: str | None = None,
-) -> TimelineRun:
-    """Measure on workers of this machine or a Ray cluster, as many as the placement's has.
-
-    Raises:
-        InvalidInput: if the placement cannot be run.
-        RunFailure: if it failed.
-    """
-    from drlpp.runtime import ClusterSession
-
-    captured = capture(document.model)
-    plan = _plan(path, document, captured.graph, method)
-    with ClusterSession(
-        captured,
-        document.cluster.accelerators,
-        method=method,
-        optimizer=document.optimizer,
-        speeds=speeds,
-        cluster=cluster,
-        hosts=None if cluster is None else document.cluster,
-    ) as session:
-        outcome = session.measure(plan, minibatches)
-        if isinstance(outcome, FailedMeasurement):
-            raise RunFailure(f"the placement failed when it ran: {outcome.reason}")
-        timeline, hosts = session.timeline, session.host_of
-        # It is a later one than was asked for where the pipeline was not steady yet.
-        window = session.window
-    assert window is not None
-    return TimelineRun(
-        source="as it ran",
-        unit="s",
-        timeline=timeline,
-        schedule=plan.schedule(window.minibatches),
-        window=window,
-        host_of={worker: hosts[worker] for worker in plan.pipeline.workers},
-    )
-
-
-def _plan(path: Path, document: PlacementFile, graph: OpGraph, method: Method) -> ExecutionPlan:
-    try:
-        return document.plan(graph, method)
-    except InvalidPlacement as error:
-        raise InvalidPlacement(f"{path}: {error}") from None
-
-
-def _hosts(cluster: Cluster, workers: Sequence[int]) -> dict[int, str]:
-    return {worker: cluster.host_name_of[worker] for worker in workers}

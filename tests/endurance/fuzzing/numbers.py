@@ -212,7 +212,7 @@ def _placement(path: Path) -> None:
         "drlpp.cli.showing.timelines.capture",
         lambda one, check: _captured(one.model_dump_json()),
     ):
-        recording = from_schedule(path, document, document.method, 8)
+        recording = from_schedule(document, document.method, 8)
     shown(time_use_table(recording, "title"))
 
 
