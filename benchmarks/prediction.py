@@ -40,7 +40,7 @@ from drlpp.runtime import ClusterSession
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 
-MODELS = ("alexnet", "vgg16", "resnet50", "gnmt4", "transformer")
+MODELS = ("alexnet", "vgg16", "resnet50", "gnmt4", "gpt2")
 
 
 class Emulation(StrEnum):

@@ -27,7 +27,6 @@ from drlpp.specs.batches import tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.torch_versions import pipelines_take_functions
 from tests.support.models import structured, tied
-from tests.support.models.zoo.captured_zoo import captured_in_float64
 from tests.support.programs.without_drlpp import torchrun
 from tests.support.training.pipelines import in_a_row, random_order
 
@@ -158,8 +157,9 @@ def test_trained_on_four_ranks_without_drlpp_as_by_our_reference(
 
 @pytest.mark.system
 def test_later_stages_read_inputs_of_the_model(tmp_path: Path) -> None:
-    """The Transformer's decoder reads target tokens, and positions that no state_dict holds."""
-    translating = captured_in_float64("transformer")
+    """The decoder reads target tokens, and positions that no state_dict holds."""
+    reference = ModelReference.named("tests.support.models.translating:translating")
+    translating = capture(reference.model_copy(update={"options": {"dtype": "float64"}}))
     placement = in_a_row(translating.graph, 0, 1, 2)
     assert translating.constants
     trainings = {

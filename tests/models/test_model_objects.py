@@ -28,7 +28,7 @@ from drlpp import (
 )
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidModel
-from drlpp.models.zoo import alexnet
+from drlpp.models.zoo.images import alexnet
 from drlpp.specs.data import Data, Samples
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of

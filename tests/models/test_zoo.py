@@ -5,42 +5,99 @@ from __future__ import annotations
 import networkx
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.capture import capture
-from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.errors import InvalidModel
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
 from drlpp.models.zoo import SMALL, ZOO
-from drlpp.models.zoo.awd_lm import regularized_loss
-from drlpp.models.zoo.bert import masked_accuracy, pretraining_loss
 from drlpp.models.zoo.images import is_correct
 from drlpp.models.zoo.language import token_accuracy, token_loss
-from drlpp.models.zoo.residual_lstm import ResidualLSTMLayer
+from drlpp.models.zoo.recurrent import ResidualLSTMLayer, regularized_loss
 from tests.support.models.zoo.captured_zoo import captured_in_float64
 from tests.support.models.zoo.tiny_models import GRAPHS, TINY, tiny
 
-ONE_VOCABULARY: dict[str, Option] = {
-    "source_vocabulary": 11,
-    "target_vocabulary": 11,
-    "layers": 1,
-}
+
+def parameters(name: str, **options: Option) -> int:
+    """Counted where they cost no memory."""
+    with torch.device("meta"):
+        module = ZOO[name](**options).module
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def lstm(inputs: int, hidden: int) -> int:
+    """Four gates, each with weights for inputs and states, and two biases as torch has them."""
+    return 4 * hidden * (inputs + hidden + 2)
+
+
+def gnmt(v: int, h: int, layers: int) -> int:
+    encoder = v * h + 2 * lstm(h, h) + lstm(2 * h, h) + (layers - 2) * lstm(h, h)
+    # Linear layers of queries and keys, the vector and its bias, the gain.
+    attention = 2 * h * h + 2 * h + 1
+    return encoder + attention + v * h + lstm(h, h) + (layers - 1) * lstm(2 * h, h) + h * v + v
+
+
+def residual_lstm(v: int, h: int, c: int, layers: int) -> int:
+    # W_x, W_h and b of i, f and the candidate, which feed cells, and of o, which feeds outputs;
+    # peepholes w_ci, w_cf, W_co; the projection W_p.
+    layer = (3 * c + h) * (2 * h + 1) + 2 * c + c * h + c * h
+    return v * h + layers * layer + 2 * h + 2
+
+
+def s2vt(v: int, f: int, e: int, h: int) -> int:
+    return f * e + e + v * e + lstm(e, h) + lstm(e + h, h) + h * v + v
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "published"),
+    [
+        # torchvision's documentation.
+        ("alexnet", {}, 61_100_840),
+        ("vgg16", {}, 138_357_544),
+        ("resnet50", {}, 25_557_032),
+        ("resnet101", {}, 44_549_160),
+        ("resnet152", {}, 60_192_808),
+        ("resnext50", {}, 25_028_904),
+        ("resnext101", {}, 88_791_336),
+        ("googlenet", {}, 13_004_888),
+        ("inception_v3", {}, 27_161_264),
+        # The model of kuangliu/pytorch-cifar, which pipemare trains.
+        ("resnet50", {"classes": 10, "small_images": True}, 23_520_842),
+        # transformers, with the published configuration.
+        ("gpt2", {}, 124_439_808),
+        ("gnmt4", {}, gnmt(32_000, 256, 4)),
+        # MLPerf's model, 160,671,297, uses one embedding for both languages.
+        ("gnmt8", {}, 160_671_297 + 32_320 * 1024),
+        ("gnmt16", {}, gnmt(32_320, 1024, 8)),
+        ("residual_lstm", {}, residual_lstm(25_000, 512, 1024, 3)),
+        # What the authors' code reports for Penn Treebank: 24 million in the paper's table 1.
+        ("awd_lm", {"tied": True}, 24_221_600),
+        ("s2vt", {}, s2vt(12_594, 4096, 500, 1000)),
+    ],
+)
+def test_published_sizes(name: str, options: dict[str, Option], published: int) -> None:
+    assert parameters(name, **options) == published
+
+
+def test_gnmt_has_half_of_its_layers_on_each_side() -> None:
+    with torch.device("meta"):
+        modules = dict(ZOO["gnmt16"]().module.named_modules())
+    found = {path: layer for path, layer in modules.items() if isinstance(layer, nn.LSTM)}
+    assert [path for path, one in found.items() if one.bidirectional] == ["encoder.bidirectional"]
+    assert [path.partition(".")[0] for path in found] == ["encoder"] * 8 + ["decoder"] * 8
+
+
+CONVOLUTIONS = {"conv2d": 53, "batch_norm": 53, "relu": 49, "add": 16, "linear": 1}
 
 
 @pytest.mark.parametrize(
     ("name", "operators", "types"),
     [
         ("alexnet", 20, {"conv2d": 5, "linear": 3, "relu": 7, "max_pool2d": 3, "dropout": 2}),
-        ("vgg16", 38, {"conv2d": 13, "linear": 3, "relu": 15, "max_pool2d": 5, "dropout": 2}),
-        ("resnet50", 174, {"conv2d": 53, "batch_norm": 53, "relu": 49, "add": 16, "linear": 1}),
-        pytest.param(
-            "resnext50",
-            174,
-            {"conv2d": 53, "batch_norm": 53, "relu": 49, "add": 16, "linear": 1},
-            marks=pytest.mark.slow,
-        ),
+        ("resnet50", 174, CONVOLUTIONS),
         ("googlenet", 212, {"conv2d": 59, "batch_norm": 59, "cat": 9, "linear": 5}),
         pytest.param(
             "inception_v3",
@@ -50,14 +107,6 @@ ONE_VOCABULARY: dict[str, Option] = {
         ),
         ("residual_lstm", 19, {"embedding": 1, "linear": 5, "stack": 2, "dropout": 1}),
         ("gnmt4", 34, {"lstm": 8, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3}),
-        pytest.param(
-            "gnmt16",
-            62,
-            {"lstm": 16, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3},
-            marks=pytest.mark.slow,
-        ),
-        ("bert48", 55, {"embedding": 2, "scaled_dot_product_attention": 3, "linear": 22}),
-        ("transformer", 81, {"embedding": 2, "scaled_dot_product_attention": 6, "linear": 33}),
         ("awd_lm", 9, {"embedding": 1, "mul": 4, "lstm": 3, "linear": 1}),
         ("s2vt", 11, {"linear": 2, "embedding": 1, "lstm": 2, "cat": 3, "dropout": 3}),
     ],
@@ -83,7 +132,7 @@ def test_captured_models_compute_the_same(name: str) -> None:
     state = {key: value.clone() for key, value in module.state_dict().items()}
 
     def gradients(loss: Tensor) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(loss, list(module.parameters()))
+        return torch.autograd.grad(loss, list(module.parameters()), allow_unused=True)
 
     torch.manual_seed(1)
     expected = module(*inputs)
@@ -100,11 +149,6 @@ def test_captured_models_compute_the_same(name: str) -> None:
     module.load_state_dict(state)
     assert captured.score is not None
     assert captured.score(*pytree.tree_leaves(evaluated), targets).shape == (4,)
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_microbatches_have_the_same_graph(name: str) -> None:
-    captured = captured_in_float64(name)
     part = captured.microbatch(2)
     assert part.graph.operators[-1].outputs[0].shape[0] == 2
 
@@ -119,33 +163,44 @@ def test_source_and_target_of_gnmt_meet_at_the_attention() -> None:
     assert names[min(meeting)] == "decoder.attention.add"
 
 
-@pytest.mark.parametrize(("name", "size"), [("alexnet", 62), ("vgg16", 31)])
-def test_images_that_pooling_would_shrink_to_nothing_are_refused(name: str, size: int) -> None:
-    with pytest.raises(InvalidInput, match=f"input_size is {size}.* at least {size + 1}"):
-        ZOO[name](input_size=size, width=0.05)
-    with pytest.raises(InvalidModel, match=f"at least {size + 1}"):
-        ModelReference.named(name, input_size=size, width=0.05).build()
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("alexnet", {"input_size": 62}, "input_size is 62.* at least 63"),
+        ("vgg16", {"input_size": 31}, "input_size is 31.* at least 32"),
+        ("gpt2", {"sequence_length": 9, "positions": 8}, "has 8 positions"),
+        ("gpt2", {"hidden": 8, "heads": 3}, "8 hidden units cannot be divided among 3 heads"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    name: str, options: dict[str, Option], reason: str
+) -> None:
+    with pytest.raises(InvalidModel, match=reason):
+        ModelReference(name=name, options=options).build()
 
 
 def test_small_options_are_those_of_the_factories() -> None:
     assert SMALL.keys() == ZOO.keys() == TINY.keys()
     for name, options in SMALL.items():
-        task = ModelReference.named(name, **options).build()
-        assert task.batch_size == options["batch_size"]
+        with torch.device("meta"):
+            assert ZOO[name](**options).batch_size == options["batch_size"]
 
 
-def test_scores() -> None:
+def test_losses_and_scores() -> None:
     logits = torch.eye(3)
     assert is_correct(logits, torch.tensor([0, 2, 2])).tolist() == [1, 0, 1]
     tokens = torch.eye(4)[torch.tensor([[0, 1], [2, 3]])]
     following = torch.tensor([[0, 1], [2, 0]])
     assert token_accuracy(tokens, following).tolist() == [1, 0.5]
     assert token_loss(100 * tokens, following) == pytest.approx(25)
+    raw = torch.tensor([[[1.0], [3.0], [3.0]]])
+    outputs = (100 * torch.eye(3)[None], torch.full((1, 3, 1), 2.0), raw)
+    # 2 · 2² of the outputs, and (2² + 0²) / 2 of the changes.
+    assert regularized_loss(outputs, torch.arange(3)[None]).item() == pytest.approx(10)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_a_seed_gives_the_same_model(name: str) -> None:
-    first, second, other = (tiny(name).build(seed) for seed in (0, 0, 1))
+def test_a_seed_gives_the_same_model() -> None:
+    first, second, other = (tiny("gnmt4").build(seed) for seed in (0, 0, 1))
     torch.testing.assert_close(first.inputs, second.inputs)
     torch.testing.assert_close(first.module.state_dict(), second.module.state_dict())
     weights = zip(first.module.parameters(), other.module.parameters(), strict=True)
@@ -156,8 +211,6 @@ def test_a_seed_gives_the_same_model(name: str) -> None:
 def test_image_models_learn(name: str) -> None:
     task = ModelReference.named(name, **(TINY[name] | {"width": 0.1})).build()
     assert task.loss is not None
-    assert task.targets is not None
-    task.module.train()
     optimizer = torch.optim.Adam(task.module.parameters(), lr=3e-3)
     losses = []
     for _ in range(100):
@@ -171,41 +224,19 @@ def test_image_models_learn(name: str) -> None:
     pytest.fail(f"from {losses[0]} to no less than {min(losses)}")
 
 
-def test_googlenet_and_inception_add_the_losses_of_auxiliary_heads() -> None:
-    for name, weight, heads in [("googlenet", 0.3, 2), ("inception_v3", 0.4, 1)]:
-        task = tiny(name).build()
-        assert task.loss is not None
-        assert task.score is not None
-        torch.manual_seed(0)
-        outputs = task.module(*task.inputs)
-        assert len(outputs) == 1 + heads
-        losses = [F.cross_entropy(logits, task.targets).item() for logits in outputs]
-        wanted = losses[0] + weight * sum(losses[1:])
-        assert task.loss(outputs, task.targets).item() == pytest.approx(wanted)
-        score = task.score(outputs, outputs[0].argmax(1))
-        assert score.tolist() == [1] * task.batch_size
-
-
-def test_every_sentence_of_bert_has_as_many_masked_words() -> None:
-    task = tiny("bert48", sequence_length=8, batch_size=5).build()
-    assert task.targets is not None
-    asked = task.targets[:, :-1] != -100
-    assert asked.sum(1).tolist() == [1] * 5
-    assert torch.equal(asked, task.inputs[0] == 10)
-    words = torch.eye(11)[task.targets[:, :-1].clamp(min=0)]
-    follows = torch.eye(2)[task.targets[:, -1]]
-    outputs = (1000 * words, 1000 * follows)
-    assert pretraining_loss(outputs, task.targets).item() == 0
-    assert masked_accuracy(outputs, task.targets).tolist() == [1] * 5
-    wrong = torch.cat([task.targets[:, :-1], 1 - task.targets[:, -1:]], dim=1)
-    assert pretraining_loss(outputs, wrong).item() == 1000
-
-
-def test_awd_lm_penalises_outputs_and_their_changes() -> None:
-    raw = torch.tensor([[[1.0], [3.0], [3.0]]])
-    outputs = (100 * torch.eye(3)[None], torch.full((1, 3, 1), 2.0), raw)
-    # 2 · 2² of the outputs, and (2² + 0²) / 2 of the changes.
-    assert regularized_loss(outputs, torch.arange(3)[None]).item() == pytest.approx(10)
+@pytest.mark.parametrize(
+    ("name", "weight", "heads"), [("googlenet", 0.3, 2), ("inception_v3", 0.4, 1)]
+)
+def test_losses_of_auxiliary_heads_are_added(name: str, weight: float, heads: int) -> None:
+    task = tiny(name).build()
+    assert task.loss is not None
+    assert task.score is not None
+    outputs = task.module(*task.inputs)
+    assert len(outputs) == 1 + heads
+    losses = [F.cross_entropy(logits, task.targets).item() for logits in outputs]
+    wanted = losses[0] + weight * sum(losses[1:])
+    assert task.loss(outputs, task.targets).item() == pytest.approx(wanted)
+    assert task.score(outputs, outputs[0].argmax(1)).tolist() == [1] * task.batch_size
 
 
 def test_awd_lm_drops_the_same_for_a_whole_sentence() -> None:
@@ -238,37 +269,9 @@ def test_a_residual_lstm_layer_is_kim_s_equations() -> None:
     torch.testing.assert_close(layer(x), torch.stack(wanted, 1))
 
 
-def test_the_transformer_sees_no_later_token() -> None:
-    module = tiny("transformer").build().module.eval()
-    source, target = torch.zeros(1, 5, dtype=torch.long), torch.zeros(1, 5, dtype=torch.long)
-    before = module(source, target)
-    target[0, 3] = 7
-    after = module(source, target)
-    torch.testing.assert_close(after[:, :3], before[:, :3])
-    assert not torch.allclose(after[:, 3], before[:, 3])
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "words", "projection"),
-    [
-        ("awd_lm", {"tied": True}, "encoder", "decoder"),
-        ("bert48", {"tied": True, "layers": 1}, "embeddings.words", "words"),
-        (
-            "transformer",
-            {"shared_embeddings": "decoder", "layers": 1},
-            "target.tokens",
-            "projection",
-        ),
-        ("transformer", {"shared_embeddings": "all", **ONE_VOCABULARY}, "source", "projection"),
-    ],
-)
-def test_tied_embeddings_are_operators_that_share_a_weight(
-    name: str, options: dict[str, Option], words: str, projection: str
-) -> None:
-    task = tiny(name, **options).build()
-    graph = capture(tiny(name, **options), task, check=False).graph
+def test_tied_embeddings_are_operators_that_share_a_weight() -> None:
+    task = tiny("awd_lm", tied=True).build()
+    graph = capture(tiny("awd_lm", tied=True), task, check=False).graph
     (shared,) = graph.shared_parameters
-    readers = [graph.operators[operator].module for operator in shared.operators]
-    assert readers[0].startswith(words)
-    assert readers[-1].startswith(projection)
+    assert [graph.operators[op].module for op in shared.operators] == ["encoder", "decoder"]
     assert graph.parameter_bytes == sum(value.nbytes for value in task.module.parameters())

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 
-import pytest
 import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from drlpp.errors import InvalidInput
 from drlpp.models.task import Task
-from drlpp.models.zoo import gpt2
+from drlpp.models.zoo.language import gpt2
 
 SENTENCES = {"batch_size": 3, "sequence_length": 7, "vocabulary": 31}
 ENDS = {"bos_token_id": 0, "eos_token_id": 0}
@@ -71,8 +69,3 @@ def test_logits_are_those_of_transformers() -> None:
     found = module(*task.inputs)
     torch.testing.assert_close(found, wanted)
     assert found.std() > 0.1
-
-
-def test_more_tokens_than_positions_are_refused() -> None:
-    with torch.device("meta"), pytest.raises(InvalidInput, match="has 8 positions"):
-        gpt2(sequence_length=9, positions=8)

@@ -10,132 +10,51 @@ import torch
 
 from drlpp.errors import InvalidModel
 from drlpp.models.task import Option, Task
-from drlpp.models.zoo.awd_lm import awd_lm
-from drlpp.models.zoo.bert import bert48
-from drlpp.models.zoo.gnmt import gnmt4, gnmt8, gnmt16
-from drlpp.models.zoo.googlenet import googlenet
-from drlpp.models.zoo.gpt2 import gpt2
-from drlpp.models.zoo.images import (
-    alexnet,
-    resnet50,
-    resnet101,
-    resnet152,
-    resnext50,
-    resnext101,
-    vgg16,
-)
-from drlpp.models.zoo.inception import inception_v3
-from drlpp.models.zoo.residual_lstm import residual_lstm
-from drlpp.models.zoo.s2vt import s2vt
-from drlpp.models.zoo.transformer import transformer
+from drlpp.models.zoo import images, inceptions, language, recurrent
 
 _FACTORIES: tuple[Callable[..., Task], ...] = (
-    alexnet,
-    vgg16,
-    resnet50,
-    resnet101,
-    resnet152,
-    resnext50,
-    resnext101,
-    googlenet,
-    inception_v3,
-    residual_lstm,
-    gnmt4,
-    gnmt8,
-    gnmt16,
-    awd_lm,
-    s2vt,
-    bert48,
-    transformer,
-    gpt2,
+    images.alexnet,
+    images.vgg16,
+    images.resnet50,
+    images.resnet101,
+    images.resnet152,
+    images.resnext50,
+    images.resnext101,
+    inceptions.googlenet,
+    inceptions.inception_v3,
+    recurrent.residual_lstm,
+    recurrent.gnmt4,
+    recurrent.gnmt8,
+    recurrent.gnmt16,
+    recurrent.awd_lm,
+    recurrent.s2vt,
+    language.gpt2,
 )
-
-__all__ = [
-    "ZOO",
-    "SMALL",
-    "check_size",
-    "alexnet",
-    "vgg16",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnext50",
-    "resnext101",
-    "googlenet",
-    "inception_v3",
-    "residual_lstm",
-    "gnmt4",
-    "gnmt8",
-    "gnmt16",
-    "awd_lm",
-    "s2vt",
-    "bert48",
-    "transformer",
-    "gpt2",
-]
 
 ZOO: dict[str, Callable[..., Task]] = {factory.__name__: factory for factory in _FACTORIES}
 """Factories by name; their defaults are the published sizes."""
 
-_SMALL_GNMT: dict[str, Option] = {
-    "batch_size": 32,
-    "sequence_length": 20,
-    "vocabulary": 1000,
-    "hidden": 64,
-}
+_Options = dict[str, Option]
+_IMAGES: _Options = {"batch_size": 32, "input_size": 32, "classes": 10, "width": 0.25}
+_TOKENS: _Options = {"batch_size": 32, "sequence_length": 20, "vocabulary": 1000}
+_FRAMES: _Options = {"batch_size": 32, "frames": 15, "words": 5, "vocabulary": 1000}
 
-SMALL: dict[str, dict[str, Option]] = {
-    "alexnet": {"batch_size": 32, "input_size": 64, "classes": 10, "width": 0.5},
-    "vgg16": {"batch_size": 32, "input_size": 32, "classes": 10, "width": 0.25},
-    "resnet50": {"batch_size": 32, "input_size": 32, "classes": 10, "width": 0.25},
-    "resnet101": {"batch_size": 32, "input_size": 32, "classes": 10, "width": 0.125},
-    "resnet152": {"batch_size": 32, "input_size": 32, "classes": 10, "width": 0.125},
-    "resnext50": {"batch_size": 32, "input_size": 32, "classes": 10, "width": 0.25},
-    "resnext101": {"batch_size": 16, "input_size": 32, "classes": 10, "width": 0.125},
-    "googlenet": {"batch_size": 32, "input_size": 32, "classes": 10, "width": 0.25},
-    "inception_v3": {"batch_size": 16, "input_size": 75, "classes": 10, "width": 0.125},
-    "residual_lstm": {
-        "batch_size": 32,
-        "sequence_length": 20,
-        "vocabulary": 1000,
-        "hidden": 64,
-        "cells": 128,
-    },
-    "gnmt4": _SMALL_GNMT,
-    "gnmt8": _SMALL_GNMT,
-    "gnmt16": _SMALL_GNMT,
-    "awd_lm": {
-        "batch_size": 32,
-        "sequence_length": 20,
-        "vocabulary": 1000,
-        "embedding": 64,
-        "hidden": 128,
-    },
-    "s2vt": {
-        "batch_size": 32,
-        "frames": 15,
-        "words": 5,
-        "vocabulary": 1000,
-        "features": 256,
-        "embedding": 64,
-        "hidden": 128,
-    },
-    "bert48": {
-        "batch_size": 8,
-        "sequence_length": 16,
-        "vocabulary": 1000,
-        "hidden": 32,
-        "heads": 4,
-        "positions": 16,
-    },
-    "transformer": {
-        "batch_size": 32,
-        "sequence_length": 16,
-        "source_vocabulary": 1000,
-        "target_vocabulary": 1000,
-        "hidden": 64,
-        "inner": 128,
-    },
+SMALL: dict[str, _Options] = {
+    "alexnet": _IMAGES | {"input_size": 64, "width": 0.5},
+    "vgg16": _IMAGES,
+    "resnet50": _IMAGES,
+    "resnet101": _IMAGES | {"width": 0.125},
+    "resnet152": _IMAGES | {"width": 0.125},
+    "resnext50": _IMAGES,
+    "resnext101": _IMAGES | {"batch_size": 16, "width": 0.125},
+    "googlenet": _IMAGES,
+    "inception_v3": _IMAGES | {"batch_size": 16, "input_size": 75, "width": 0.125},
+    "residual_lstm": _TOKENS | {"hidden": 64, "cells": 128},
+    "gnmt4": _TOKENS | {"hidden": 64},
+    "gnmt8": _TOKENS | {"hidden": 64},
+    "gnmt16": _TOKENS | {"hidden": 64},
+    "awd_lm": _TOKENS | {"embedding": 64, "hidden": 128},
+    "s2vt": _FRAMES | {"features": 256, "embedding": 64, "hidden": 128},
     "gpt2": {
         "batch_size": 16,
         "sequence_length": 32,

@@ -1,9 +1,11 @@
-"""Image classifiers: AlexNet, VGG-16, ResNets and ResNeXts, with torchvision's names.
+"""Image classifiers with torchvision's names: AlexNet, VGG-16, ResNets, ResNeXts and Inceptions.
 
 AlexNet is the single-column form of "One weird trick" (Krizhevsky 2014, arXiv:1404.5997), VGG-16
 configuration D of Simonyan and Zisserman 2015 (arXiv:1409.1556). ResNets (He et al. 2016,
 arXiv:1512.03385) have the stride on the 3 × 3 convolution; the 3 × 3 convolutions of ResNeXts (Xie
-et al. 2017, arXiv:1611.05431) work on groups of channels of their own.
+et al. 2017, arXiv:1611.05431) work on groups of channels of their own. GoogLeNet (Szegedy et al.
+2015, arXiv:1409.4842) and Inception-V3 (Szegedy et al. 2016, arXiv:1512.00567) are in
+``inceptions.py``.
 """
 
 from __future__ import annotations
@@ -55,12 +57,7 @@ def classification_task(
 def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
     """Return 1 for every sample whose most likely class is its label, 0 for the others.
 
-    Args:
-        logits: ``(batch, classes)``.
-        labels: ``(batch,)``.
-
-    Returns:
-        ``(batch,)``.
+    Shapes: logits ``(batch, classes)`` and labels ``(batch,)`` to ``(batch,)``.
     """
     return (logits.argmax(1) == labels).float()
 
@@ -82,54 +79,64 @@ def check_input_size(model: str, input_size: int, smallest: int) -> None:
         )
 
 
-class AlexNet(nn.Module):
-    """Five convolutions and three linear layers, as in torchvision.
+# Channels, kernel, stride and padding of a convolution; kernel and stride of a max pooling.
+_ALEXNET = (
+    *((64, 11, 4, 2), (3, 2), (192, 5, 1, 2), (3, 2)),
+    *((384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), (3, 2)),
+)
+_VGG16 = tuple(
+    layer
+    for channels, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+    for layer in (*[(channels, 3, 1, 1)] * convolutions, (2, 2))
+)
 
-    The first linear layer follows from the input size instead of an average pooling; at 224
-    pixels, where both see 6 × 6 positions, the two models have the same layers.
+
+class PlainClassifier(nn.Module):
+    """Convolutions and poolings in a row, then three linear layers: AlexNet and VGG.
+
+    The first linear layer follows from the input size instead of an average pooling. At 224 pixels,
+    where both see the same positions, the models are torchvision's.
+
+    Args:
+        layers: convolutions, each with a ReLU, and poolings, as in the tables above.
+        dropout_first: whether dropout is ahead of linear layers (AlexNet) or behind them (VGG).
+        input_size: height and width of the images.
+        classes: number of classes.
+        width: factor on the channels of every layer.
 
     Shapes: ``(batch, 3, input size, input size)`` to ``(batch, classes)``.
     """
 
-    def __init__(self, input_size: int = 224, classes: int = 1000, width: float = 1.0) -> None:
+    def __init__(
+        self,
+        layers: Sequence[tuple[int, ...]],
+        dropout_first: bool,
+        input_size: int,
+        classes: int,
+        width: float,
+    ) -> None:
         super().__init__()
-        check_input_size("alexnet", input_size, smallest=63)
-        channels = [scaled(count, width) for count in (64, 192, 384, 256, 256)]
+        features: list[nn.Module] = []
+        channels, side = 3, input_size
+        for layer in layers:
+            if len(layer) == 2:
+                (kernel, stride), padding = layer, 0
+                features.append(nn.MaxPool2d(kernel, stride))
+            else:
+                published, kernel, stride, padding = layer
+                wider = scaled(published, width)
+                features.append(nn.Conv2d(channels, wider, kernel, stride, padding))
+                features.append(nn.ReLU(inplace=True))
+                channels = wider
+            side = (side + 2 * padding - kernel) // stride + 1
+        self.features = nn.Sequential(*features)
         hidden = scaled(4096, width)
-        self.features = nn.Sequential(
-            nn.Conv2d(3, channels[0], kernel_size=11, stride=4, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(kernel_size=3, stride=2),
-            nn.Conv2d(channels[0], channels[1], kernel_size=5, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(kernel_size=3, stride=2),
-            nn.Conv2d(channels[1], channels[2], kernel_size=3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels[2], channels[3], kernel_size=3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels[3], channels[4], kernel_size=3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(kernel_size=3, stride=2),
-        )
-        side = (input_size - 7) // 4 + 1
-        for _ in range(3):
-            side = (side - 3) // 2 + 1
-        self.classifier = nn.Sequential(
-            nn.Dropout(),
-            nn.Linear(channels[4] * side * side, hidden),
-            nn.ReLU(inplace=True),
-            nn.Dropout(),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(inplace=True),
-            nn.Linear(hidden, classes),
-        )
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                # torch's default shrinks the signal from layer to layer, and nothing is learned
-                # for many epochs.
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        first, second = nn.Linear(channels * side * side, hidden), nn.Linear(hidden, hidden)
+        parts: list[nn.Module] = [first, nn.ReLU(inplace=True), nn.Dropout()]
+        parts += [second, nn.ReLU(inplace=True), nn.Dropout()]
+        if dropout_first:
+            parts = [nn.Dropout(), *parts[:2], nn.Dropout(), *parts[3:5]]
+        self.classifier = nn.Sequential(*parts, nn.Linear(hidden, classes))
 
     def forward(self, images: Tensor) -> Tensor:
         """Give the logits of the classes."""
@@ -150,79 +157,36 @@ def alexnet(
     Raises:
         InvalidInput: if the images are too small.
     """
-    module = AlexNet(input_size, classes, width)
+    check_input_size("alexnet", input_size, smallest=63)
+    module = PlainClassifier(_ALEXNET, True, input_size, classes, width)
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            # torch's default shrinks the signal from layer to layer, and nothing is learned for
+            # many epochs.
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            _without_bias(layer)
     return classification_task(module, batch_size, input_size, classes)
-
-
-# Channels of the convolutions in each block; a max pooling ends the block.
-_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-
-
-class VGG16(nn.Module):
-    """Thirteen convolutions and three linear layers, as in torchvision.
-
-    The first linear layer follows from the input size instead of an average pooling; at 224
-    pixels, where both see 7 × 7 positions, the two models are the same.
-
-    Shapes: ``(batch, 3, input size, input size)`` to ``(batch, classes)``.
-    """
-
-    def __init__(self, input_size: int = 224, classes: int = 1000, width: float = 1.0) -> None:
-        super().__init__()
-        check_input_size("vgg16", input_size, smallest=2 ** len(_BLOCKS))
-        layers: list[nn.Module] = []
-        channels = 3
-        for block in _BLOCKS:
-            for published in block:
-                wider = scaled(published, width)
-                layers += [nn.Conv2d(channels, wider, kernel_size=3, padding=1)]
-                layers += [nn.ReLU(inplace=True)]
-                channels = wider
-            layers += [nn.MaxPool2d(kernel_size=2, stride=2)]
-        self.features = nn.Sequential(*layers)
-        side = input_size // 2 ** len(_BLOCKS)
-        hidden = scaled(4096, width)
-        self.classifier = nn.Sequential(
-            nn.Linear(channels * side * side, hidden),
-            nn.ReLU(inplace=True),
-            nn.Dropout(),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(inplace=True),
-            nn.Dropout(),
-            nn.Linear(hidden, classes),
-        )
-        self._initialise()
-
-    def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, 0, 0.01)
-            if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Give the logits of the classes."""
-        return self.classifier(self.features(images).flatten(1))
 
 
 def vgg16(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """Return VGG-16 on random images.
-
-    Args:
-        batch_size: images in a minibatch.
-        input_size: height and width of the images, at least 32.
-        classes: number of classes.
-        width: factor on the channels of every layer.
-
-    Raises:
-        InvalidInput: if the images are too small.
-    """
-    module = VGG16(input_size, classes, width)
+    """Return VGG-16 on random images of at least 32 pixels; arguments as of :func:`alexnet`."""
+    check_input_size("vgg16", input_size, smallest=32)
+    module = PlainClassifier(_VGG16, False, input_size, classes, width)
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            _without_bias(layer)
+        elif isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, 0, 0.01)
+            _without_bias(layer)
     return classification_task(module, batch_size, input_size, classes)
+
+
+def _without_bias(layer: nn.Conv2d | nn.Linear) -> None:
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 # The channels of each of the four parts before the factor of a bottleneck's last convolution.

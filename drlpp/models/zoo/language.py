@@ -1,11 +1,9 @@
-"""What the zoo's models of language have in common: sentences, losses and scores, and attention.
+"""GPT-2 (Radford et al. 2019), a decoder of text, and what all models of language have in common.
 
 Multi-head attention is that of Vaswani et al. 2017 (arXiv:1706.03762).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -25,59 +23,29 @@ def token_loss(logits: Tensor, following: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
-def smoothed_token_loss(logits: Tensor, following: Tensor) -> Tensor:
-    """Return :func:`token_loss` with a label smoothing of 0.1."""
-    return F.cross_entropy(logits.flatten(0, 1), following.flatten(), label_smoothing=0.1)
-
-
 def token_accuracy(logits: Tensor, following: Tensor) -> Tensor:
     """Return the share of tokens of every sample that are predicted rightly, ``(batch,)``."""
     return (logits.argmax(-1) == following).float().mean(1)
 
 
 def random_sentences(batch_size: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Return random tokens and, for each, the next one: both ``(batch size, length)``."""
+    """Return random tokens and the one that follows each, both ``(batch size, length)``."""
     sentences = torch.randint(vocabulary, (batch_size, length + 1))
     return sentences[:, :-1].contiguous(), sentences[:, 1:].contiguous()
 
 
-def continuation_task(
-    module: nn.Module, batch_size: int, sequence_length: int, vocabulary: int
-) -> Task:
-    """Give ``module`` random text ``(batch size, sequence length)`` to continue, token by token."""
-    tokens, following = random_sentences(batch_size, sequence_length, vocabulary)
-    return Task(module, (tokens,), following, token_loss, token_accuracy)
+class CausalAttention(nn.Module):
+    """Multi-head attention to a token and those ahead of it.
 
+    Softmax(Q Kᵀ / √(hidden / heads)) V for every head, between linear layers.
 
-def translation_task(
-    module: nn.Module,
-    batch_size: int,
-    sequence_length: int,
-    source_vocabulary: int,
-    target_vocabulary: int,
-    loss: Callable[[Tensor, Tensor], Tensor] = token_loss,
-) -> Task:
-    """Give ``module`` random sentences to translate, with teacher forcing.
-
-    Inputs are source and target tokens, ``(batch size, sequence length)`` each; for every target
-    token the module is asked for the one that follows.
-    """
-    source = torch.randint(source_vocabulary, (batch_size, sequence_length))
-    target, following = random_sentences(batch_size, sequence_length, target_vocabulary)
-    return Task(module, (source, target), following, loss, token_accuracy)
-
-
-class MultiHeadAttention(nn.Module):
-    """Softmax(Q Kᵀ / √(hidden / heads)) V for every head, between linear layers.
-
-    Shapes: queries ``(batch, length, hidden)`` and states ``(batch, read length, hidden)`` to
-    ``(batch, length, hidden)``.
+    Shapes: ``(batch, length, hidden)`` to the same.
 
     Raises:
         InvalidInput: if the heads cannot share the hidden units equally.
     """
 
-    def __init__(self, hidden: int, heads: int, dropout: float, causal: bool = False) -> None:
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
         if hidden % heads:
             raise InvalidInput(
@@ -88,19 +56,123 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, hidden)
-        self.heads, self.dropout, self.causal = heads, dropout, causal
+        self.heads, self.dropout = heads, dropout
 
-    def forward(self, queries: Tensor, states: Tensor) -> Tensor:
-        """Give for every query a mean of the states; a causal one sees none that comes later."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Give for every token a mean of the values of those up to it."""
         seen = F.scaled_dot_product_attention(
-            self._by_head(self.query(queries)),
-            self._by_head(self.key(states)),
-            self._by_head(self.value(states)),
+            self._by_head(self.query(x)),
+            self._by_head(self.key(x)),
+            self._by_head(self.value(x)),
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=self.causal,
+            is_causal=True,
         )
         return self.output(seen.transpose(1, 2).flatten(2))
 
     def _by_head(self, x: Tensor) -> Tensor:
         """Turn ``(batch, length, hidden)`` into ``(batch, heads, length, hidden / heads)``."""
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class GPT2Block(nn.Module):
+    """Causal attention and a feed-forward network, each normalised before and with a shortcut.
+
+    Shapes: ``(batch, length, hidden)`` to the same.
+    """
+
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention = CausalAttention(hidden, heads, dropout)
+        self.norm = nn.LayerNorm(hidden)
+        self.inner = nn.Linear(hidden, 4 * hidden)
+        self.output = nn.Linear(4 * hidden, hidden)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply both."""
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        inner = F.gelu(self.inner(self.norm(x)), approximate="tanh")
+        return x + self.dropout(self.output(inner))
+
+
+class GPT2(nn.Module):
+    """Embeddings of tokens and positions, blocks, and a projection on the vocabulary.
+
+    Queries, keys and values have a linear layer each, where the published code has one for all
+    three.
+
+    Shapes: tokens ``(batch, length)`` to logits ``(batch, length, vocabulary)``.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        hidden: int,
+        layers: int,
+        heads: int,
+        positions: int,
+        dropout: float,
+        tied: bool,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.positions = nn.Embedding(positions, hidden)
+        self.dropout = nn.Dropout(dropout)
+        blocks = [GPT2Block(hidden, heads, dropout) for _ in range(layers)]
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Linear(hidden, vocabulary, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        for block in blocks:
+            for layer in (block.attention.output, block.output):
+                nn.init.normal_(layer.weight, std=0.02 / (2 * layers) ** 0.5)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Give the logits of the token that follows each."""
+        x = self.dropout(self.tokens(tokens) + self.positions.weight[: tokens.shape[1]])
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def gpt2(
+    batch_size: int = 8,
+    sequence_length: int = 1024,
+    vocabulary: int = 50_257,
+    hidden: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    positions: int = 1024,
+    dropout: float = 0.1,
+    tied: bool = True,
+) -> Task:
+    """Return GPT-2, the smallest of the four, on random text.
+
+    Args:
+        batch_size: sequences in a minibatch.
+        sequence_length: tokens of a sequence, at most ``positions``.
+        vocabulary: number of tokens.
+        hidden: units of every layer; the feed-forward networks have four times as many.
+        layers: number of blocks.
+        heads: of the attention.
+        positions: the longest sequence that the model can read.
+        dropout: probability, as everywhere in GPT-2.
+        tied: project on the vocabulary with the weights of its embedding, as published.
+
+    Raises:
+        InvalidInput: if a sequence is longer than the model can read.
+    """
+    if sequence_length > positions:
+        raise InvalidInput(
+            f"gpt2: sequence_length is {sequence_length}, but the model has {positions} positions"
+        )
+    module = GPT2(vocabulary, hidden, layers, heads, positions, dropout, tied)
+    tokens, following = random_sentences(batch_size, sequence_length, vocabulary)
+    return Task(module, (tokens,), following, token_loss, token_accuracy)

@@ -13,21 +13,20 @@ from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.block_cuts import contracted_by_blocks, repeated_blocks
-from drlpp.models.task import Option
+from drlpp.models.model_reference import Model
+from tests.support.models.translating import translating
 from tests.support.models.zoo.tiny_models import tiny
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "layer", "count"),
+    ("model", "layer", "count"),
     [
-        ("gpt2", {"layers": 4}, r"blocks\.\d+", 4),
-        ("transformer", {"layers": 3}, r"(en|de)coder\.\d+", 6),
+        (tiny("gpt2", layers=4), r"blocks\.\d+", 4),
+        (translating(layers=3), r"(en|de)coder\.\d+", 6),
     ],
 )
-def test_layers_of_a_model_are_its_blocks(
-    name: str, options: dict[str, Option], layer: str, count: int
-) -> None:
-    graph = capture(tiny(name, **options)).graph
+def test_layers_of_a_model_are_its_blocks(model: Model, layer: str, count: int) -> None:
+    graph = capture(model).graph
     found = repeated_blocks(graph)
     assert len(found) == count
     for block in found:

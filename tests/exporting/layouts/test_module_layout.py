@@ -17,7 +17,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
-from tests.support.models.zoo.tiny_models import tiny
+from tests.support.models.translating import translating
 from tests.support.training.pipelines import in_a_row
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
@@ -124,9 +124,9 @@ def test_layers_of_a_decoder_alone_are_divided(decoder, forked) -> None:
 
 
 def test_layers_in_two_places_are_refused() -> None:
-    translating = capture(tiny("transformer"), check=False)
+    two = capture(translating(), check=False)
     with pytest.raises(InvalidInput, match="layers in encoder and in decoder"):
-        layers_of(translating.task.module, translating.graph)
+        layers_of(two.task.module, two.graph)
 
 
 def test_an_asynchronous_method_flushes_there(decoder) -> None:

@@ -37,17 +37,6 @@ TINY: dict[str, dict[str, Option]] = {
         "embedding": 5,
         "hidden": 8,
     },
-    "bert48": {**_SENTENCES, "layers": 3, "heads": 2, "positions": 8},
-    "transformer": {
-        "batch_size": 4,
-        "sequence_length": 5,
-        "source_vocabulary": 11,
-        "target_vocabulary": 13,
-        "hidden": 8,
-        "inner": 12,
-        "heads": 2,
-        "layers": 2,
-    },
     "gpt2": {**_SENTENCES, "layers": 2, "heads": 2, "positions": 8},
 }
 
