@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
 
 # Views are recognised by their schema; these copy or create, but do no arithmetic.
 _FREE_OF_WORK = frozenset(
-    {
+    [
         "_to_copy",
         "arange",
         "clone",
@@ -45,22 +46,19 @@ _FREE_OF_WORK = frozenset(
         "view_as",
         "zeros",
         "zeros_like",
-    }
+    ]
 )
 
 _MAY_NORMALISE = frozenset({"training", "use_input_stats"})
 
 
 def is_call(node: fx.Node) -> bool:
-    """Return whether ``node`` calls an aten operator or a captured ``torch.autograd.Function``."""
-    return node.op in ("call_function", "call_module")
+    """Return whether ``node`` calls an aten operator."""
+    return node.op == "call_function"
 
 
 def operator_type(node: fx.Node) -> str:
     """Return the operator's name without namespace and overload, like ``conv2d``."""
-    if node.op == "call_module":
-        # A captured torch.autograd.Function: folder, class, number.
-        return str(node.target).split(".")[-2]
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.name.split("::")[-1]
     return getattr(node.target, "__name__", str(node.target))
@@ -125,6 +123,21 @@ def viewed(node: fx.Node) -> list[fx.Node]:
     return [found for name in names for found in nodes_in(arguments.get(name))]
 
 
+def storage_owner(node: fx.Node, owners: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """Return the node that made the storage in which the result of ``node`` may lie.
+
+    Args:
+        node: any node of a graph.
+        owners: that node for every earlier node.
+    """
+    seen = viewed(node)
+    if not seen:
+        return node
+    found = owners[seen[0]]
+    # Results of one operator, like an LSTM's, are separate; parts of a split are not.
+    return node if node.target is operator.getitem and found is seen[0] else found
+
+
 def written(node: fx.Node) -> list[fx.Node]:
     """Return the nodes whose storage ``node`` changes."""
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -149,3 +162,8 @@ def computes_nothing(node: fx.Node) -> bool:
 def is_tensor(node: fx.Node) -> bool:
     """Return whether the result is one tensor, rather than several or a number."""
     return isinstance(node.meta.get("val"), Tensor)
+
+
+def returned_nodes(module: fx.GraphModule) -> list[fx.Node]:
+    """Return the nodes of the tensors that a graph returns, flat."""
+    return nodes_in(module.graph.output_node().args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections import ChainMap
@@ -14,22 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from drlpp.capturing.description import described, outputs_of
-from drlpp.capturing.folding import fold
+from drlpp.capturing.data_flow import refuse_changed_inputs
+from drlpp.capturing.evaluation import check_evaluation, evaluation_graph
+from drlpp.capturing.export import export_graph
+from drlpp.capturing.folding import described, fold, outputs_of, tie_notes
 from drlpp.capturing.graph import Operator, OpGraph
-from drlpp.capturing.loss_capture import (
+from drlpp.capturing.loss import (
     capture_loss,
     capture_score,
+    check_no_sum,
     loss_of_outputs,
     returns_loss,
 )
-from drlpp.capturing.loss_check import check_no_sum
-from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
-from drlpp.capturing.target_classes import Classes, classes_in
-from drlpp.capturing.ties import tie_notes
-from drlpp.capturing.tracing.evaluation_mode import evaluation_graph
-from drlpp.capturing.tracing.export import export_graph, refuse_changed_inputs
-from drlpp.capturing.tracing.refusals import refuse_unsupported
+from drlpp.capturing.module_check import call_purely, check_gradients
+from drlpp.capturing.refusals import refuse_unsupported
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.models.model_reference import Model, ModelReference
 from drlpp.models.task import Task, checked_task
@@ -86,11 +85,6 @@ class CapturedModel:
         """The names of the parameters that are trained, a tied one's in the graph."""
         named = self.task.module.named_parameters(remove_duplicate=False)
         return tuple(name for name, w in named if w.requires_grad and name not in self.aliases)
-
-    @cached_property
-    def classes(self) -> tuple[Classes, ...]:
-        """The classes that the loss is over, for each cross entropy in it that tells."""
-        return classes_in(self.loss, self.task.targets)
 
     @cached_property
     def evaluation(self) -> fx.GraphModule:
@@ -184,7 +178,7 @@ def _capture(
     buckets, task = task.buckets, task._replace(buckets=())
     captured = CapturedModel(
         reference=reference,
-        graph=described(reference, module, groups, outputs),
+        graph=described(str(reference), module, groups, outputs),
         module=module,
         operator_of={node.name: id_ for id_, group in enumerate(groups) for node in group},
         output_nodes={
@@ -274,41 +268,21 @@ def _check(captured: CapturedModel, capture_seconds: float) -> None:
     task, few = captured.task, _samples(captured.task, 2)
     loss = task.loss or loss_of_outputs
     begin = time.perf_counter()
-    try:
-        with torch.no_grad():
-            call_purely(task.module, few.inputs)
-    except Exception:
-        # It is for minibatches of this size alone, or cannot be run at all.
-        pass
-    else:
-        seconds = (time.perf_counter() - begin) * task.batch_size / 2
-        if _two_samples_are_quicker(task.batch_size, seconds, capture_seconds):
+    # The model may be for minibatches of this size alone, or cannot be run at all.
+    with contextlib.suppress(Exception), torch.no_grad():
+        call_purely(task.module, few.inputs)
+        forward_seconds = (time.perf_counter() - begin) * task.batch_size / 2
+        # A forward and a backward, which takes two forwards, of the module and of the graph.
+        spared_seconds = 6 * forward_seconds * (1 - 2 / task.batch_size)
+        if forward_seconds > _LONG_FORWARD_SECONDS and spared_seconds > capture_seconds:
             captured, _ = _capture(captured.reference, few)
     check_gradients(captured, loss)
     if task.loss:
         check_no_sum(captured, loss)
 
 
-def _two_samples_are_quicker(
-    batch_size: int, forward_seconds: float, capture_seconds: float
-) -> bool:
-    """Return whether a new capture for two samples is quicker to compare than a whole minibatch.
-
-    Args:
-        batch_size: samples of a minibatch.
-        forward_seconds: of a whole minibatch.
-        capture_seconds: of a capture.
-    """
-    comparing = _FORWARDS_OF_A_COMPARISON * forward_seconds
-    few = comparing * 2 / batch_size
-    return forward_seconds > _LONG_FORWARD_SECONDS and comparing > few + capture_seconds
-
-
 _LONG_FORWARD_SECONDS = 1.0
 """If a forward takes no longer, whole minibatches are compared in any case."""
-
-_FORWARDS_OF_A_COMPARISON = 6
-"""A forward and a backward, which takes two forwards, of the module and of the graph."""
 
 
 def _capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedModel:

@@ -16,21 +16,31 @@ Different modules may share a weight and be placed apart.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import networkx
 from networkx.utils import UnionFind
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from drlpp.capturing.aten import (
     calling_modules,
     computes_nothing,
     is_call,
     is_tensor,
+    operator_type,
     owner,
+    returned_nodes,
+    storage_owner,
     written,
 )
-from drlpp.capturing.tracing.export import storage_owner
+from drlpp.capturing.graph import (
+    Edge,
+    Operator,
+    OpGraph,
+    SharedParameter,
+    TensorSpec,
+    common_module,
+)
 
 Group = tuple[fx.Node, ...]
 
@@ -45,17 +55,12 @@ def fold(module: fx.GraphModule) -> tuple[Group, ...]:
     return _folded(module, [t for uses in weight_uses(module).values() for t in uses])
 
 
-def fold_untied(module: fx.GraphModule) -> tuple[Group, ...]:
-    """Return the operators that :func:`fold` would give if no nodes shared a weight."""
-    return _folded(module, [])
-
-
 def _folded(module: fx.GraphModule, sharing_weights: Iterable[list[fx.Node]]) -> tuple[Group, ...]:
     nodes = [node for node in module.graph.nodes if is_call(node)]
     groups = UnionFind(nodes)
     for together in (*_what_no_edge_can_carry(nodes), *sharing_weights):
         groups.union(*together)
-    working = working_nodes(module)
+    working = _working_nodes(module)
     _join_producers(nodes, groups)
     _join_effects(nodes, working, groups)
     for cycle in networkx.strongly_connected_components(_quotient(nodes, groups)):
@@ -64,7 +69,7 @@ def _folded(module: fx.GraphModule, sharing_weights: Iterable[list[fx.Node]]) ->
     return _in_order(nodes, working, groups)
 
 
-def working_nodes(module: fx.GraphModule) -> set[fx.Node]:
+def _working_nodes(module: fx.GraphModule) -> set[fx.Node]:
     """Return the nodes that compute something from the model's inputs."""
     fed = set(module.graph.find_nodes(op="placeholder"))
     for node in module.graph.nodes:
@@ -223,3 +228,137 @@ def _quotient(nodes: Iterable[fx.Node], groups: UnionFind) -> networkx.DiGraph:
 
 def _readers(node: fx.Node) -> list[fx.Node]:
     return [user for user in node.users if is_call(user)]
+
+
+def outputs_of(group: Group) -> tuple[fx.Node, ...]:
+    """Return the nodes of ``group`` that other operators or the caller read."""
+    members = set(group)
+    return tuple(node for node in group if not node.users.keys() <= members)
+
+
+def described(
+    model: str,
+    module: fx.GraphModule,
+    groups: Sequence[Group],
+    outputs: Sequence[tuple[fx.Node, ...]],
+) -> OpGraph:
+    """Return the operator graph of nodes in groups, with the ``outputs`` of each group."""
+    source_of = {node: (i, j) for i, nodes in enumerate(outputs) for j, node in enumerate(nodes)}
+    bytes_of = {name: value.nbytes for name, value in module.named_parameters()}
+    weights = _weights(module, bytes_of)
+    doing_work = _working_nodes(module)
+    operators: list[Operator] = []
+    readers: dict[str, list[int]] = {}
+    edges: list[Edge] = []
+    names: dict[str, int] = {}
+    for id_, group in enumerate(groups):
+        working = [node for node in group if node in doing_work] or group
+        main = max(working, key=lambda node: sum(bytes_of[name] for name in weights[node]))
+        read_weights = sorted(set().union(*(weights[node] for node in group)))
+        for parameter in read_weights:
+            readers.setdefault(parameter, []).append(id_)
+        name = ".".join(filter(None, [owner(main), operator_type(main)]))
+        repeated = names[name] = names.get(name, -1) + 1
+        operators.append(
+            Operator(
+                id=id_,
+                name=f"{name}_{repeated}" if repeated else name,
+                type=operator_type(main),
+                module=owner(main),
+                parameter_bytes=sum(bytes_of[parameter] for parameter in read_weights),
+                outputs=tuple(_spec(node.meta["val"]) for node in outputs[id_]),
+            )
+        )
+        read: dict[int, set[int]] = {}
+        for source in {source for node in group for source in node.all_input_nodes}:
+            producer, index = source_of.get(source, (id_, 0))
+            if producer != id_:
+                read.setdefault(producer, set()).add(index)
+        edges += [Edge(source=i, target=id_, outputs=tuple(sorted(read[i]))) for i in sorted(read)]
+    return OpGraph(
+        model=model,
+        operators=tuple(operators),
+        edges=tuple(edges),
+        outputs=tuple(source_of[node] for node in returned_nodes(module) if node in source_of),
+        shared_parameters=tuple(
+            SharedParameter(
+                name=name,
+                bytes_=bytes_of[name],
+                operators=tuple(sharing),
+                trained=module.get_parameter(name).requires_grad,
+            )
+            for name, sharing in readers.items()
+            if len(sharing) > 1
+        ),
+    )
+
+
+def _weights(module: fx.GraphModule, known: Container[str]) -> dict[fx.Node, frozenset[str]]:
+    """Return the names of the parameters that every node reads, itself or through views."""
+    read: dict[fx.Node, frozenset[str]] = {}
+    passed_on: dict[fx.Node, frozenset[str]] = {}
+    for node in module.graph.nodes:
+        if is_call(node):
+            read[node] = frozenset().union(
+                *(passed_on[source] for source in node.all_input_nodes if source in passed_on)
+            )
+            if computes_nothing(node):
+                passed_on[node] = read[node]
+        elif node.op == "get_attr" and node.target in known:
+            passed_on[node] = frozenset([str(node.target)])
+    return read
+
+
+def _spec(value: Tensor) -> TensorSpec:
+    dtype = str(value.dtype).removeprefix("torch.")
+    return TensorSpec(shape=tuple(value.shape), dtype=dtype, bytes_=value.nbytes)
+
+
+_MOST_NAMES = 3
+
+
+def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
+    """Yield a sentence for every operator that weights used more than once made of several.
+
+    Args:
+        module: the captured graph.
+        groups: its operators, as :func:`fold` gives them.
+    """
+    shared = [
+        (name, readers)
+        for name, uses in weight_uses(module).items()
+        for readers in uses
+        if len(readers) > 1
+    ]
+    if not shared:
+        return
+    untied = _folded(module, [])
+    group_of = {node: index for index, group in enumerate(groups) for node in group}
+    untied_of = {node: index for index, group in enumerate(untied) for node in group}
+    parameters: dict[int, list[str]] = {}
+    modules: dict[int, set[str]] = {}
+    for name, readers in shared:
+        if len({untied_of[node] for node in readers}) > 1:
+            merged = group_of[readers[0]]
+            parameters.setdefault(merged, []).append(name)
+            modules.setdefault(merged, set()).update(owner(node) for node in readers)
+    for merged, names in parameters.items():
+        became_one = len({untied_of[node] for node in groups[merged]})
+        # A cell that runs step by step is one layer, unless the model has little else.
+        if became_one > len(untied) / 2 or not common_module(map(owner, groups[merged])):
+            plural = len(names) > 1
+            users = sorted(filter(None, modules[merged])) or ["the model itself"]
+            yield (
+                f"the parameter{'s' * plural} {_listed(names)} {'are' if plural else 'is'} used "
+                f"more than once, by {_listed(users)}: {became_one} of {len(untied)} operators, "
+                f"what lies between them included, are one operator, which no placement can "
+                f"divide; {len(groups)} {'are' if len(groups) > 1 else 'is'} left. To divide them, "
+                "give each use a module and weights of its own"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        shown.append(f"{len(names) - _MOST_NAMES} more")
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))

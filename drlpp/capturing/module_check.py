@@ -1,7 +1,7 @@
 """A check that a captured model and the user's module compute the same, gradients included.
 
 torch.export sees a forward alone, in training mode. What it is known to drop is refused by name
-(:mod:`drlpp.capturing.tracing.dropped`); here both are run on the example inputs and compared,
+(:mod:`drlpp.capturing.refusals`); here both are run on the example inputs and compared,
 whatever the cause.
 """
 
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from drlpp.capturing.tracing.dropped import draws_elsewhere, random_states
+from drlpp.capturing.refusals import draws_elsewhere, random_states
 from drlpp.errors import InvalidModel
 from drlpp.specs.batches import Batch, as_arguments, tensors_in
 
@@ -35,7 +35,7 @@ _OF_LARGEST = 1e-5
 """Part of the largest gradient's norm: what rounding leaves where a gradient is zero."""
 
 
-class _SameDraws(TorchDispatchMode):
+class SameDraws(TorchDispatchMode):
     """Every random operator draws the same numbers, whichever have been drawn before."""
 
     def __torch_dispatch__(
@@ -90,10 +90,10 @@ def check_gradients(captured: CapturedModel, loss: Callable[[Any, Batch], Tensor
             f"its {len(trained)} parameters; look for detach() and no_grad() in the loss and the "
             "model"
         )
-    differing = _differences(expected, _gradients(of_graph, trained))
+    differing = differences(expected, _gradients(of_graph, trained))
     if not differing:
         return
-    if _differences(expected, _gradients(of_module, trained)):
+    if differences(expected, _gradients(of_module, trained)):
         raise InvalidModel(
             f"model {captured.reference} cannot be captured: run twice on the same inputs, with "
             "the same random numbers of torch, it gives different gradients; look for other "
@@ -106,34 +106,6 @@ def check_gradients(captured: CapturedModel, loss: Callable[[Any, Batch], Tensor
         f"difference {differing[worst]:.2g}; {len(differing)} of {len(expected)} values differ). "
         "Something in the model changes gradients where torch.export does not see it"
     )
-
-
-def check_evaluation(captured: CapturedModel, graph: fx.GraphModule) -> None:
-    """Compare the outputs of the graph that evaluates with those of the module in evaluation mode.
-
-    Outputs of another number or shape are not compared: some models return less in evaluation,
-    such as no auxiliary heads, and the graph returns what training needs.
-
-    Raises:
-        InvalidModel: they differ.
-    """
-    task, module = captured.task, captured.task.module
-    if any(weight.is_meta for weight in module.parameters()):
-        return
-    with evaluating(module):
-        expected = _outputs(module, task.inputs)
-    found = _outputs(graph, task.inputs)
-    if [value.shape for value in expected] != [value.shape for value in found]:
-        return
-    named = [{str(i): value for i, value in enumerate(values)} for values in (expected, found)]
-    if differing := _differences(named[0], named[1]):
-        raise InvalidModel(
-            f"model {captured.reference} cannot be evaluated in a pipeline: in evaluation mode its "
-            f"module gives other outputs (relative difference {max(differing.values()):.2g}). Only "
-            "dropout and normalisation are switched in a captured graph; what else depends on "
-            "self.training stays as in training. Write it with these, or train without held-out "
-            "data and evaluate the module itself"
-        )
 
 
 @contextmanager
@@ -151,12 +123,6 @@ def evaluating(module: nn.Module, state: Mapping[str, Tensor] | None = None) -> 
             module.load_state_dict(own)
         for part, training in modes.items():
             part.training = training
-
-
-def _outputs(module: nn.Module, inputs: Batch) -> list[Tensor]:
-    with torch.no_grad(), _SameDraws():
-        leaves = pytree.tree_leaves(call_purely(module, inputs))
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 _LOSS = "the loss"
@@ -189,7 +155,7 @@ def _gradients(
         weight.grad = None
     try:
         # The loss and the backward, which may recompute, draw numbers as well.
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), _SameDraws():
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), SameDraws():
             value = loss()
             if value.requires_grad:
                 value.backward()
@@ -199,7 +165,7 @@ def _gradients(
             weight.grad = held[name]
 
 
-def _differences(
+def differences(
     expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None]
 ) -> dict[str, float]:
     """Return the values that differ by more than rounding, and by how much of their norm."""

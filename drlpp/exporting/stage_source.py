@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, fx
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import InvalidModel
 from drlpp.exporting.bundle import randomness
 from drlpp.exporting.chain import Link
 from drlpp.runtime.stage.passes.precision import without_autocast
@@ -139,11 +138,6 @@ def _stage_graph(link: Link, captured: CapturedModel) -> fx.Graph:
 def _check(graph: fx.Graph, captured: CapturedModel) -> None:
     """Refuse what cannot be written as source, and let the rest call what a bundle has."""
     for node in graph.nodes:
-        if node.op == "call_module":
-            raise InvalidModel(
-                f"{captured.reference} calls the torch.autograd.Function {node.target}, whose "
-                "backward cannot be written as source; train this model with drlpp train"
-            )
         if node.target is without_autocast:
             # Passes of a bundle have no autocast.
             node.target, *rest = node.args

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.capturing.loss_capture import loss_of_outputs
+from drlpp.capturing.loss import loss_of_outputs
 from drlpp.errors import DRLPPError, ModelError, NotFinite, OutOfMemory
 from drlpp.io.documents import replacing
 from drlpp.models.task import Task

@@ -27,7 +27,6 @@ from drlpp.racing.plain import PlainLearner, emulated, held_out, initial_module
 from drlpp.racing.training_race import RaceEnd, TrainingRace, run_race
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.data.given_data import check_classes
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.trainer import Trainer
@@ -96,8 +95,6 @@ class RaceData:
         self._captured, self._seed, self._note = captured, seed, note
         found = self._loaded()
         self._in_memory = found if isinstance(found, Data) else None
-        if self._in_memory is not None:
-            check_classes(name, self._in_memory, captured)
         self.first = self.ordered(0)
         if not self.first.held_out_samples:
             raise InvalidInput(

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
-from drlpp.capturing.tracing.autograd_functions import CapturedFunction
 from drlpp.placement.placement import Placement
 from drlpp.runtime.stage.passes.precision import exempt_operators
 from drlpp.runtime.stage.passes.randomness import with_seeded_operators
@@ -133,9 +132,6 @@ def stages_in_shapes(
 def portable(module: nn.Module) -> fx.GraphModule:
     """Return the same graph in a module that can be pickled; only aten operators travel with it."""
     assert isinstance(module, fx.GraphModule)
-    for part in module.modules():
-        if isinstance(part, CapturedFunction):
-            part.compute, part.differentiate = portable(part.compute), portable(part.differentiate)
     module.graph._tracer_cls = Retracer
     return graph_compiled_when_used(module, module.graph)
 

@@ -17,7 +17,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.capturing.target_classes import wrong_class
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from drlpp.runtime.loading.finite_data import named_tensors
@@ -191,7 +190,6 @@ class Unpacker:
         tasks = [of_shape.task for of_shape in captured.in_all_shapes]
         self._kinds = [kinds_of((task.inputs, task.targets)) for task in tasks]
         self._shapes = [kinds_text(task.inputs, task.targets) for task in tasks]
-        self._classes = [of_shape.classes for of_shape in captured.in_all_shapes]
 
     def __call__(self, batch: object, loader: str = TRAINING) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
@@ -223,9 +221,6 @@ class Unpacker:
                 f"{loader} gives a batch whose tensors have {sorted(lengths)} samples; they "
                 "have to be equally many"
             )
-        classes = self._classes[self._kinds.index(found)]
-        if wrong := wrong_class(classes, samples.targets, self.batch_size):
-            raise InvalidInput(f"in a batch of {loader} {wrong}")
         return pytree.tree_map(torch.clone, samples)
 
     @property

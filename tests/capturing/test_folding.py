@@ -1,11 +1,17 @@
-"""Which nodes make an operator: what computes nothing belongs to its producer or reader."""
+"""Which nodes make an operator, and which operators weights keep together or tie."""
 
 from __future__ import annotations
 
+import warnings
+
+import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from drlpp.capturing.graph import OpGraph
+from drlpp.errors import ModelNote
 from tests.support.models.captured_modules import (
     captured_from,
     check_structure,
@@ -13,6 +19,7 @@ from tests.support.models.captured_modules import (
     run_in_pieces,
     types,
 )
+from tests.support.strategies.graphs import tied_chain
 
 
 def test_operators_are_named_after_their_modules() -> None:
@@ -84,17 +91,6 @@ def test_slices_of_a_weight_belong_to_their_readers() -> None:
     assert captured.graph.operators[0].parameter_bytes == 4 * 32
 
 
-def test_a_view_belongs_to_the_operator_that_made_the_tensor() -> None:
-    class Viewed(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            flat = x.square().flatten(1)
-            return flat.exp() + flat.sin()
-
-    captured = captured_from(Viewed(), torch.randn(2, 2, 2))
-    assert types(captured) == ["square", "exp", "sin", "add"]
-    assert captured.graph.operators[0].outputs[0].shape == (2, 4)
-
-
 def test_what_is_computed_from_weights_alone_belongs_to_its_reader() -> None:
     module = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     captured = captured_from(nn.Sequential(module, nn.ReLU()), torch.randn(2, 4))
@@ -146,3 +142,128 @@ def test_what_several_operators_read_of_an_input_is_an_operator() -> None:
     check_structure(captured)
     assert types(captured) == ["chunk", "exp", "sin", "add"]
     assert captured.graph.predecessors == ((), (0,), (0,), (1, 2))
+
+
+class Tied(nn.Module):
+    """An embedding that is the output layer too, three operators in between, one after it."""
+
+    def __init__(self, tied: bool = True) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(9, 4)
+        self.hidden = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.output = nn.Linear(4, 9, bias=False)
+        self.after = nn.Linear(9, 9)
+        if tied:
+            self.output.weight = self.tokens.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.output(self.hidden(self.tokens(x))))
+
+
+def test_a_module_that_two_others_call_is_an_operator_in_each() -> None:
+    class Part(nn.Module):
+        def __init__(self, tokens: nn.Embedding) -> None:
+            super().__init__()
+            self.tokens, self.own = tokens, nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.own(self.tokens(x))
+
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            shared = nn.Embedding(9, 4)
+            self.encoder, self.decoder = Part(shared), Part(shared)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.encoder(x) + self.decoder(x)
+
+    graph = captured_from(Parts(), torch.randint(0, 9, (2, 3))).graph
+    assert [operator.type for operator in graph.operators[:4]] == ["embedding", "linear"] * 2
+    assert [shared.operators for shared in graph.shared_parameters] == [(0, 2)]
+
+
+def test_operators_that_read_one_view_of_a_weight_stay_together() -> None:
+    class Transposed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Tanh(), nn.Linear(4, 4, bias=False)
+            self.after = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            transposed = self.second.weight.t()
+            return self.after(self.first(x @ transposed) @ transposed)
+
+    graph = captured_from(Transposed(), torch.randn(2, 4)).graph
+    assert [operator.type for operator in graph.operators] == ["matmul", "linear"]
+    assert not graph.shared_parameters
+
+
+def test_a_tie_whose_division_would_make_a_cycle_stays_together() -> None:
+    class Cyclic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.output = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.output.weight, self.after = self.tokens.weight, nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.after(self.tokens(self.output(self.tokens(x))))
+
+    graph = captured_from(Cyclic(), torch.randn(2, 4)).graph
+    assert [operator.name for operator in graph.operators] == ["tokens.linear", "after.relu"]
+    assert not graph.shared_parameters
+
+
+class Repeated(nn.Module):
+    """One layer called several times, with another in between or not."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.shared, self.calls = nn.Linear(4, 4), calls
+        self.others = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.calls):
+            x = self.shared(x).relu()
+        for other in self.others:
+            x = other(x)
+        return x
+
+
+def test_a_layer_that_is_called_again_and_again_is_named_where_it_is_most_of_the_model() -> None:
+    with pytest.warns(ModelNote, match="parameters shared.weight and shared.bias .* by shared"):
+        captured_from(Repeated(calls=4), torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("module", [Tied(), Tied(tied=False), Repeated(calls=1)])
+def test_without_repetitions_nothing_is_said(module: nn.Module) -> None:
+    given = torch.randint(0, 9, (2, 3)) if isinstance(module, Tied) else torch.randn(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        captured_from(module, given)
+
+
+def test_a_cell_with_steps_of_its_own_is_one_layer() -> None:
+    class Cell(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.input, self.state = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = torch.zeros_like(x[:, 0])
+            for step in x.unbind(1):
+                state = torch.tanh(self.input(step) + self.state(state))
+            return state
+
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(12)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        captured_from(nn.Sequential(Cell(), *layers), torch.randn(2, 3, 4))
+
+
+def test_a_graph_that_shares_more_than_it_has_is_refused() -> None:
+    graph = tied_chain([1, 2, 3], 8).graph.model_dump()
+    assert OpGraph.model_validate(graph).shared_parameters
+    graph["operators"][0]["parameter_bytes"] = 7
+    with pytest.raises(ValidationError, match="has 7 bytes of parameters, fewer than the 8"):
+        OpGraph.model_validate(graph)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.pipelining import schedules
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.errors import InvalidInput
 from drlpp.exporting.bundle.facts import Facts
 from drlpp.exporting.nearest import nearest_chain
 from drlpp.exporting.torch_bundle import PACKAGE, TorchExport
@@ -321,10 +321,3 @@ def test_replicas_recomputation_and_16_bits_are_left_out_in_words(captured: Capt
     ]
     assert nearest.candidate.configuration == "1-1"
     assert nearest.candidate.method == Method(schedule="gpipe", policy="sync")
-
-
-def test_a_function_with_its_own_backward_is_refused(tmp_path: Path) -> None:
-    odd = capture(ModelReference.named("tests.exporting.own_function:task"))
-    export = exporting(odd, in_a_row(odd.graph, 0, 1), GPIPE, SGD)
-    with pytest.raises(InvalidModel, match=r"torch.autograd.Function .*Doubled"):
-        export.write(tmp_path)

@@ -335,7 +335,7 @@ def test_a_large_graph_is_drawn_by_modules() -> None:
     from drlpp.capturing.capture import capture
 
     reference = ModelReference.named(
-        "gpt2", layers=24, hidden=8, heads=2, vocabulary=11, batch_size=2, sequence_length=4
+        "gpt2", layers=24, hidden=8, heads=2, vocabulary=11, sequence_length=4, tied=False
     )
     graph = capture(reference, check=False).graph
     stages = [int(op >= len(graph) // 2) for op in range(len(graph))]

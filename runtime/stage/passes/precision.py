@@ -11,7 +11,6 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST
-from drlpp.capturing.tracing.autograd_functions import CapturedFunction
 from drlpp.runtime.device.devices import CPU, device_among
 from drlpp.runtime.stage.passes.randomness import seeded
 from drlpp.schedule.method import Precision
@@ -45,11 +44,7 @@ def exempt_operators(module: fx.GraphModule) -> None:
     for node in module.graph.nodes:
         if not node.meta.get(EXEMPT_FROM_AUTOCAST):
             continue
-        if node.op == "call_module":
-            function = module.get_submodule(str(node.target))
-            assert isinstance(function, CapturedFunction)
-            function.autocast = False
-        elif isinstance(node.target, OpOverload):
+        if isinstance(node.target, OpOverload):
             node.args = (node.target, *node.args)
             node.target = without_autocast
         elif node.target is seeded:

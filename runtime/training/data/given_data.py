@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.capturing.target_classes import wrong_target
 from drlpp.errors import InvalidInput
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
@@ -56,7 +55,6 @@ def training_data(
                     "memory, which are taken as they are"
                 )
         fitting = fitted(name or "in memory", found, task.inputs, task.targets)
-        check_classes(name or "in memory", fitting, captured)
         return SamplesInMemory(name, fitting, task.batch_size, seed)
     return LoadedData(
         name or "DataLoader",
@@ -66,14 +64,3 @@ def training_data(
         seed=seed,
         note=note,
     )
-
-
-def check_classes(name: str, data: Data, captured: CapturedModel) -> None:
-    """Raise an error if targets name classes that the model's loss does not have.
-
-    Raises:
-        InvalidInput: one does.
-    """
-    for part, samples in data._asdict().items():
-        if wrong := wrong_target(captured, samples):
-            raise InvalidInput(f"data {name!r}: of what is given to {part}, {wrong}")

@@ -16,7 +16,7 @@ from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.training.loading import DATA, data_for, loaders_for, placement_file, train
+from tests.support.training.loading import DATA, placement_file, train
 
 
 @pytest.fixture(scope="module")
@@ -168,36 +168,6 @@ def test_data_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         train(placement_file(captured, 0), data=data, out=tmp_path)
-
-
-@pytest.mark.parametrize("target", [-1, 5])
-def test_targets_that_are_no_class_are_told_before_workers_start(
-    captured: CapturedModel, tmp_path: Path, target: int
-) -> None:
-    document = placement_file(captured, 0)
-    data = data_for(captured)
-    assert captured.classes[0].count == 5
-    targets = data.train.targets.clone()
-    targets[9] = target
-    begun: list[str] = []
-    observer = TrainerCallbacks(on_begin=lambda: begun.append("workers"))
-
-    def fit(given: Any, held_out: Any = None) -> None:
-        PipelineTrainer(document, out=tmp_path, observer=observer).fit(given, held_out, epochs=1)
-
-    told = f"the target of sample 9 .* is class {target}, but the loss is a cross entropy over 5"
-    bad = Samples(data.train.inputs, targets)
-    for memory, part in ((Data(bad, data.test), "train"), (Data(data.train, bad), "test")):
-        with pytest.raises(InvalidInput, match=f"of what is given to {part}, {told}"):
-            fit(memory)
-    whole, _ = loaders_for(data)
-    with pytest.raises(InvalidInput, match=f"in a batch of the held-out loader {told}"):
-        fit(whole, DataLoader(TensorDataset(*bad.inputs, bad.targets), batch_size=64))
-    assert not begun
-    # Of what is read while workers run, in the same words.
-    batches = DataLoader(TensorDataset(*bad.inputs, bad.targets), batch_size=8)
-    with pytest.raises(InvalidInput, match=r"the target of sample 1 .* is class"):
-        fit(batches)
 
 
 def test_a_damaged_checkpoint_is_told(captured: CapturedModel, tmp_path: Path) -> None:

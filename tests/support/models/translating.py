@@ -1,4 +1,4 @@
-"""A Transformer of torch's layers: two branches, whose second reads the first in every layer."""
+"""An encoder and a decoder: two branches, whose second reads the first in every layer."""
 
 from __future__ import annotations
 
@@ -11,25 +11,33 @@ from drlpp.models.task import Task
 BATCH, LENGTH, WORDS, HIDDEN = 4, 5, 11, 8
 
 
+class Layer(nn.Module):
+    """Attention to states, if only its own, and a feed-forward network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.query = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.up, self.down = nn.Linear(HIDDEN, 12), nn.Linear(12, HIDDEN)
+
+    def forward(self, x: Tensor, states: Tensor) -> Tensor:
+        x = x + F.scaled_dot_product_attention(self.query(x), states, states)
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
 class Translating(nn.Module):
     def __init__(self, layers: int) -> None:
         super().__init__()
-        sizes = (HIDDEN, 2, 12)
         self.source, self.target = nn.Embedding(WORDS, HIDDEN), nn.Embedding(WORDS, HIDDEN)
         self.register_buffer("positions", torch.randn(LENGTH, HIDDEN), persistent=False)
-        self.encoder = nn.ModuleList(
-            nn.TransformerEncoderLayer(*sizes, batch_first=True) for _ in range(layers)
-        )
-        self.decoder = nn.ModuleList(
-            nn.TransformerDecoderLayer(*sizes, batch_first=True) for _ in range(layers)
-        )
+        self.encoder = nn.ModuleList(Layer() for _ in range(layers))
+        self.decoder = nn.ModuleList(Layer() for _ in range(layers))
         self.projection = nn.Linear(HIDDEN, WORDS)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        states = self.source(source) + self.positions
+        states = torch.tanh(self.source(source) + self.positions)
         for layer in self.encoder:
-            states = layer(states)
-        x = self.target(target) + self.positions
+            states = layer(states, states)
+        x = torch.tanh(self.target(target) + self.positions)
         for layer in self.decoder:
             x = layer(x, states)
         return self.projection(x)

@@ -1,12 +1,20 @@
-"""The graph that evaluates a model, made from the one that trains it."""
+"""The graph that evaluates a model, made from the one that trains it, and a check of it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import fx
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import named_arguments, operator_type, written
+from drlpp.capturing.module_check import SameDraws, call_purely, differences, evaluating
 from drlpp.errors import InvalidModel
+from drlpp.specs.batches import Batch
+
+if TYPE_CHECKING:
+    from drlpp.capturing.capture import CapturedModel
 
 
 def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
@@ -68,3 +76,37 @@ def _set_arguments(node: fx.Node, switched: dict[str, bool | float]) -> None:
                 node.update_arg(index, switched[argument.name])
             else:
                 node.update_kwarg(argument.name, switched[argument.name])
+
+
+def check_evaluation(captured: CapturedModel, graph: fx.GraphModule) -> None:
+    """Compare the outputs of the graph that evaluates with those of the module in evaluation mode.
+
+    Outputs of another number or shape are not compared: some models return less in evaluation,
+    such as no auxiliary heads, and the graph returns what training needs.
+
+    Raises:
+        InvalidModel: they differ.
+    """
+    task, module = captured.task, captured.task.module
+    if any(weight.is_meta for weight in module.parameters()):
+        return
+    with evaluating(module):
+        expected = _outputs(module, task.inputs)
+    found = _outputs(graph, task.inputs)
+    if [value.shape for value in expected] != [value.shape for value in found]:
+        return
+    named = [{str(i): value for i, value in enumerate(values)} for values in (expected, found)]
+    if differing := differences(named[0], named[1]):
+        raise InvalidModel(
+            f"model {captured.reference} cannot be evaluated in a pipeline: in evaluation mode its "
+            f"module gives other outputs (relative difference {max(differing.values()):.2g}). Only "
+            "dropout and normalisation are switched in a captured graph; what else depends on "
+            "self.training stays as in training. Write it with these, or train without held-out "
+            "data and evaluate the module itself"
+        )
+
+
+def _outputs(module: nn.Module, inputs: Batch) -> list[Tensor]:
+    with torch.no_grad(), SameDraws():
+        leaves = pytree.tree_leaves(call_purely(module, inputs))
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]

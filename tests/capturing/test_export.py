@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from drlpp.capturing.tracing.unlifting import unlift
+from drlpp.capturing.export import unlift
 from drlpp.errors import ModelNote
 from tests.support.models.captured_modules import captured_from
 
@@ -53,17 +51,6 @@ def test_it_has_the_nodes_and_names_of_torchs_own_way() -> None:
     assert graph.python_code("self").src == expected.graph.python_code("self").src
     for name, tensor in fx.GraphModule(root, graph).named_parameters(remove_duplicate=False):
         assert tensor is expected.get_parameter(name)
-
-
-def test_it_computes_what_the_module_computes() -> None:
-    module = Model()
-    reference = copy.deepcopy(module)
-    graph, root, _ = unlift(exported(module))
-    inputs = torch.randn(2, 4), torch.randn(2, 4)
-    found, expected = fx.GraphModule(root, graph)(*inputs), reference(*inputs)
-    assert found.keys() == expected.keys()
-    torch.testing.assert_close(found["x"], expected["x"])
-    assert torch.equal(module.kept, reference.kept), "the buffer of the module is written to"
 
 
 def test_nodes_keep_values_and_modules_alone() -> None:

@@ -1,0 +1,307 @@
+"""From an ``nn.Module`` to an aten graph that reads its weights by name.
+
+``torch.export`` does the tracing. ``ExportedProgram.module()`` would give the same nodes under the
+same names. But it also guards the inputs of every call, and compares each weight's module with all
+modules next to it, so that its time grows with the square of a model's width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import io
+import logging
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+)
+from torch.utils import _pytree as pytree
+
+from drlpp.capturing.aten import operator_type
+from drlpp.capturing.data_flow import (
+    check_operators,
+    check_shapes,
+    inline_regions,
+    replace_in_place,
+)
+from drlpp.capturing.refusals import noticing_dropped
+from drlpp.errors import InvalidModel
+from drlpp.specs.batches import Batch, as_arguments, tensors_in
+from drlpp.torch_versions import (
+    copy_where_a_view_does_not_fit,
+    graph_compiled_when_used,
+    graphs_compiled_when_used,
+    traced_without_stacks,
+)
+
+_HINT = (
+    "torch.export has to see the same operators whatever the values of the tensors are, and "
+    "outputs that are tensors, tuples, lists or dicts"
+)
+
+
+class Exported(NamedTuple):
+    """A graph, and sentences for the user about what it leaves out without harm."""
+
+    graph_module: fx.GraphModule
+    notes: tuple[str, ...]
+
+
+def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
+    """Trace ``module``, and share its parameters and buffers under their dotted names.
+
+    Args:
+        module: traced in the mode (training or evaluation) in which it is.
+        inputs: a tuple of positional arguments, or a dictionary; fake tensors do.
+        what: how errors call the module, such as ``model vgg16``.
+
+    Raises:
+        InvalidModel: with torch.export's reason in one line, or with what it would drop.
+    """
+    try:
+        with (
+            _quietly(),
+            traced_without_stacks(),
+            graphs_compiled_when_used(),
+            noticing_dropped(module) as dropped,
+        ):
+            traced = unlift(torch.export.export(module, *as_arguments(_told_apart(inputs))))
+    except InvalidModel as error:
+        raise InvalidModel(f"{what}: {error}") from error
+    except Exception as error:
+        if (failure := _own_failure(module, inputs)) is not None:
+            hint = _dictionary_hint(module, inputs)
+            raise InvalidModel(
+                f"{what} does not run on its example inputs: {hint or _reason(failure)}"
+            ) from failure
+        reason = _value_read(error) or _unknown_type(error) or f"{_reason(error)}; {_HINT}"
+        raise InvalidModel(f"{what} cannot be captured: {reason}") from error
+    dropped.refuse(what)
+    graph, root, with_gradients = traced
+    inline_regions(graph, root, what)
+    check_operators(graph, what)
+    for node in list(graph.nodes):
+        # Also of types, which autocast changes.
+        if node.op == "call_function" and operator_type(node).startswith("_assert"):
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    replace_in_place(graph)
+    check_shapes(graph, what)
+    copy_where_a_view_does_not_fit(graph)
+    notes = [*dropped.notes, *map(_constant_note, with_gradients)]
+    return Exported(graph_compiled_when_used(root, graph), tuple(notes))
+
+
+def _constant_note(name: str) -> str:
+    return (
+        f"the attribute {name} requires gradients and is no parameter, so nothing trains it; make "
+        "it an nn.Parameter of the module, or detach it"
+    )
+
+
+def _told_apart(inputs: Batch) -> Batch:
+    """Copy tensors that come again: torch.export takes a tensor given twice for one input."""
+    seen: set[int] = set()
+
+    def once(value: Tensor) -> Tensor:
+        again = id(value) in seen
+        seen.add(id(value))
+        return value.clone() if again else value
+
+    return pytree.tree_map(once, inputs)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep torch.export's own reports off the terminal: the error that is raised has the reason."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            # Refused with a way out, but for nn.LSTM, which keeps a list of its own weights.
+            warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
+            yield
+    finally:
+        logging.disable(disabled)
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _own_failure(module: nn.Module, inputs: Batch) -> Exception | None:
+    """Return what a module raises by itself, if anything."""
+    if any(free_unbacked_symbols(value) for value in tensors_in(inputs)):
+        return None
+    positional, keywords = as_arguments(pytree.tree_map_only(FakeTensor, _with_values, inputs))
+    try:
+        with torch.no_grad():
+            module(*positional, **keywords)
+    except Exception as error:
+        return error
+    return None
+
+
+def _with_values(fake: FakeTensor) -> Tensor:
+    """Return a tensor such as a loss is called with, of which only the shape and type are known."""
+    make = torch.rand if fake.is_floating_point() else torch.zeros
+    return make([int(size) for size in fake.shape], dtype=fake.dtype)
+
+
+def _unknown_type(error: Exception) -> str | None:
+    """Return what to do where a module returns a type that torch cannot take apart."""
+    found = re.search(r"<class '(?:.*\.)?(\w+)'> in output, which is not a known type", str(error))
+    return found and (
+        f"it returns a {found[1]}, of which torch does not know what is in it; return a dict, or "
+        f"call torch.export.register_dataclass({found[1]}) once if it is a dataclass "
+        "(drlpp.from_huggingface calls a model of transformers so that it returns no cache)"
+    )
+
+
+def _dictionary_hint(module: nn.Module, inputs: Batch) -> str | None:
+    """Return what to write where a forward takes a dictionary, not the keywords in it."""
+    if not isinstance(inputs, Mapping):
+        return None
+    signature = inspect.signature(module.forward)
+    try:
+        signature.bind(**inputs)
+    except TypeError:
+        with contextlib.suppress(TypeError):
+            signature.bind(inputs)
+            keywords = ", ".join(inputs)
+            return (
+                f"a dictionary of inputs gives keyword arguments, and its forward takes no "
+                f"{keywords}; for one argument that is a dictionary, put it into a tuple: "
+                "({…},)"
+            )
+    return None
+
+
+def _value_read(error: Exception) -> str | None:
+    """Return what to do where Python reads the value of a tensor, as ``if`` does."""
+    if not isinstance(error, GuardOnDataDependentSymNode):
+        return None
+    return (
+        f"it decides by a tensor's value{_place(error)}, and a graph has the same operators for "
+        "all values; use torch.where, or keep the number a tensor"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of the message, and the place in the user's code."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0].rstrip(".;: ") if lines else "no reason given"
+    return f"{type(error).__name__}: {reason}{_place(error)}"
+
+
+def _place(error: Exception) -> str:
+    """Return the place in the user's code in brackets, with a space ahead; empty if unknown."""
+    ours = {Path(torch.__file__).parent, Path(contextlib.__file__), Path(__file__).parent}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not ours & {path, *path.parents}:
+            return f" (at {path.name}:{frame.lineno})"
+    return ""
+
+
+class Unlifted(NamedTuple):
+    """A graph and what its nodes name.
+
+    Attributes:
+        graph: calls modules and reads attributes of ``root``.
+        root: holds the program's own tensors under their dotted names, constants without gradients.
+        with_gradients: names of constants that required gradients.
+    """
+
+    graph: fx.Graph
+    root: nn.Module
+    with_gradients: list[str]
+
+
+def unlift(program: ExportedProgram) -> Unlifted:
+    """Turn the inputs that stand for weights, buffers and constants into reads of attributes.
+
+    Args:
+        program: its graphs lose what nobody reads of their nodes' ``meta``. Stack traces and the
+            like take more memory than a graph.
+    """
+    _forget_origins(program.graph_module)
+    # A copy names its nodes anew.
+    graph = copy.deepcopy(program.graph)
+    signature = program.graph_signature
+    assert all(spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs)
+    tensors = {**program.constants, **program.state_dict}
+    root = nn.Module()
+    # Regions, such as those without gradients.
+    for name, region in program.graph_module.named_children():
+        root.add_module(name, region)
+    with_gradients: list[str] = []
+    placeholders = graph.find_nodes(op="placeholder")
+    for spec, node in zip(signature.input_specs, placeholders, strict=True):
+        if spec.kind is InputKind.USER_INPUT:
+            continue
+        assert spec.target is not None
+        tensor = tensors[spec.target]
+        assert isinstance(tensor, Tensor)
+        if spec.kind is InputKind.CONSTANT_TENSOR and tensor.requires_grad:
+            with_gradients.append(spec.target)
+            tensor = tensor.detach()
+        _hold(root, spec.target, tensor)
+        with graph.inserting_after(node):
+            read = graph.get_attr(spec.target)
+        read.meta = node.meta
+        node.replace_all_uses_with(read)
+        graph.erase_node(node)
+    graph.set_codegen(_calling_convention(program))
+    return Unlifted(graph, root, with_gradients)
+
+
+def _forget_origins(module: nn.Module) -> None:
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                node.meta = {
+                    key: node.meta[key] for key in ("val", "nn_module_stack") if key in node.meta
+                }
+
+
+def _hold(root: nn.Module, target: str, value: Tensor) -> None:
+    """Put a tensor under a dotted name, with empty modules on the way."""
+    *path, name = target.split(".")
+    holder = root
+    for part in path:
+        if part not in holder._modules:
+            setattr(holder, part, nn.Module())
+        holder = holder.get_submodule(part)
+    if isinstance(value, nn.Parameter):
+        setattr(holder, name, value)
+    else:
+        holder.register_buffer(name, value)
+
+
+def _calling_convention(program: ExportedProgram) -> fx.graph.CodeGen:
+    """Return how to call the graph like the exported module.
+
+    Arguments are given by name, and results have their structure.
+    """
+    signature = program.module_call_graph[0].signature
+    assert signature is not None
+    assert signature.forward_arg_names is not None
+    in_spec, out_spec = signature.in_spec, signature.out_spec
+    return fx.graph._PyTreeCodeGen(
+        fx.graph._PyTreeInfo(signature.forward_arg_names, in_spec, out_spec)
+    )
