@@ -8,7 +8,4 @@ used, so that ``import drlpp`` costs nothing::
 
 import lazy_loader
 
-from .renaming import with_old_names
-
-_find, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__getattr__ = with_old_names(__name__, _find, {"Observer": "TrainerCallbacks"})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

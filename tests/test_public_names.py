@@ -1,9 +1,6 @@
 """What ``from drlpp import ...`` gives."""
 
 from pathlib import Path
-from types import ModuleType
-
-import pytest
 
 import drlpp.runtime
 
@@ -17,11 +14,3 @@ def test_no_name_is_hidden_by_a_file_of_the_same_name() -> None:
 def test_every_public_name_is_there() -> None:
     for name in drlpp.__all__:
         assert getattr(drlpp, name) is not None
-
-
-@pytest.mark.parametrize("module", [drlpp, drlpp.runtime])
-def test_an_old_name_warns_and_is_the_new_one(module: ModuleType) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{module.__name__}.TrainerCallbacks"):
-        assert module.Observer is drlpp.TrainerCallbacks
-    with pytest.raises(AttributeError):
-        module.Observers  # noqa: B018

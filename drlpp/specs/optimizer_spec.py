@@ -335,7 +335,7 @@ def _known_optimizers() -> Mapping[str, Callable[[], type[Optimizer]]]:
 def _usable(kind: type[Optimizer]) -> type[Optimizer]:
     if takes_only_matrices(kind):
         # A model has vectors too, such as its biases.
-        from drlpp.specs.muon import MuonWithAdamW
+        from drlpp.specs.matrices_apart import MuonWithAdamW
 
         return MuonWithAdamW
     return kind

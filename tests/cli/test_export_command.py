@@ -68,14 +68,6 @@ def test_a_bundle_of_an_asynchronous_placement_flushes(folder: Path, tmp_path: P
 
 
 @for_torch
-def test_another_method_and_optimizer(folder: Path, tmp_path: Path) -> None:
-    options = ["--policy", "sync", "--method-option", "microbatches=4", "--optimizer", "sgd"]
-    export(folder / "decoder.json", "--to", "torch", "-o", str(tmp_path / "out"), *options)
-    facts = Facts.read(tmp_path / "out" / "pipelined")
-    assert (facts.microbatches, facts.optimizer) == (4, "SGD")
-
-
-@for_torch
 def test_what_torch_cannot_express_is_said_with_what_it_costs(folder: Path, tmp_path: Path) -> None:
     text = export(folder / "forked.json", "--to", "torch", "-o", str(tmp_path / "out"))
     assert "note: stages 1 and 2 compute side by side; in the export they follow each other" in text
@@ -124,14 +116,6 @@ def test_branches_become_a_chain_of_modules(folder: Path, tmp_path: Path, target
     text = export(folder / "forked.json", "--to", target, "-o", str(tmp_path / "out"))
     assert "stages 1 and 2 compute side by side; in the export they follow each other" in text
     assert "as exported and" in text
-
-
-def test_torchtitan_gets_a_folder(folder: Path, tmp_path: Path) -> None:
-    export(folder / "decoder.json", "--to", "torchtitan", "-o", str(tmp_path / "titan"))
-    assert {path.name for path in (tmp_path / "titan").iterdir()} == {
-        "parallelism.toml",
-        "schedule.csv",
-    }
 
 
 def test_a_profile_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from drlpp.cli.command_line import build_console
-from drlpp.cli.showing.tables import describe, describe_measurements
 from drlpp.errors import InvalidFile, InvalidInput, RunFailure
 from drlpp.file_content import problem_of_text, visible
-from drlpp.io.documents import read_any_document, write_document
-from drlpp.io.run_folder import RunRecord
-from drlpp.placement.measurements_file import read_measurements
-from tests.endurance.fuzzing.documents import every_document, measurement_lines
+from drlpp.io.documents import read_any_document
+from tests.endurance.fuzzing.documents import every_document
 from tests.endurance.fuzzing.numbers import Path_, fields_of, with_value
 
 DANGEROUS = [
@@ -88,62 +82,6 @@ def test_every_text_of_every_document(
     assert str(told.value).isprintable()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_markup_is_shown_as_it_stands(
-    contents: dict[str, tuple[dict[str, Any], list[Path_]]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-) -> None:
-    content, fields = contents[kind]
-    path = tmp_path / "file.json"
-    console = build_console()
-    console.width = 2000
-    shown = 0
-    for field in fields:
-        path.write_text(with_value(content, field, json.dumps("[red]q:q[/red]")))
-        try:
-            document = read_any_document(path)
-        except InvalidFile:
-            continue
-        console.file = StringIO()
-        console.print(describe(document))
-        text = "".join(console.file.getvalue().split())
-        if "q:q" in text:
-            assert "[red]q:q[/red]" in text, field
-            shown += 1
-    assert shown or kind == "cluster"
-
-
-def test_lines_of_measurements(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"
-    records = measurement_lines()
-    lines = [record.model_dump(mode="json") for record in records]
-    tried = 0
-    for index, record in enumerate(records):
-        for field in fields_of(STRING, type(record), lines[index]):
-            texts = [json.dumps(line) for line in lines]
-            texts[index] = with_value(lines[index], field, json.dumps("a\x1b[31mb"))
-            path.write_text("".join(f"{text}\n" for text in texts))
-            with pytest.raises(InvalidFile, match=f"line {index + 1}: field '{text_field(field)}'"):
-                list(read_measurements(path)[1])
-            tried += 1
-    assert tried >= 4
-    texts = [json.dumps(line).replace("why", "[red]why[/red]") for line in lines]
-    path.write_text("".join(f"{text}\n" for text in texts))
-    console = build_console()
-    console.file = StringIO()
-    console.print(describe_measurements(path))
-    assert "[red]why[/red]" in console.file.getvalue()
-
-
-def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:
-    record = RunRecord(command="drlpp train", settings={"model": {"name": "a\x1bb"}})
-    with pytest.raises(InvalidFile, match=r"cannot be written: field 'settings\.model\.name'"):
-        write_document(tmp_path / "run.json", record)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("error", [InvalidInput, InvalidFile, RunFailure])
 def test_errors_are_one_line_that_a_terminal_may_show(error: Any) -> None:
     told = str(error("a\x1b[2J\nname\u202e \udcff of a file"))
@@ -160,12 +98,3 @@ def test_text_is_refused_exactly_where_it_is_made_visible(text: str) -> None:
     assert (visible(text) != text) == dangerous
     for safe in (visible(text), problem or ""):
         assert not any(unicodedata.category(one) in refused for one in safe)
-
-
-@given(st.text(st.characters(categories=["L", "M", "N", "P", "S", "Zs"])))
-def test_text_of_any_language_is_text(text: str) -> None:
-    assert problem_of_text(text) is None
-    console = Console(file=StringIO(), markup=False, emoji=False, width=10_000, soft_wrap=True)
-    console.print(text)
-    assert isinstance(console.file, StringIO)
-    assert console.file.getvalue().rstrip("\n") == text

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.io.folder_lock import LOCK_NAME, locked_folder
+from drlpp.errors import InvalidInput
+from drlpp.io.folder_lock import locked_folder
 
 PROGRAM = """
 import os, sys
@@ -61,26 +61,6 @@ def test_a_killed_process_holds_nothing(tmp_path: Path, kind: str) -> None:
             assert locked
 
 
-def test_a_lock_that_its_holder_removes_meanwhile_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between our opening the file and locking it, its holder ended and another began."""
-    flock, begun = fcntl.flock, []
-
-    def late(descriptor: int, operation: int) -> None:
-        if not begun:
-            begun.append(True)
-            (tmp_path / LOCK_NAME).unlink()
-            other = locked_folder(tmp_path)
-            other.__enter__()
-            begun.append(other)
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(InvalidInput, match="another process writes there"), locked_folder(tmp_path):
-        pass
-
-
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -92,12 +72,3 @@ def test_a_file_system_without_locks_is_written_all_the_same(
     for _ in range(2):
         with locked_folder(tmp_path) as locked:
             assert not locked
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(InvalidFile, match=r"below: cannot be written \(Not a directory\)"),
-        locked_folder(tmp_path / "file" / "below"),
-    ):
-        pass

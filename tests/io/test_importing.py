@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import read_placement
-from drlpp.runtime import PipelineTrainer
-from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.programs.shell import Shell
 from tests.support.training.placement_files import file_of
@@ -162,75 +159,6 @@ def test_the_fingerprint_says_whether_it_is_the_same_model(
     document.resolve(capture(document.model).graph)
     code, _, err = shell("train", path, "--model-option", "layers=2")
     assert (code, "--model-option needs the model's name as well: --model" in err) == (2, True)
-
-
-def test_a_document_that_is_named_again_is_the_same(write: Callable[..., Path]) -> None:
-    path = write("first_trap:perceptron")
-    assert read_placement(path).model.refused
-    named = read_placement(path, model="first_trap:perceptron")
-    assert named.model == read_placement(path).model
-    assert not named.model.refused
-    with pytest.raises(InvalidInput, match="name it again: --model first_trap:perceptron"):
-        PipelineTrainer(path, out="out")
-    assert nothing_ran()
-
-
-def test_show_imports_nothing(shell: Shell, write: Callable[..., Path]) -> None:
-    path = write("first_trap:run", "second_trap:Lion")
-    code, out, err = shell("show", path)
-    assert code == 0, err
-    assert "first_trap:run" in out
-    assert "second_trap:Lion" in out
-    assert nothing_ran()
-
-
-def test_the_simulator_imports_nothing(shell: Shell, write: Callable[..., Path]) -> None:
-    code, _, err = shell("show", write("first_trap:run"), "--timeline", "simulator")
-    assert code == 2
-    assert "--profile" in err
-    assert nothing_ran()
-
-
-@pytest.mark.parametrize("kind", [ModelReference, OptimizerSpec, LearningRateSchedule])
-def test_by_itself_a_name_is_refused(kind: Any) -> None:
-    """Whoever makes one from data, and forgets to ask, imports nothing."""
-    given = {"name": "first_trap:Lion"}
-    for found in (
-        kind(**given),
-        kind.model_validate(given),
-        kind.model_validate_json(json.dumps(given)),
-    ):
-        with pytest.raises(InvalidInput, match="'first_trap:Lion' is named by a file alone"):
-            found.build() if kind is ModelReference else found.check()
-        named = found.as_named_by_user()
-        assert named == found
-        assert found.refused
-        assert not named.refused
-        # Nor does a file say it of itself.
-        assert kind.model_validate(named.model_dump()).refused
-    with pytest.raises(ValueError, match="_named_by_user"):
-        kind.model_validate({**given, "_named_by_user": True})
-    assert nothing_ran()
-
-
-@pytest.mark.parametrize(
-    ("text", "model"),
-    [
-        ("mine:f", ModelReference(name="mine:f")),
-        (
-            "mine:f(layers=2, rate=1e-05, causal=True, kind=deep)",
-            ModelReference(
-                name="mine:f", options={"layers": 2, "rate": 1e-5, "causal": True, "kind": "deep"}
-            ),
-        ),
-        ("alexnet(classes=10)", ModelReference(name="alexnet", options={"classes": 10})),
-        ("mine:f(names=a, b)", ModelReference(name="<mine:f(names=a, b)>")),
-        ("<Decoder>", ModelReference(name="<Decoder>")),
-        ("a table", ModelReference(name="<a table>")),
-    ],
-)
-def test_a_model_as_a_graph_records_it(text: str, model: ModelReference) -> None:
-    assert ModelReference.recorded(text) == model
 
 
 def test_the_current_folder_takes_nobodys_place(shell: Shell, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 import threading
 
-import pytest
-
-from drlpp.io.progress_lines import ProgressLines, TimeLeft, clock_text, said_while_it_lasts
+from drlpp.io.progress_lines import ProgressLines, TimeLeft, said_while_it_lasts
 
 
 def test_a_line_follows_another_after_some_seconds_and_the_last_is_not_lost() -> None:
@@ -19,24 +17,6 @@ def test_a_line_follows_another_after_some_seconds_and_the_last_is_not_lost() ->
     assert written == ["0 of 8", "3 of 8", "6 of 8", "7 of 8"]
     lines.close()
     assert len(written) == 4
-
-
-def test_slow_things_have_a_line_each_and_none_twice() -> None:
-    written: list[str] = []
-    times = iter([0.0, 3.0, 60.0])
-    lines = ProgressLines(written.append, seconds_between=3, clock=lambda: next(times))
-    for line in ("a", "b", "c"):
-        lines(line)
-    lines.close()
-    assert written == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0:00"), (59.6, "1:00"), (125, "2:05"), (3725, "1:02:05")],
-)
-def test_the_clock_text_reads_like_a_clock(seconds: float, text: str) -> None:
-    assert clock_text(seconds) == text
 
 
 def test_the_time_left_is_of_what_was_seen() -> None:

@@ -7,11 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.schedule.method import Method
-from drlpp.specs import basis_rotation
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.plain_steps import rotated_adam
 
@@ -76,30 +73,6 @@ def test_it_is_the_algorithm(frequency: int, largest_side: int) -> None:
         "basisrotation", frequency=frequency, largest_side=largest_side, **OPTIONS
     )
     torch.testing.assert_close(_train(spec, start, gradients), weight, rtol=1e-9, atol=1e-9)
-
-
-def test_it_does_not_depend_on_the_basis_that_weights_are_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Rotated weights and gradients give rotated results; AdamW's would be others."""
-    monkeypatch.setattr(basis_rotation, "RIDGE", 0.0)
-    # As many rows as columns, so that no covariance has a null space.
-    start, gradients = _random(4, 4), _gradients(4, 4)
-    left, right = (torch.linalg.qr(_random(4, 4, seed=seed)).Q for seed in (50, 51))
-    for name, is_kept in (("basisrotation", True), ("adamw", False)):
-        own = {"frequency": 2} if is_kept else {}
-        spec = OptimizerSpec.parse(name, **OPTIONS, **own)
-        plain = _train(spec, start, gradients)
-        turned = _train(spec, left @ start @ right, [left @ g @ right for g in gradients])
-        difference = (left @ plain @ right - turned).abs().max().item()
-        assert (difference < 1e-8) == is_kept, name
-
-
-def test_memory_counts_squares_of_both_sides() -> None:
-    # Two moments, and for 16 rows and 4 columns two matrices of each side: 2 + 2·(16/4 + 4/16).
-    rotated = MemoryModel.of(Method(), OptimizerSpec.parse("basisrotation"))
-    plain = MemoryModel.of(Method(), OptimizerSpec.parse("adamw"))
-    assert rotated.weight_copies - plain.weight_copies == pytest.approx(8.5)
 
 
 @pytest.mark.parametrize(

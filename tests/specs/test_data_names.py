@@ -6,20 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp import ModelReference
 from drlpp.errors import InvalidInput
 from drlpp.specs.batches import Batch
 from drlpp.specs.data import fitting_data, load_data
 
 OWN = "package.module:factory"
 IMAGES, CLASSES = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
-
-
-def test_what_is_said_to_fit_a_model_of_the_zoo_does() -> None:
-    task = ModelReference.named("alexnet").build()
-    name = fitting_data(task.inputs, task.targets)
-    assert name == "digits"
-    load_data(name, task.inputs, task.targets)
 
 
 @pytest.mark.parametrize(

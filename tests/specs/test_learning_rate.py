@@ -94,25 +94,6 @@ def test_warm_up_rises_linearly_to_where_the_schedule_begins(
     assert len(rates) == minibatches
 
 
-class InverseSquareRoot(lr_scheduler.LambdaLR):
-    """A schedule of one's own."""
-
-    def __init__(self, optimizer: Optimizer, scale: float = 1.0) -> None:
-        super().__init__(optimizer, lambda step: scale / (step + 1) ** 0.5)
-
-
-def test_schedule_of_ones_own() -> None:
-    name = f"{__name__}:InverseSquareRoot"
-    schedule = LearningRateSchedule.parse(name, scale=2.0, interval="minibatch")
-    assert schedule.rates(1.0, 4, 2) == [2.0, 2 / 2**0.5, 2 / 3**0.5, 1.0]
-
-
-def test_survives_a_file() -> None:
-    schedule = LearningRateSchedule.parse("MultiStep", milestones=[3, 5], warm_up=7)
-    assert schedule.name == "multisteplr"
-    assert LearningRateSchedule.model_validate_json(schedule.model_dump_json()) == schedule
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -144,10 +125,3 @@ def test_a_schedule_that_does_not_fit_the_training_is_refused() -> None:
     negative = LearningRateSchedule.parse("cosineannealing", T_max=4, eta_min=-0.1)
     with pytest.raises(InvalidInput, match=r"gives the learning rate -0\.\d+ after 3 epochs"):
         negative.rates(0.1, 20, 5)
-
-
-def test_a_table_that_no_memory_holds_is_refused() -> None:
-    schedule = LearningRateSchedule.parse("cosineannealing", T_max=10**12, interval="minibatch")
-    with pytest.raises(InvalidInput, match="this training has 1000000000000: take fewer epochs"):
-        schedule.rates(0.1, 10**12, 10**6)
-    assert len(schedule.rates(0.1, 100, 10)) == 100

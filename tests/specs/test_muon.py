@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it")
@@ -63,18 +61,6 @@ def test_is_torchs_muon_and_torchs_adamw(kinds: str, fused: bool) -> None:
     keys = {weight.dim() == 2: one.state[weight].keys() for weight in ours}
     wanted = {True: {"momentum_buffer"}, False: {"exp_avg", "exp_avg_sq", "step"}}
     assert keys == {is_matrix: wanted[is_matrix] for is_matrix in keys}
-
-
-def test_memory_counts_the_weights_that_keep_most() -> None:
-    muon, sgd = (MemoryModel.of(Method(), OptimizerSpec.parse(name)) for name in ("muon", "sgd"))
-    assert muon.weight_copies == sgd.weight_copies + 1
-
-
-def test_momenta_of_both_grow_with_the_delay() -> None:
-    spec = OptimizerSpec.parse("muon", momentum=0.9, betas=(0.8, 0.9))
-    grown = spec.with_momentum_towards(0.99, 0.5)
-    assert grown.value("momentum") == pytest.approx(0.945)
-    assert grown.value("betas") == pytest.approx((0.895, 0.9))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,35 +53,6 @@ def test_momentum_goes_towards_another() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("sgd", {"momentum": 0.0}, "optimizer sgd has no momentum; expected"),
-        ("adagrad", {}, "stage_momentum is 0.95, and optimizer adagrad has no momentum"),
-        ("adam", {"betas": (0.99, 0.999)}, "adam has a momentum of 0.99; expected .* of 0.95 at"),
-    ],
-)
-def test_momentum_that_is_not_there_goes_nowhere(
-    name: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        OptimizerSpec.parse(name, **options).with_momentum_towards(0.95, 0.5)
-
-
-def test_survives_a_file() -> None:
-    spec = OptimizerSpec.parse("Adam", betas=(0.8, 0.9), amsgrad=True, lr="1e-3")
-    assert OptimizerSpec.model_validate_json(spec.model_dump_json()) == spec
-    # What a run folder remembers is compared with what is asked for.
-    assert spec.model_dump() == spec.model_dump(mode="json")
-    assert spec.value("betas") == (0.8, 0.9)
-    assert spec.value("lr") == 0.001
-
-
-def test_is_shown_as_a_user_writes_it() -> None:
-    spec = OptimizerSpec.parse("adam", betas=(0.8, 0.9), amsgrad=True, lr=0.01)
-    assert str(spec) == "adam (lr=0.01, betas=[0.8, 0.9], eps=1e-08, weight_decay=0, amsgrad=true)"
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
         ("lion", {}, "optimizer 'lion' is unknown; there are adadelta, adafactor"),
         ("lbfgs", {}, "lbfgs cannot train a pipeline: a step of it evaluates the model several"),
         ("torch.optim:LBFGS", {}, "cannot train a pipeline: a step of it evaluates the model"),
@@ -125,20 +95,6 @@ class Lion(torch.optim.Optimizer):
 """
 
 
-@pytest.fixture
-def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lion_of_mine.py").write_text(_LION)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "lion_of_mine", raising=False)
-
-
-def test_class_of_ones_own(own_module: None) -> None:
-    spec = OptimizerSpec.parse("lion_of_mine:Lion", lr=0.1)
-    assert spec.find().__name__ == "Lion"
-    assert spec.complete == {"lr": 0.1, "betas": (0.9, 0.99)}
-    assert str(spec) == "lion_of_mine:Lion (lr=0.1)"
-
-
 def test_reading_a_file_imports_nothing_that_it_names() -> None:
     spec = OptimizerSpec.model_validate({"name": "no_such_module:Lion", "options": {"lr": 0.1}})
     assert str(spec) == "no_such_module:Lion (lr=0.1)"
@@ -146,13 +102,6 @@ def test_reading_a_file_imports_nothing_that_it_names() -> None:
         spec.check()
     with pytest.raises(InvalidInput, match="importing 'no_such_module' raised"):
         spec.as_named_by_user().check()
-
-
-def test_a_name_with_torchs_path_is_torchs(own_module: None) -> None:
-    assert OptimizerSpec(name="torch.optim:Adam") == OptimizerSpec(name="adam")
-    for other in ("torch.hub:load", "torch.optim:lr_scheduler", "torch.optim.adam:Adam"):
-        with pytest.raises(InvalidInput, match=f"{other!r} is named by a file"):
-            OptimizerSpec(name=other).check()
 
 
 def test_importing_the_description_does_not_import_torch() -> None:

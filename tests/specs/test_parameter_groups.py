@@ -53,15 +53,6 @@ def test_a_schedule_multiplies_every_rate() -> None:
     assert [doubled.of_group(group).value("lr") for group in doubled.groups] == [0.002, 2e-4, 0.04]
 
 
-def test_names_with_wildcards_in_them_are_names() -> None:
-    spec = OptimizerSpec.parse("sgd", [ParameterGroup.parse("a*", lr=1)])
-    exact = settled(spec, ["a[0].w", "a0.w", "b"], {})
-    assert [group.names for group in divided(exact, ["a[0].w", "a0.w", "b"])] == [
-        ("a[0].w", "a0.w"),
-        ("b",),
-    ]
-
-
 def test_what_a_file_says_is_read_again_and_absent_groups_are_not_written() -> None:
     written = SPEC.model_dump(mode="json", exclude_none=True)
     assert OptimizerSpec.model_validate(written) == SPEC
@@ -79,13 +70,6 @@ def test_what_a_file_says_is_read_again_and_absent_groups_are_not_written() -> N
     )
     assert again.settings == SPEC.settings
     assert again.changed(None, {}, SPEC.groups[:1]).settings != SPEC.settings
-
-
-def test_a_class_that_a_file_names_for_a_group_is_not_imported() -> None:
-    group = {"parameters": ["*"], "optimizer": {"name": "mine:Lion"}}
-    spec = OptimizerSpec.model_validate({"name": "adam", "groups": [group]})
-    with pytest.raises(InvalidInput, match="'mine:Lion' is named by a file alone"):
-        spec.check()
 
 
 @pytest.mark.parametrize(
@@ -107,23 +91,6 @@ def test_a_pattern_that_matches_nothing_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         settled(OptimizerSpec.parse("sgd", groups), NAMES, ALIASES)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (("*",), {"nesterov": True}, "optimizer adam has no option 'nesterov'"),
-        (("*",), {"lr": -1}, "Invalid learning rate: -1"),
-        (("*",), {"lr": [[1]]}, r"parameter group \*: .*options.lr"),
-        (("*",), {"optimizer": "ada"}, "optimizer 'ada' is unknown"),
-        ((), {"lr": 1}, "needs a pattern of names"),
-    ],
-)
-def test_what_a_group_cannot_have_is_refused(
-    arguments: tuple[str, ...], options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        OptimizerSpec.parse("adam", [ParameterGroup.parse(*arguments, **options)])  # type: ignore[arg-type]
 
 
 def test_a_rate_relative_to_nothing_is_refused() -> None:

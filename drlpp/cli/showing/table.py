@@ -19,7 +19,14 @@ def table_of(
         rows: a text for each column.
         title: above it.
     """
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
     for column in columns:
         is_number = column.startswith(">")
         table.add_column(

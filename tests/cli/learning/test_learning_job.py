@@ -44,14 +44,6 @@ def test_who_asks_for_more_gets_that_alone(agent: str) -> None:
     assert found.most_staleness == 3
 
 
-@pytest.mark.parametrize("agent", PAPERS)
-def test_staleness_alone_is_limited_and_nothing_varies(agent: str) -> None:
-    found = chosen(job(agent, most_staleness=1))
-    assert found is not None
-    assert found.methods == (Method(),)
-    assert found.most_staleness == 1
-
-
 def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
     found = chosen(job("guided"))
     assert found is not None

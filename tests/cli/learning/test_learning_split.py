@@ -10,8 +10,7 @@ import pytest
 
 from drlpp.cli.learning.learning_job import keep_split
 from drlpp.cli.learning.outcome import run_record
-from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile, Sureness
-from drlpp.io.documents import read_document
+from drlpp.envs.measuring.search_file import Sureness
 from drlpp.reporting.page import write_report
 from drlpp.runtime import TimeSpent
 from drlpp.schedule.method import Method
@@ -22,21 +21,6 @@ SURE = Sureness(configuration="1-1", method=Method(), share=0.88, expected_gain=
 
 def session(deploying: float, running: float) -> Any:
     return SimpleNamespace(spent=TimeSpent(deploying_seconds=deploying, running_seconds=running))
-
-
-def test_what_was_spent_before_is_no_part_of_learning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = TimeSpent(deploying_seconds=10.0, running_seconds=100.0)
-    keep_split(tmp_path, session(13.0, 112.0), before, 20.0, 8, SURE)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert printed == (
-        "learning took 20 s for 8 placements, 12 s of them on the cluster: measuring 60.0%, "
-        "outside of it 40.0% (deploying 15.0%, the agent and logging 25.0%)"
-    )
-    kept = read_document(tmp_path / FILE_NAME, SearchFile)
-    assert (kept.seconds, kept.cluster_seconds, kept.deploying_seconds) == (20.0, 12.0, 3.0)
-    assert kept.sureness == SURE
 
 
 def test_the_record_and_the_report_of_a_run_say_it(

@@ -146,18 +146,6 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
     assert AGENT in {contender.found_by for contender in comparison.contenders}
 
 
-def test_the_fastest_of_each_kind_takes_part() -> None:
-    """Schedules and microbatches are kinds as well, if the agent varies them."""
-    one, two = (Placement.from_assignment(stages, (0, 1)) for stages in ([0, 0], [0, 1]))
-    three = Placement.from_assignment([0, 1], (1, 0))
-    flushed = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
-    methods = [Method(), Method(microbatches=2), flushed]
-    fast = [Candidate(two, method) for method in methods]
-    slow = [Candidate(three, method) for method in methods]
-    single = Candidate(one, Method())
-    assert worth_racing([*fast, *slow, single], Workload.of(chain(1.0, 1.0))) == [*fast, single]
-
-
 def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
     """After the fastest of every kind; what is slower and as late can win no race."""
     one, two = (Placement.from_assignment(stages, (0, 1)) for stages in ([0, 0], [0, 1]))

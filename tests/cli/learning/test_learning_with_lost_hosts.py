@@ -15,7 +15,6 @@ from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.to_loss import PipelineLearner
 from drlpp.racing.training_race import TrainingRace
-from drlpp.runtime import ClusterSession
 from tests.endurance.faults.agent import ENDLESS
 from tests.support.losable_hosts import LosableHosts
 from tests.support.models.classified_points import NAME
@@ -93,15 +92,6 @@ def test_learning_is_resumed_from_every_measurement(tmp_path: Path) -> None:
     found = entries(out)
     assert found[:2] == known
     assert len({(entry.placement, entry.method) for entry in found}) == len(found) == 4
-
-
-def test_a_host_lost_while_the_profile_is_made(tmp_path: Path) -> None:
-    out, hosts = tmp_path / "run", LosableHosts([2, 2])
-    with hosts.used(), after(0, ClusterSession, "profile", hosts.lose):
-        assert is_one_line(learn(out, 1, "--workers", 4), "run")
-    with LosableHosts([2, 2]).used():
-        done = learn(out, 1, "--workers", 4, "--resume")
-    assert done.code == 0, done.err
 
 
 def test_a_race_is_resumed_from_every_training(tmp_path: Path) -> None:

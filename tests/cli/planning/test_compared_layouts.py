@@ -13,7 +13,7 @@ from drlpp.cli.layouts import layout_contenders, layout_line, measured_lines
 from drlpp.costs.profile import RunFactors
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.exporting.layouts.module_cuts import read_layout
-from drlpp.io.documents import read_document, write_document
+from drlpp.io.documents import write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, WorkerUsage
@@ -76,7 +76,7 @@ def test_a_plan_says_what_a_layout_costs(
     costs = write_document(tmp_path / "profile.json", profile)
     arguments = ("plan", MODEL, "--profile", costs, "--workers", 2, "--bandwidth", 1e9)
     at_noam = ("--method-option", "in_flight_per_link=0")
-    compared = (*arguments, "--planner", "exact", *at_noam, "--compare", LAYOUT)
+    compared = (*arguments, *at_noam, "--compare", LAYOUT)
     code, out, error = shell(*compared, "--json")
     assert code == 0, error
     record = json.loads(out)
@@ -117,27 +117,3 @@ def test_a_layout_races_as_a_rival(decoder: CapturedModel) -> None:
         f"your layout {LAYOUT}: 120.00 ms per minibatch, 20% slower: stage 1 waits 50% of the "
         "time, stage 0 0%"
     ]
-
-
-@pytest.mark.slow
-def test_a_run_measures_a_layout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell = Shell(monkeypatch, capsys)
-    code, out, error = shell(
-        *("learn", MODEL, "--workers", 2, "--out", tmp_path, "--budget", 2),
-        *("--rounds", 2, "--finalists", 1, "--minibatches", 4, "--repetitions", 1),
-        *("--compare", LAYOUT),
-    )
-    assert code == 0, error
-    assert f"your layout {LAYOUT}: " in out
-    comparison = read_document(tmp_path / "comparison.json", Comparison)
-    (own,) = (c for c in comparison.contenders if c.found_by == "your layout")
-    graph = capture(ModelReference.named(MODEL)).graph
-    assert own.placement is not None
-    layers = [
-        sum(graph.operators[op].type == "gelu" for op in stage.operators)
-        for stage in own.placement.stages
-    ]
-    assert layers == [5, 1]
-    assert own.measurements

@@ -64,19 +64,6 @@ def test_every_prediction_has_the_error_bar_of_short_runs(
     assert shell.json(*without)["error_bar"] is None
 
 
-def test_a_plan_as_data(shell: Shell, profile: Path) -> None:
-    found = shell.json("plan", "--profile", profile, *LINKS, *EXACT, *NOAM)
-    assert found["seconds_per_minibatch"] == pytest.approx(6)
-    assert found["simulated_seconds_per_minibatch"] == pytest.approx(6.5)
-    assert found["steadiness"] == 1
-    assert found["configuration"] == "1-1"
-    assert [stage["operators"] for stage in found["stages"]] == [["op0"], ["op1", "op2"]]
-    assert [stage["accelerators"] for stage in found["stages"]] == [[0], [1]]
-    assert found["proven_optimal"] is True
-    assert found["lower_bound"] == pytest.approx(6)
-    assert found["planner_seconds"] > 0
-
-
 def test_a_plan_says_how_late_its_gradients_are(shell: Shell, profile: Path) -> None:
     planned = ("plan", "--profile", profile, *LINKS, *EXACT)
     late = (
@@ -99,10 +86,8 @@ def test_a_plan_tells_what_shared_weights_cost(shell: Shell, tmp_path: Path) -> 
     assert code == 0
     text = " ".join(out.split())
     assert "wte is on stages 0 and 2: 8 bytes summed for each update, 500" in text
-    assert "shared weights kept on one stage: 1, 23.00 s per minibatch instead of 10" in text
     found = shell.json("plan", "--profile", path, *links, 16)
     assert found["shared_weights"][0]["stages"] == [0, 2]
-    assert found["other_sharing"]["simulated_seconds_per_minibatch"] == pytest.approx(23)
     code, out, _ = shell("show", path)
     assert "operators 0, 2 share wte (8 bytes), each stage a copy" in " ".join(out.split())
 

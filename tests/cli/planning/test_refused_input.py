@@ -45,7 +45,7 @@ def test_clusters_that_cannot_be(
     ("arguments", "message"),
     [
         ([], "name what to plan: a MODEL, or --profile FILE"),
-        (["--profile", "none.json"], "none.json: no such file"),
+        (["--profile", "none.json", *LINKS], "none.json: no such file"),
         (["--profile", "PROFILE"], "name the accelerators"),
         (["--profile", "PROFILE", "--workers", 2], "name the accelerators"),
         (["--profile", "PROFILE", *LINKS[:2], "--bandwidth", 0], "bandwidth is 0"),

@@ -45,11 +45,6 @@ def test_a_page_says_where_weights_are_and_what_repeats() -> None:
     ]
 
 
-def test_one_operator_has_no_cuts() -> None:
-    graph = chain(operator(0, "linear", 800, 8))
-    assert "one operator: no placement can divide it" in list(report_lines(graph))
-
-
 @given(graphs(max_operators=8))
 def test_what_passes_a_cut_is_what_two_stages_send(graph: OpGraph) -> None:
     widths = graph.cut_widths()

@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.cli.showing.races import comparison_table
 from drlpp.cli.showing.tables import describe
-from drlpp.errors import InvalidFile, InvalidPlacement
+from drlpp.errors import InvalidPlacement
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
 from drlpp.io.formatting import range_text
 from drlpp.models.model_reference import ModelReference
@@ -25,7 +25,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.strategies.graphs import cluster_of, graph_of, graphs, placements, profile_of
+from tests.support.strategies.graphs import graph_of, graphs, placements, profile_of
 
 GRAPH = graph_of(
     [(0, 1), (0, 2), (1, 3), (2, 3)],
@@ -82,15 +82,6 @@ def test_a_placement_file_is_read_as_written(tmp_path: Path, name: str, measured
     assert read_any_document(path) == file
 
 
-def test_a_placement_file_says_what_people_want_to_know(tmp_path: Path) -> None:
-    content = json.loads(write_document(tmp_path / "placement.json", FILE).read_text())
-    assert content["configuration"] == "2-2"
-    assert content["stages"][1] == {"operators": ["op2", "op3"], "accelerators": [2, 3]}
-    assert content["method"]["policy"] == "stash"
-    assert content["method"]["schedule"] == "1f1b"
-    assert set(content["versions"]) == {"drlpp", "torch", "python"}
-
-
 def stages(*written: tuple[str, list[int]]) -> list[dict[str, Any]]:
     return [{"operators": ops.split(), "accelerators": a} for ops, a in written]
 
@@ -119,15 +110,6 @@ def test_mistakes_of_editing_by_hand(
     with pytest.raises(InvalidPlacement, match=problem) as caught:
         read_document(path, PlacementFile).resolve(GRAPH)
     assert "\n" not in str(caught.value)
-
-
-def test_a_placement_file_that_lacks_a_field(tmp_path: Path) -> None:
-    path = write_document(tmp_path / "placement.json", FILE)
-    content = json.loads(path.read_text())
-    del content["stages"][0]["accelerators"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(InvalidFile, match=r"field 'stages.0.accelerators': is missing"):
-        read_document(path, PlacementFile)
 
 
 def test_a_placement_for_another_model_is_refused() -> None:
@@ -168,12 +150,6 @@ def test_every_document_is_described(document: Document, parts: list[str]) -> No
         assert part in text
 
 
-def test_other_kinds_of_documents_show_all_their_fields() -> None:
-    text = rendered(describe.dispatch(Document)(CLUSTER))
-    assert "bandwidth_bytes_per_second=2500000000.0" in text
-    assert "name='other'" in text
-
-
 def test_names_with_brackets_are_printed_as_they_are() -> None:
     operator = GRAPH.operators[0].model_copy(update={"name": "[bold]layer"})
     graph = GRAPH.model_copy(update={"operators": (operator, *GRAPH.operators[1:])})
@@ -187,7 +163,7 @@ def test_the_comparison_gives_medians_ranges_and_speed_ups() -> None:
         ("data-parallel", "4", ()),
         ("exact", "3-1", (0.009, 0.009)),
     ]
-    table = comparison_table(rows, {"gpipe": rows[1].seconds, "data-parallel": ()})
+    table = comparison_table(rows, {"gpipe": rows[1][2], "data-parallel": ()})
     cells = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
     assert cells["found by"] == ["agent", "gpipe", "data-parallel", "exact"]
     assert cells["median"] == ["11.00 ms", "22.00 ms", "failed", "9.00 ms"]
@@ -223,21 +199,3 @@ def test_the_table_says_what_was_emulated_and_fits_80_columns() -> None:
 )
 def test_a_range_has_one_unit(least: float, most: float, text: str) -> None:
     assert range_text(least, most) == text
-
-
-def test_a_comparison_in_which_nothing_could_be_measured() -> None:
-    assert "failed" in rendered(comparison_table([("agent", "4", ())], {}))
-
-
-def test_profiles_that_cost_nothing_are_described() -> None:
-    free = profile_of(GRAPH, [0, 0, 0, 0])
-    assert "–" in rendered(describe(free))
-    assert cluster_of(1).accelerators == 1
-
-
-def test_of_very_many_operators_the_first_and_the_last_are_shown() -> None:
-    stage, *others = FILE.stages
-    many = stage.model_copy(update={"operators": tuple(f"o{n}" for n in range(201))})
-    shown = rendered(describe(FILE.model_copy(update={"stages": (many, *others)})))
-    assert "201: o0, o1, … o200" in " ".join(shown.split())
-    assert "o2," not in shown

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from drlpp.capturing.capture import capture
 from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
-from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.killing import killed_after_saving
-from tests.support.training.loading import same
 from tests.support.training.placement_files import file_of
 
 MODEL = "tests.support.models.small:perceptron"
@@ -243,20 +240,6 @@ def test_it_resumes_on_fewer_workers_and_on_more(train: Train, path: Path) -> No
         assert line in told.out
     assert "the checkpoint is of another placement" in told.out
     assert "epoch   3" not in told.out, "all epochs were done on one worker"
-
-
-def test_an_elastic_training_without_a_loss_is_as_any(train: Train, path: Path) -> None:
-    plain, elastic = (
-        torch.load(path.parent / out / "model.pt", weights_only=True)
-        for out, more in (("plain", ()), ("elastic", ("--elastic", "1:2")))
-        if train("--epochs", "2", "--out", str(path.parent / out), *more)[0] == 0
-    )
-    assert same(plain, elastic)
-    # With more workers than the placement has, it is planned for them.
-    status, _ = train("--epochs", "1", "--out", str(path.parent / "more"), "--elastic", "1:3")
-    assert status == 0
-    deployed = read_checkpoint(path.parent / "more" / "checkpoint.safetensors")["deployed"]
-    assert '"accelerators":[2]' in deployed
 
 
 @pytest.mark.timeout(60)

@@ -52,4 +52,4 @@ def test_the_package_itself_imports_nothing() -> None:
     modules = modules_after("import drlpp, drlpp.runtime")
     assert "torch" not in modules
     ours = {name for name in modules if name.startswith("drlpp")}
-    assert ours == {"drlpp", "drlpp.renaming", "drlpp.runtime"}
+    assert ours == {"drlpp", "drlpp.runtime"}
