@@ -27,9 +27,9 @@ from .planners.replanning import Elastic as Elastic
 from .planners.replanning import replanned as replanned
 from .runtime.session.session import ClusterSession as ClusterSession
 from .runtime.training.checkpoints.checkpoint_store import export_weights as export_weights
-from .runtime.training.early_stopping import EarlyStopping as EarlyStopping
 from .runtime.training.training import PipelineTrainer as PipelineTrainer
 from .runtime.training.training import TrainingResult as TrainingResult
+from .runtime.training.training_plan import EarlyStopping as EarlyStopping
 from .runtime.training.training_reports import EpochReport as EpochReport
 from .runtime.training.training_reports import TrainerCallbacks as TrainerCallbacks
 from .schedule.method import Method as Method

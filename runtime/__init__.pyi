@@ -12,9 +12,9 @@ from .session.profiling import load_or_measure_profile as load_or_measure_profil
 from .session.session import ClusterSession as ClusterSession
 from .session.worker_group import TimeSpent as TimeSpent
 from .stage.data.minibatches import Minibatches as Minibatches
-from .training.early_stopping import EarlyStopping as EarlyStopping
 from .training.training import PipelineTrainer as PipelineTrainer
 from .training.training import TrainingResult as TrainingResult
+from .training.training_plan import EarlyStopping as EarlyStopping
 from .training.training_reports import EpochReport as EpochReport
 from .training.training_reports import ProgressReport as ProgressReport
 from .training.training_reports import TrainerCallbacks as TrainerCallbacks

@@ -118,7 +118,7 @@ def train(
         patience, given = read_words(early_stopping, "early stopping", "3 min_delta=0.001")
         if not patience.lstrip("-").isdecimal():
             raise InvalidInput(f"--early-stopping {early_stopping}: expected a number of epochs")
-        stopping = EarlyStopping.parse(int(patience), **given)
+        stopping = EarlyStopping(int(patience), **given)
     count = workers.workers
     if elastic is not None and count is not None:
         raise InvalidInput("--elastic MIN:MAX says how many workers there are; leave out --workers")

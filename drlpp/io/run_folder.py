@@ -41,9 +41,6 @@ CHANGES_NAME = "changes.jsonl"
 AGENT_NAME = "agent.zip"
 """The agent of a run that learns."""
 
-BY_TIME_NAME = "by_time"
-"""The folder of events, in that of a training, whose steps are milliseconds."""
-
 _RENAMED = {"train_agent.py": "drlpp learn"}
 _EVENTS = "events.out.tfevents.*"
 _LONGEST_BLANK = 2**20
@@ -204,7 +201,7 @@ def _holds_anything(folder: Path) -> bool:
 
 def _kept_anything(folder: Path) -> bool:
     """Return whether there is more than a run's record, options, report and events."""
-    passing = {RECORD_NAME, OPTIONS_NAME, REPORT_NAME, CHANGES_NAME, BY_TIME_NAME, LOCK_NAME}
+    passing = {RECORD_NAME, OPTIONS_NAME, REPORT_NAME, CHANGES_NAME, LOCK_NAME}
     return any(
         file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)
         for file in folder.iterdir()

@@ -27,7 +27,7 @@ from drlpp.racing.plain import PlainLearner, emulated, held_out, initial_module
 from drlpp.racing.training_race import RaceEnd, TrainingRace, run_race
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.given_data import SamplesInMemory
 from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan

@@ -21,7 +21,7 @@ from drlpp.racing.comparison import Comparison
 from drlpp.racing.microbatches import FILE_NAME as MICROBATCHES
 from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
-from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
+from drlpp.runtime.training.training_reports import WorkersChanged, read_changes
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 

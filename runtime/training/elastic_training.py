@@ -14,9 +14,9 @@ from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, TrialTi
 from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime.training.changes_file import WorkersChanged, write_change
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_progress import ResumePoint
+from drlpp.runtime.training.training_reports import WorkersChanged, write_change
 
 _MOST_LOSSES = 2
 """Of a worker without a checkpoint in between, after which it is given up."""

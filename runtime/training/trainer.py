@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,41 +19,31 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoints.checkpoint import (
-    TrainingCheckpoint,
-    read_best_weights,
-    refuse_older_checkpoint,
-)
+from drlpp.runtime.training.checkpoints.checkpoint import TrainingCheckpoint, read_best_weights
 from drlpp.runtime.training.checkpoints.checkpoint_store import (
     CHECKPOINT_NAME,
     CheckpointFile,
     CheckpointStore,
 )
-from drlpp.runtime.training.checkpoints.evaluation_file import write_evaluation
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
-from drlpp.runtime.training.training_failures import (
-    note_of_skipped_updates,
-    notes_of_evaluation,
-    reach_of,
-    telling_what_is_kept,
-    why_not_finite,
-    with_finite_weights,
-    with_way_on,
-)
 from drlpp.runtime.training.training_log import TrainingLog
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_progress import (
     ResumePoint,
     TrainingProgress,
+    diverged,
     losses_of,
     mean_losses,
     numbered,
+    telling_what_is_kept,
+    with_way_on,
 )
 from drlpp.runtime.training.training_reports import (
     EpochReport,
     ProgressReport,
     Stint,
     TrainerCallbacks,
+    write_evaluation,
 )
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -153,7 +144,7 @@ class Trainer:
             while self._done < minibatches:
                 left = minibatches - len(self.reports) * self._count
                 if left < self._count:
-                    with self._telling_why_and_the_way_on(deployment):
+                    with self._telling_why_and_the_way_on():
                         self._epoch(deployment, log, goes_on=goes_on, stop=left)
                     evaluation = self._evaluate(deployment)
                 else:
@@ -173,7 +164,7 @@ class Trainer:
 
         If there is another plan to continue with, from a checkpoint on the way, end there.
         """
-        with self._telling_why_and_the_way_on(deployment):
+        with self._telling_why_and_the_way_on():
             self._epoch(deployment, log, goes_on=goes_on)
             if self._next:
                 return
@@ -215,21 +206,28 @@ class Trainer:
             with telling_what_is_kept(report.epoch):
                 held_out_loss, score = self._evaluate(deployment)
             report = replace(report, held_out_loss=held_out_loss, score=score)
-            for note in notes_of_evaluation(report, self.data.held_out_not_finite):
-                self.observer.on_note(note)
+            self._note_bad_held_out(report)
             self._progress = TrainingProgress([*before, report])
             stopping = self.plan.early_stopping
             if stopping and stopping.best(self.reports) == report:
                 # Before what was found is kept: an epoch that is evaluated has its weights kept.
                 write_state_dict(self.best, self.session.collect(deployment)[0])
             write_evaluation(self.evaluation, report)
-        log.epoch(self.reports, self.data.batch_size, self._count)
+        log.epoch(report, self.data.batch_size)
         self.observer.on_epoch(report)
+
+    def _note_bad_held_out(self, report: EpochReport) -> None:
+        """Tell of held-out data that make the loss or the score of an epoch not finite."""
+        known = [v for v in (report.held_out_loss, report.score) if v is not None]
+        if not all(map(math.isfinite, known)) and (bad := self.data.held_out_not_finite()):
+            self.observer.on_note(
+                f"the held-out data is not finite: {bad}; so the held-out loss or score of epoch "
+                f"{report.epoch} is not finite either"
+            )
 
     def _restore(self) -> tuple[TrainingCheckpoint | None, Path | None]:
         """Return the last checkpoint, if any, and a file of it for the workers."""
         if not self.store.exists():
-            refuse_older_checkpoint(self.folder)
             self._progress, self.saved = TrainingProgress(), (0, 0)
             self._saved_at, self._heard = time.monotonic(), 0
             self.data.load_state(self._first_samples)
@@ -248,27 +246,18 @@ class Trainer:
         return read_best_weights(self.best, self.session.captured.state)
 
     @contextmanager
-    def _telling_why_and_the_way_on(self, deployment: Deployment) -> Iterator[None]:
+    def _telling_why_and_the_way_on(self) -> Iterator[None]:
         try:
             yield
         except NotFinite as error:
-            raise self._why_not_finite(error, deployment) from None
+            last = self._done - 1 if error.minibatch is None else error.minibatch
+            epoch = max(last, 0) // self._count + 1
+            raise diverged(error, self.data.not_finite(), epoch, self.store) from None
         except InvalidFile as error:
             # What was in flight is read when the pipeline begins.
             raise InvalidFile(f"{self.store}: {error}") from None
         except RunFailure as error:
             raise with_way_on(error, self.store, *self.saved) from error
-
-    def _why_not_finite(self, error: NotFinite, deployment: Deployment) -> RunFailure:
-        last, reach = error.minibatch, reach_of(deployment.pipeline, deployment.method)
-        if last is None:
-            # Of the weights it is known that they were finite at the last checkpoint.
-            last = len(self.reports) * self._count + self._progress.position - 1
-            reach += last + 1 - self.saved[0] * self._count - self.saved[1]
-        found = why_not_finite(error, self.data.not_finite(last), last, reach, self._count)
-        if isinstance(found, NotFinite):
-            return with_finite_weights(found, self.store)
-        return with_way_on(found, self.store, *self.saved)
 
     def _save(self, deployment: Deployment) -> None:
         facts = self._progress.facts(_identity(deployment.plan), self.data.state())
@@ -350,8 +339,11 @@ class Trainer:
         log.workers(epoch, schedule, results)
         # Asynchronous stages skip updates each on their own; the largest number is reported.
         if skipped := max(result.skipped_updates for result in results.values()):
-            scale = deployment.method.applied_loss_scale
-            self.observer.on_note(note_of_skipped_updates(epoch, skipped, scale))
+            self.observer.on_note(
+                f"in epoch {epoch} gradients overflowed in float16, and a stage skipped {skipped} "
+                f"of its updates; a loss_scale below {deployment.method.applied_loss_scale:g} may "
+                "help"
+            )
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),

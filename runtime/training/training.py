@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,21 +22,14 @@ from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.loaders import Loader, Unpack
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.argument_checks import (
-    check_count,
-    check_elastic,
-    check_kind,
-    check_seed,
-)
 from drlpp.runtime.training.checkpoints.checkpoint_store import CheckpointParts
 from drlpp.runtime.training.data.given_data import training_data
 from drlpp.runtime.training.data.training_data import TrainingData
-from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
-from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks, losses_text
-from drlpp.schedule.analysis.staleness import outcome_text, staleness_text
+from drlpp.runtime.training.training_plan import EarlyStopping, TrainingPlan, training_settings
+from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
+from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import check_length
 from drlpp.specs.batches import call
@@ -140,23 +132,32 @@ class PipelineTrainer:
         seed: int = 0,
         observer: TrainerCallbacks | None = None,
     ) -> None:
-        check_kind("method", method, Method, 'drlpp.schedule.method_choice.choose_method("stash")')
-        check_kind("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)')
-        check_kind(
-            "learning_rate",
-            learning_rate,
-            LearningRateSchedule,
-            'LearningRateSchedule.parse("cosineannealing", T_max=10); a rate is an option of the '
-            "optimizer",
-        )
-        check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
-        check_elastic(elastic)
-        check_kind("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)")
-        check_count("synchronous_epochs", synchronous_epochs, least=0)
-        check_count("checkpoint_every", checkpoint_every, least=0)
+        for name, value, kind, example in (
+            ("method", method, Method, 'drlpp.schedule.method_choice.choose_method("stash")'),
+            ("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)'),
+            (
+                "learning_rate",
+                learning_rate,
+                LearningRateSchedule,
+                'LearningRateSchedule.parse("cosineannealing", T_max=10); a rate is an option of '
+                "the optimizer",
+            ),
+            ("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)"),
+            ("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)"),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise InvalidInput(f"{name} is {value!r}; expected such as {example}")
+        if elastic is not None and not hasattr(elastic, "planner"):
+            raise InvalidInput(f"elastic is {elastic!r}; expected such as drlpp.Elastic(2, 4)")
+        _check_count("synchronous_epochs", synchronous_epochs, least=0)
+        _check_count("checkpoint_every", checkpoint_every, least=0)
         if workers is not None:
-            check_count("workers", workers, least=1)
-        check_seed(seed)
+            _check_count("workers", workers, least=1)
+        # torch's generators take 64 bits.
+        if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+            raise InvalidInput(
+                f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected"
+            )
         if isinstance(placement, Plan):
             model = placement.model if model is None else model
             placement = placement.file()
@@ -219,22 +220,6 @@ class PipelineTrainer:
         """How late gradients will be, in one line; None where training is as plain PyTorch's."""
         return staleness_text(self._plan.pipeline, self.method, self.captured.task.batch_size)
 
-    def outcome(self, result: TrainingResult) -> str | None:
-        """Return what became of the loss, and what the speed of asynchronous epochs was worth.
-
-        It is a line; None without such epochs, or where training is as plain PyTorch's.
-        """
-        speeds = [
-            report.minibatches_per_second
-            for report in result.epochs
-            if report.epoch > self.synchronous_epochs
-        ]
-        if not speeds:
-            return None
-        speed = statistics.harmonic_mean(speeds)
-        worth = outcome_text(self._plan.pipeline, self.method, speed)
-        return worth and f"{losses_text(result.epochs)}: {worth}"
-
     def fit(
         self,
         data: str | Data | Loader,
@@ -263,9 +248,9 @@ class PipelineTrainer:
             InvalidInput: anything given does not fit.
             RunFailure: the workers or the loader failed; ``out`` holds the last checkpoint.
         """
-        check_count("epochs", epochs, least=1)
+        _check_count("epochs", epochs, least=1)
         if minibatches is not None:
-            check_count("minibatches", minibatches, least=1)
+            _check_count("minibatches", minibatches, least=1)
         plan = TrainingPlan(
             epochs,
             self.learning_rate,
@@ -343,15 +328,12 @@ class PipelineTrainer:
             else:
                 state = ElasticTraining(trainer, elastic, planner).train()
         write_state_dict(folder / "model.pt", state)
-        result = TrainingResult(
+        return TrainingResult(
             state_dict=state,
             epochs=trainer.reports,
             module_score=self._score_of_module(state, source),
             folder=folder,
         )
-        if outcome := self.outcome(result):
-            self.observer.on_staleness(outcome)
-        return result
 
     def _check_early_stopping(self, source: TrainingData) -> None:
         if self.early_stopping is None:
@@ -386,3 +368,10 @@ def _planned(
         if path is None:
             raise
         raise InvalidPlacement(f"{path}: {error}") from None
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int):
+        raise InvalidInput(f"{name} is {value!r}; a whole number is expected")
+    if value < least:
+        raise InvalidInput(f"{name} is {value}; at least {least} is needed")

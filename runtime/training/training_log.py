@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -11,26 +11,12 @@ from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.io.disk_errors import reporting_disk_errors
-from drlpp.io.run_folder import BY_TIME_NAME
+from drlpp.io.disk_errors import is_storage_error, reporting_disk_errors
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.measured_runs import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.spans import spans_of, time_use
-
-_LAYOUT = {
-    "training": {
-        "loss": ["Multiline", ["train/loss", "eval/loss"]],
-        "loss over milliseconds": ["Multiline", ["loss_by_millisecond/.*"]],
-        "speed": ["Multiline", ["time/minibatches_per_second"]],
-    },
-    "workers": {
-        "utilisation": ["Multiline", ["utilisation/.*"]],
-        "memory": ["Multiline", ["memory_bytes/.*"]],
-    },
-}
-"""Which charts TensorBoard's page of custom scalars shows together."""
 
 
 class TrainingLog:
@@ -39,10 +25,7 @@ class TrainingLog:
     By minibatch ``train/loss`` and ``train/learning_rate``, which is that of the schedule of
     learning rates; by epoch ``eval/loss``, ``eval/score``, ``time/minibatches_per_second``,
     ``time/samples_per_second``, and for every worker ``utilisation/worker_0`` and so on, the part
-    of its time that it computed, ``bubble/worker_0``, the rest, and ``memory_bytes/worker_0``, the
-    most that it had resident. In the folder ``by_time``
-    ``loss_by_millisecond/train`` and ``…/held_out`` are the losses of epochs, by the milliseconds
-    that training took without evaluations.
+    of its time that it computed, and ``memory_bytes/worker_0``, the most that it had resident.
 
     Args:
         folder: for the events.
@@ -57,9 +40,19 @@ class TrainingLog:
         self._folder = folder
         self._through = first
         self._beyond: set[int] = set()
-        with self._writing():
-            self._board = SummaryWriter(str(folder), purge_step=first or None)
-            self._board.add_custom_scalars(_LAYOUT)
+        self._hook = threading.excepthook
+        threading.excepthook = self._on_thread_failure
+        try:
+            with self._writing():
+                self._board = SummaryWriter(str(folder), purge_step=first or None)
+        except BaseException:
+            threading.excepthook = self._hook
+            raise
+
+    def _on_thread_failure(self, failure: threading.ExceptHookArgs) -> None:
+        # TensorBoard's thread raises what the next call raises again.
+        if failure.exc_value is None or not is_storage_error(failure.exc_value):
+            self._hook(failure)
 
     def _writing(self) -> AbstractContextManager[None]:
         return reporting_disk_errors(self._folder)
@@ -78,8 +71,11 @@ class TrainingLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._writing():
-            self._board.close()
+        try:
+            with self._writing():
+                self._board.close()
+        finally:
+            threading.excepthook = self._hook
 
     def minibatches(self, losses: Mapping[int, float], rates: Mapping[int, float]) -> None:
         """Write losses and learning rates of minibatches, numbered from the beginning of training.
@@ -100,23 +96,12 @@ class TrainingLog:
         if timeline:
             end = max(timed.end for timed in timeline)
             for use in time_use(spans_of(timeline), 0.0, end):
-                used = {
-                    f"utilisation/worker_{use.worker}": use.utilisation,
-                    f"bubble/worker_{use.worker}": use.bubble,
-                }
-                self._write(used, epoch)
+                self._write({f"utilisation/worker_{use.worker}": use.utilisation}, epoch)
         for worker, result in results.items():
             self._write({f"memory_bytes/worker_{worker}": result.peak_memory_bytes}, epoch)
 
-    def epoch(self, reports: Sequence[EpochReport], batch_size: int, minibatches: int) -> None:
-        """Write the results of the last epoch.
-
-        Args:
-            reports: of all epochs so far.
-            batch_size: samples of a minibatch.
-            minibatches: of an epoch.
-        """
-        report = reports[-1]
+    def epoch(self, report: EpochReport, batch_size: int) -> None:
+        """Write the results of an epoch, with minibatches of ``batch_size`` samples."""
         values = {
             "eval/loss": report.held_out_loss,
             "eval/score": report.score,
@@ -125,19 +110,3 @@ class TrainingLog:
         }
         known = {name: value for name, value in values.items() if value is not None}
         self._write(known, report.epoch)
-        self._losses_over_time(reports, minibatches)
-
-    def _losses_over_time(self, reports: Sequence[EpochReport], minibatches: int) -> None:
-        """Write the losses of all epochs anew, apart: other steps than these are taken back."""
-        folder = self._folder / BY_TIME_NAME
-        with self._writing():
-            shutil.rmtree(folder, ignore_errors=True)
-            with SummaryWriter(str(folder)) as board:
-                seconds = 0.0
-                for report in reports:
-                    seconds += minibatches / report.minibatches_per_second
-                    step = round(1e3 * seconds)
-                    board.add_scalar("loss_by_millisecond/train", report.loss, step)
-                    if report.held_out_loss is not None:
-                        held_out = report.held_out_loss
-                        board.add_scalar("loss_by_millisecond/held_out", held_out, step)

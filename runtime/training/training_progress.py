@@ -1,17 +1,19 @@
-"""How far a training is: its epochs and losses, and where one continues that has lost workers."""
+"""How far a training is, where it continues, and what is said of one that fails."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drlpp.errors import DRLPPError, NotFinite, RunFailure
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.training.checkpoints.checkpoint import TrainingCheckpoint
-from drlpp.runtime.training.checkpoints.evaluation_file import evaluation_of
+from drlpp.runtime.training.checkpoints.checkpoint_store import CheckpointStore
 from drlpp.runtime.training.data.training_data import LoaderState
-from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.runtime.training.training_reports import EpochReport, evaluation_of
 from drlpp.schedule.actions import MicrobatchId
 
 
@@ -99,3 +101,68 @@ def mean_losses(losses: Mapping[MicrobatchId, float]) -> dict[int, float]:
     for (minibatch, _), loss in losses.items():
         parts.setdefault(minibatch, []).append(loss)
     return {minibatch: sum(of_one) / len(of_one) for minibatch, of_one in sorted(parts.items())}
+
+
+def with_way_on(
+    failure: RunFailure, checkpoint: CheckpointStore, epochs: int, position: int
+) -> RunFailure:
+    """Return the same failure, with how to resume in its message.
+
+    Args:
+        failure: of the workers or the data.
+        checkpoint: the last, which need not be there.
+        epochs: that it has, if it is there.
+        position: minibatches of the next epoch that it has.
+    """
+    if not checkpoint.exists():
+        kept = (
+            "nothing had been saved yet, so the same command begins anew (--checkpoint-every, "
+            "checkpoint_every save within an epoch)"
+        )
+    else:
+        parts = [f"epoch {epochs}"] if epochs else []
+        parts += [f"{position} minibatches of epoch {epochs + 1}"] if position else []
+        kept = (
+            f"{checkpoint} has all up to {' and '.join(parts)}, and the same command with "
+            "--resume (in Python resume=True) continues there"
+        )
+    return type(failure)(f"{failure}; {kept}")
+
+
+def diverged(
+    error: NotFinite, bad_data: str | None, epoch: int, checkpoint: CheckpointStore
+) -> NotFinite:
+    """Return the same error, with what may help and what is kept.
+
+    Args:
+        error: of the loss or the weights.
+        bad_data: values of the data that are not finite; None if there were none. A model may mask
+            them, so they need not be to blame.
+        epoch: of that loss.
+        checkpoint: the last, which need not be there.
+    """
+    text = f"training diverged in epoch {epoch}: {error}; "
+    if bad_data:
+        text += (
+            f"the data to train on is not finite: {bad_data}; mend or leave out such samples, or "
+            "mask them in the model; otherwise "
+        )
+    text += "a lower learning rate, a warm_up, clip_norm, synchronous epochs or float32 may help"
+    if checkpoint.exists():
+        text += (
+            f"; {checkpoint} has finite weights; a resumed run starts from them, with another "
+            "clip_norm or precision if you like, but with the same rates and epochs"
+        )
+    return NotFinite(text, error.minibatch)
+
+
+@contextmanager
+def telling_what_is_kept(epoch: int) -> Iterator[None]:
+    """Say of whatever fails in the block that it was the evaluation of an epoch that is saved."""
+    try:
+        yield
+    except DRLPPError as error:
+        raise type(error)(
+            f"evaluating epoch {epoch}, which is saved, and is evaluated again when this run "
+            f"is resumed: {error}"
+        ) from error

@@ -1,10 +1,26 @@
-"""What a training reports."""
+"""What a training reports, and what of it stays in the run's folder."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import ConfigDict, ValidationError
+
+from drlpp.errors import InvalidFile, StorageFailure
+from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.io.documents import (
+    Document,
+    Record,
+    first_problem,
+    parse_mapping,
+    read_document,
+    write_document,
+)
+from drlpp.io.json_lines import append, cut_off, read_lines
 
 
 @dataclass(frozen=True)
@@ -20,15 +36,6 @@ class EpochReport:
     held_out_loss: float | None
     score: float | None
     minibatches_per_second: float
-
-
-def losses_text(reports: Sequence[EpochReport]) -> str:
-    """Return what became of the loss, from the first epoch to the last: held-out where known."""
-    first, last = reports[0], reports[-1]
-    held_out = first.held_out_loss is not None and last.held_out_loss is not None
-    what = "held-out loss" if held_out else "training loss"
-    losses = {r.epoch: r.held_out_loss if held_out else r.loss for r in (first, last)}
-    return f"{what} " + ", ".join(f"{loss:.4f} after epoch {e}" for e, loss in losses.items())
 
 
 @dataclass(frozen=True)
@@ -73,9 +80,8 @@ class TrainerCallbacks:
     ``on_note`` with a sentence about the data, or about an epoch, that a user should know. Both
     warn if nothing else is given.
 
-    ``on_staleness`` is called where updates come between forwards and backwards: with a line before
-    training, of how many and what that costs, and with one after it, of what came of it
-    (:attr:`PipelineTrainer.staleness`, :meth:`PipelineTrainer.outcome`).
+    ``on_staleness`` is called before training where updates come between forwards and backwards,
+    with a line of how many and what that costs (:attr:`PipelineTrainer.staleness`).
     """
 
     on_begin: Callable[[], None] = lambda: None
@@ -84,3 +90,120 @@ class TrainerCallbacks:
     on_other_placement: Callable[[], None] = lambda: warnings.warn(OTHER_PLACEMENT, stacklevel=2)
     on_note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=2)
     on_staleness: Callable[[str], None] = lambda line: None
+
+
+class EvaluationFile(Document):
+    """The report of the last epoch that was evaluated."""
+
+    # A held-out loss may be infinite or not a number.
+    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="constants")
+
+    kind: ClassVar[str] = "evaluation"
+
+    epoch: int
+    loss: float
+    held_out_loss: float | None = None
+    score: float | None = None
+    minibatches_per_second: float
+
+
+def write_evaluation(path: Path, report: EpochReport) -> None:
+    """Keep what was found of an epoch, next to the checkpoint that was written before.
+
+    So an evaluation that fails loses no epoch, and one that succeeds writes no checkpoint again.
+
+    Raises:
+        StorageFailure: the disk is full or cannot be written; ``path`` is as it was.
+    """
+    try:
+        with reporting_disk_errors(path):
+            write_document(path, EvaluationFile(**asdict(report)))
+    except InvalidFile as error:
+        raise StorageFailure(str(error)) from None
+
+
+def evaluation_of(path: Path, epochs: Sequence[EpochReport]) -> EpochReport | None:
+    """Return what is known of the last of ``epochs``, not yet evaluated in its checkpoint.
+
+    None if nothing is: another epoch was evaluated last, or there is no such file, or one that
+    cannot be read. Evaluating again gives the same.
+    """
+    try:
+        found = EpochReport(**read_document(path, EvaluationFile).model_dump())
+    except InvalidFile:
+        return None
+    as_trained = replace(found, held_out_loss=None, score=None)
+    return found if as_trained == epochs[-1] else None
+
+
+class WorkersChanged(Record):
+    """Some workers were replaced, given up, or have returned; training continues.
+
+    Attributes:
+        reason: what happened, in words.
+        given_up, returned: numbers of workers.
+        workers: that there are now.
+        epochs: whole epochs that were done.
+        minibatches: of the next epoch that were done; those after them are computed again.
+        configuration: replicas per stage of the placement that training continues with.
+        source: of the state that training continues from, in words; empty for a checkpoint that was
+            made a moment ago.
+        lost_minibatches: that were done after that state, as far as workers had said, and are
+            computed again.
+        lost_seconds: since that state was kept, or last continued from.
+    """
+
+    reason: str
+    given_up: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+    workers: tuple[int, ...]
+    epochs: int
+    minibatches: int
+    configuration: str
+    source: str = ""
+    lost_minibatches: int = 0
+    lost_seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The change in one line."""
+        place = f"epoch {self.epochs + 1}"
+        if self.minibatches:
+            place = f"minibatch {self.minibatches + 1} of {place}"
+        origin = f" from {self.source}" if self.source else ""
+        lost = (
+            f"; {self.lost_minibatches} minibatches and {self.lost_seconds:.1f} s are lost"
+            if self.source
+            else ""
+        )
+        return (
+            f"{self.reason}; training continues{origin} at {place} on {len(self.workers)} workers, "
+            f"{self.configuration}{lost}"
+        )
+
+
+def read_changes(path: Path) -> tuple[WorkersChanged, ...]:
+    """Return the changes of a training, none if there is no file; a half last line is left out.
+
+    Raises:
+        InvalidFile: a line is none of them.
+    """
+    found = []
+    for number, line in enumerate(read_lines(path)[0], 1):
+        content = parse_mapping(line, f"{path}, line {number}", is_yaml=False)
+        try:
+            found.append(WorkersChanged.model_validate(content))
+        except ValidationError as error:
+            raise InvalidFile(f"{path}, line {number}: {first_problem(error)}") from None
+    return tuple(found)
+
+
+def write_change(path: Path, change: WorkersChanged) -> None:
+    """Append a change to the file of a run.
+
+    Raises:
+        StorageFailure: it cannot be written; the lines before are kept.
+    """
+    # A kill may have left half a line.
+    cut_off(path, read_lines(path)[1])
+    append(path, change)

@@ -138,6 +138,13 @@ def _check_state(
         if kind not in probed:
             probed[kind] = _state_after_a_step(optimizer, weight)
         sizes = dict(zip(_probed_sizes(weight), weight.shape, strict=True)) | {1: 1}
+        # Ours keep some of it for matrices of certain sizes only.
+        missing = probed[kind].keys() - found.keys() if found else set()
+        if missing and type(optimizer).__module__.startswith("torch."):
+            raise InvalidFile(
+                f"the optimizer's state of {name} has no {min(missing)!r}; expected "
+                f"{', '.join(probed[kind])}"
+            )
         for key, value in found.items():
             if key not in probed[kind]:
                 raise InvalidFile(

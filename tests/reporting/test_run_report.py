@@ -23,7 +23,7 @@ from drlpp.racing.curves import Curve, Point
 from drlpp.racing.training_race import TrainingRace, TrainingRun
 from drlpp.reporting.page import write_report
 from drlpp.reporting.pipeline_charts import folded
-from drlpp.runtime.training.changes_file import WorkersChanged, write_change
+from drlpp.runtime.training.training_reports import WorkersChanged, write_change
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.endurance.fuzzing.documents import every_document

@@ -27,7 +27,7 @@ from drlpp.racing.comparison import Comparison
 from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
 from drlpp.reporting.placement_tables import stages_text
-from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
+from drlpp.runtime.training.training_reports import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link
 

@@ -106,19 +106,6 @@ def checked_checkpoint(
     return found
 
 
-def refuse_older_checkpoint(folder: Path) -> None:
-    """Refuse to begin anew in the folder of a run of an older drlpp.
-
-    Raises:
-        InvalidFile: it has a checkpoint of that.
-    """
-    if (older := folder / "checkpoint.pt").exists():
-        raise InvalidFile(
-            f"{older}: a checkpoint of an older drlpp, which this one cannot read; "
-            "continue with that version, or begin in another folder"
-        )
-
-
 def read_best_weights(path: Path, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Read the weights of the best epoch of a training of a model with this state.
 

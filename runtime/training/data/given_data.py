@@ -1,15 +1,108 @@
-"""What a user gives to train on, checked, as the data of a training."""
+"""What a user gives to train on, checked, as the data of a training; and samples in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
+from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.loading.finite_data import Watch
+from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
-from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
-from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
-from drlpp.specs.data import Data, Loaders, fitted, load_data
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.data.training_data import (
+    LoadedData,
+    TrainingData,
+    bytes_of,
+    epoch_seed,
+)
+from drlpp.specs.batches import chosen, joined, tensors_in
+from drlpp.specs.data import Data, Loaders, Samples, fitted, load_data
+
+_MOST_HASHED_BYTES = 64 * 2**20
+
+
+class SamplesInMemory(TrainingData):
+    """Samples that every worker holds, in an order of each epoch's own.
+
+    Args:
+        name: by which the data can be loaded again; None if they have none.
+        data: to train and evaluate on.
+        batch_size: of the model as it was captured.
+        seed: of the order.
+    """
+
+    def __init__(self, name: str | None, data: Data, batch_size: int, seed: int) -> None:
+        self.name = name or "in memory"
+        self.fingerprint = None if name else _fingerprint_of(data.train)
+        self.batch_size = batch_size
+        self.minibatches = len(data.train) // batch_size
+        self.held_out_count = HeldOutCount.of([len(data.test)], batch_size)
+        self._data = data
+        self._seed = seed
+
+    def lend_to(self, session: ClusterSession) -> None:
+        """Give the workers training and held-out samples as one set; indices tell them apart."""
+        if session.lent is self._data:
+            return
+        session.use_samples(*joined([self._data.train, self._data.test]))
+        session.lent = self._data
+
+    def training(self, epoch: int, first: int, begin: int) -> RunOptions:
+        """Return a permutation of all training samples; what fills no minibatch is left out."""
+        return RunOptions(order=self._order(epoch)[first:])
+
+    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
+        """Yield the same minibatches."""
+        for indices in self._order(epoch)[begin:]:
+            yield chosen(self._data.train, indices)
+
+    def _order(self, epoch: int) -> Tensor:
+        """Return the indices of an epoch's samples, (minibatches, batch size)."""
+        generator = torch.Generator().manual_seed(epoch_seed(self._seed, epoch))
+        shuffled = torch.randperm(len(self._data.train), generator=generator)
+        return shuffled[: self.minibatches * self.batch_size].view(-1, self.batch_size)
+
+    def evaluation(self) -> RunOptions:
+        """Return all held-out samples in their order."""
+        return RunOptions(order=self._held_out_order() + len(self._data.train))
+
+    def held_out(self) -> Iterator[Samples]:
+        """Yield all held-out samples in their order."""
+        for indices in self._held_out_order():
+            yield chosen(self._data.test, indices)
+
+    def _held_out_order(self) -> Tensor:
+        return evaluation_order(self.held_out_samples, self.batch_size)
+
+    def not_finite(self) -> str | None:
+        """Look for them in all samples, which nobody asks for without a bad loss."""
+        return _bad_values(self._data.train)
+
+    def held_out_not_finite(self) -> str | None:
+        """Look for them in all held-out samples."""
+        return _bad_values(self._data.test)
+
+
+def _bad_values(samples: Samples) -> str | None:
+    watch = Watch()
+    watch.see(samples)
+    return watch.text
+
+
+def _fingerprint_of(samples: Samples) -> str:
+    """Hash shapes, types and bytes; of a large tensor, those of samples spread evenly over it."""
+    digest = hashlib.sha256()
+    for tensor in tensors_in(samples):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        step = max(1, -(-tensor.nbytes // _MOST_HASHED_BYTES))
+        digest.update(bytes_of(tensor.detach()[::step]))
+    return digest.hexdigest()[:16]
 
 
 def training_data(

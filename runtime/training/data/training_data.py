@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drlpp.errors import DataError, InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch
+from drlpp.runtime.loading.finite_data import Watch
 from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.loading.loader_state import generators_of, preserve_rng_state
 from drlpp.runtime.loading.loaders import (
@@ -92,16 +92,12 @@ class TrainingData(ABC):
         """Return the held-out minibatches for this process."""
 
     @abstractmethod
-    def not_finite(self, through: int) -> list[NotFiniteValues]:
-        """Return for inputs and targets the first minibatch with values that are not finite.
-
-        Args:
-            through: the last minibatch to look at, counted from 0 since training began.
-        """
+    def not_finite(self) -> str | None:
+        """Say which of the values that were trained on are not finite; None if all are."""
 
     @abstractmethod
-    def held_out_not_finite(self) -> list[NotFiniteValues]:
-        """Return the same for the held-out minibatches."""
+    def held_out_not_finite(self) -> str | None:
+        """Say the same of the held-out values."""
 
     def state(self) -> LoaderState:
         """Return what a checkpoint needs to continue with the same samples."""
@@ -201,7 +197,7 @@ class LoadedData(TrainingData):
     def held_out(self) -> Generator[Samples]:
         """Yield what the held-out loader gives, in whole minibatches."""
         for number, minibatch in enumerate(self._whole_held_out()):
-            self._held_out_watch.see(number, minibatch)
+            self._held_out_watch.see(minibatch, f" in minibatch {number + 1}")
             yield minibatch
 
     def _whole_held_out(self) -> Generator[Samples]:
@@ -223,13 +219,13 @@ class LoadedData(TrainingData):
                 for indices in evaluation_order(len(rest), self.batch_size):
                     yield chosen(rest, indices)
 
-    def not_finite(self, through: int) -> list[NotFiniteValues]:
-        """Return the first bad values in the minibatches that this process has loaded."""
-        return self._watch.found(through)
+    def not_finite(self) -> str | None:
+        """Tell of the minibatches that this process has loaded."""
+        return self._watch.text
 
-    def held_out_not_finite(self) -> list[NotFiniteValues]:
-        """Return the first bad values in the held-out minibatches that this process has loaded."""
-        return self._held_out_watch.found()
+    def held_out_not_finite(self) -> str | None:
+        """Tell of the held-out minibatches that this process has loaded."""
+        return self._held_out_watch.text
 
     def state(self) -> LoaderState:
         """Return the state at the beginning of the epoch that is not yet done."""
@@ -272,7 +268,7 @@ class LoadedData(TrainingData):
                 if number == self.minibatches - 1 and self._wants_all:
                     # A sampler may draw once more when it is asked past its end.
                     self._check_ended(whole, epoch)
-                self._watch.see((epoch - 1) * self.minibatches + number, minibatch)
+                self._watch.see(minibatch, f" in minibatch {number + 1} of epoch {epoch}")
                 if number >= begin:
                     yield minibatch
             if number < self.minibatches - 1:

@@ -24,7 +24,7 @@ from drlpp.racing.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import TrainingRace, TrainingRun
 from drlpp.runtime.training.checkpoints.checkpoint_store import PartsIndex
-from drlpp.runtime.training.checkpoints.evaluation_file import EvaluationFile
+from drlpp.runtime.training.training_reports import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup

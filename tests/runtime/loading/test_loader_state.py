@@ -23,7 +23,7 @@ class Numbers(Dataset[int]):
 
     def __init__(self) -> None:
         self.epoch = -1
-        self.options = {"noise": [torch.Generator()]}
+        self.options: dict[str, list[object]] = {"noise": [torch.Generator()], "self": [self]}
 
     def __len__(self) -> int:
         return 16
@@ -84,9 +84,3 @@ def test_generators_are_found_once_wherever_they_are() -> None:
     loader = DataLoader(Subset(Numbers(), range(16)), 4, shuffle=True, generator=torch.Generator())
     assert len(generators_of(loader)) == 2
     assert loader.generator in generators_of(loader)
-
-
-def test_generators_are_found_behind_references_in_circles() -> None:
-    numbers = Numbers()
-    numbers.options["self"] = [numbers]  # type: ignore[list-item]
-    assert len(generators_of(DataLoader(numbers, 4))) == 1

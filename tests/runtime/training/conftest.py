@@ -30,3 +30,8 @@ def _captured_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drlpp.runtime.training.training.capture", captured)
         yield
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))

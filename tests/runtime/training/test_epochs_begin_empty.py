@@ -13,7 +13,6 @@ from drlpp.runtime.ipc.protocol import Run
 from drlpp.runtime.session import session as session_module
 from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
 from drlpp.schedule.method import Method
-from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import placement_file, train
 
 STAGES, MINIBATCHES = 3, 12
@@ -85,26 +84,6 @@ def test_the_first_update_of_an_epoch_has_no_delay_in_2bw(
         for run in epoch.values():
             used = [run.plans[0].own.uses[minibatch, 0].stashed for minibatch in range(MINIBATCHES)]
             assert used == [0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_a_checkpoint_within_an_epoch_does_not_drain(
-    captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
-) -> None:
-    """Nor does going on from it, but under another placement the pipeline begins empty."""
-    document = placement_file(captured, 0, 1, 2)
-    with killed_after_saving(2):
-        train(document, epochs=1, checkpoint_every=4, out=tmp_path / "parts")
-    checkpoint = tmp_path / "parts" / "checkpoint.safetensors"
-    kept = checkpoint.read_bytes()
-    for placed, expected in [((0, 1, 2), fills(0)[8:]), ((1, 0, 2), fills(0, 4))]:
-        sent.clear()
-        checkpoint.write_bytes(kept)
-        again = placement_file(captured, *placed)
-        train(again, epochs=1, out=tmp_path / "parts", resume=True)
-        run = sent[0][placed[0]]
-        begin = 0 if placed == (1, 0, 2) else 8
-        leads = [run.plans[0].own.uses[begin + number, 0].forward_lead for number in range(4)]
-        assert leads == expected
 
 
 def test_t1_and_t2_divide_by_the_steady_states_delay_in_every_epoch(

@@ -1,19 +1,18 @@
-"""TensorBoard's events of a training."""
+"""What stays of a training besides its weights: TensorBoard's events, and changes of workers."""
 
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from drlpp.capturing.capture import capture
-from drlpp.io.run_folder import BY_TIME_NAME
-from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
+from drlpp.capturing.capture import CapturedModel
+from drlpp.errors import InvalidFile
+from drlpp.runtime import PipelineTrainer
+from drlpp.runtime.training.training_log import TrainingLog
+from drlpp.runtime.training.training_reports import WorkersChanged, read_changes, write_change
 from drlpp.specs.learning_rate import LearningRateSchedule
 from tests.support.training.killing import killed_after_saving
-from tests.support.training.loading import DATA, data_for, loaders_for, placement_file
+from tests.support.training.loading import data_for, loaders_for, placement_file
 
 
 def _steps(folder: Path) -> dict[str, dict[int, float]]:
@@ -27,9 +26,10 @@ def _steps(folder: Path) -> dict[str, dict[int, float]]:
     return found
 
 
-def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -> None:
+def test_everything_is_written_once_also_when_training_goes_on(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
     """Two epochs of 12 minibatches, killed at a checkpoint within the second."""
-    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
     document = placement_file(captured, 0, 0, 1)
     options = {
         "learning_rate": LearningRateSchedule.parse("exponential", gamma=0.5),
@@ -41,13 +41,11 @@ def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -
     trainer = PipelineTrainer(document, resume=True, **options)
     result = trainer.fit(*loaders_for(data_for(captured)), epochs=2)
     steps = _steps(tmp_path)
-    workers = [
-        f"{kind}/worker_{w}" for kind in ("utilisation", "bubble", "memory_bytes") for w in range(3)
-    ]
+    workers = [f"{kind}/worker_{w}" for kind in ("utilisation", "memory_bytes") for w in range(3)]
     epochs = ["eval/loss", "eval/score", "time/minibatches_per_second", "time/samples_per_second"]
     assert set(steps) == {"train/loss", "train/learning_rate", *epochs, *workers}
     assert all(list(steps[tag]) == [1, 2] for tag in (*epochs, *workers))
-    assert sorted(steps["train/loss"]) == sorted(steps["train/learning_rate"]) == list(range(24))
+    assert sorted(steps["train/loss"]) == list(range(24))
     rates = [steps["train/learning_rate"][step] for step in range(24)]
     assert rates == pytest.approx([0.01] * 12 + [0.005] * 12)
     for report in result.epochs:
@@ -57,49 +55,41 @@ def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -
         assert steps["eval/score"][report.epoch] == pytest.approx(report.score)
         speed = steps["time/minibatches_per_second"][report.epoch]
         assert steps["time/samples_per_second"][report.epoch] == pytest.approx(8 * speed)
-        for worker in range(3):
-            used = steps[f"utilisation/worker_{worker}"][report.epoch]
-            assert 0 < used < 1
-            assert used + steps[f"bubble/worker_{worker}"][report.epoch] == pytest.approx(1)
-            assert steps[f"memory_bytes/worker_{worker}"][report.epoch] > 1e6
-
-    by_time = _steps(tmp_path / BY_TIME_NAME)
-    assert by_time.keys() == {"loss_by_millisecond/train", "loss_by_millisecond/held_out"}
-    seconds = [12 / report.minibatches_per_second for report in result.epochs]
-    for tag, losses in (
-        ("train", [report.loss for report in result.epochs]),
-        ("held_out", [report.held_out_loss for report in result.epochs]),
-    ):
-        written = by_time[f"loss_by_millisecond/{tag}"]
-        assert list(written) == [round(1e3 * seconds[0]), round(1e3 * sum(seconds))]
-        assert list(written.values()) == pytest.approx(losses)
+        assert all(0 < steps[f"utilisation/worker_{w}"][report.epoch] < 1 for w in range(3))
 
 
-class _Stopped(Exception):
-    pass
-
-
-@pytest.mark.slow
-def test_minibatches_are_written_as_training_goes_on_and_taken_back_on_resuming(
+def test_minibatches_behind_the_checkpoint_are_taken_back_and_none_is_written_twice(
     tmp_path: Path,
 ) -> None:
-    """Stopped within the second epoch, of which no checkpoint knows."""
-    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
-    document = placement_file(captured, 0, 1)
-    data = f"{DATA}_without_end"
+    with TrainingLog(tmp_path, first=0) as log:
+        log.minibatches({0: 5.0, 2: 5.2, 1: 5.1}, dict.fromkeys(range(3), 0.1))
+        log.minibatches({2: 9.0, 3: 5.3, 5: 5.5}, dict.fromkeys(range(6), 0.1))
+    with TrainingLog(tmp_path, first=3) as log:
+        log.minibatches({2: 9.0, 3: 6.3, 4: 6.4, 5: 6.5}, dict.fromkeys(range(6), 0.1))
+    losses = _steps(tmp_path)["train/loss"]
+    assert [losses[step] for step in range(6)] == pytest.approx([5.0, 5.1, 5.2, 6.3, 6.4, 6.5])
 
-    def stop(report: ProgressReport) -> None:
-        if report.epoch == 2:
-            raise _Stopped
 
-    # Reports come every quarter of a second, in which fast workers are done.
-    for minibatches in (400 * 2**attempt for attempt in count()):
-        out = tmp_path / str(minibatches)
-        trainer = PipelineTrainer(document, out=out, observer=TrainerCallbacks(on_progress=stop))
-        with suppress(_Stopped):
-            trainer.fit(data, epochs=2, minibatches=minibatches)
-            continue
-        break
-    assert max(_steps(out)["train/loss"]) > minibatches
-    PipelineTrainer(document, out=out, resume=True).fit(data, epochs=2, minibatches=minibatches)
-    assert sorted(_steps(out)["train/loss"]) == list(range(2 * minibatches))
+def test_changes_are_read_as_written_but_for_a_half_line(tmp_path: Path) -> None:
+    path = tmp_path / "changes.jsonl"
+    assert read_changes(path) == ()
+    change = WorkersChanged(
+        epochs=1,
+        minibatches=40,
+        reason="host far cannot be reached: workers 2, 3 are given up",
+        given_up=(2, 3),
+        workers=(0, 1),
+        configuration="1-1",
+    )
+    write_change(path, change)
+    with path.open("a") as file:
+        file.write('{"epochs"')
+    assert read_changes(path) == (change,)
+    write_change(path, change)
+    assert read_changes(path) == (change, change)
+    assert change.text.endswith(
+        "given up; training continues at minibatch 41 of epoch 2 on 2 workers, 1-1"
+    )
+    path.write_text('{"epochs": 1}\n')
+    with pytest.raises(InvalidFile, match=r"changes\.jsonl, line 1: field 'reason'"):
+        read_changes(path)

@@ -9,8 +9,8 @@ import pytest
 
 from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.runtime import Deployment, TrainerCallbacks
-from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
 from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_reports import WorkersChanged, read_changes
 
 
 def changes_in(folder: Path) -> tuple[WorkersChanged, ...]:

@@ -11,21 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import StorageFailure
-from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession, TrainerCallbacks
+from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_state_dict
 from tests.support.training.loading import train
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
 DATA = "tests.support.models.small:separable"
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 @pytest.fixture
@@ -64,8 +58,7 @@ def test_the_last_checkpoint_outlives_a_full_disk(small_disk: Path) -> None:
     assert torch.equal(read_checkpoint(path)["weight"], torch.ones(1000))
 
 
-# TensorBoard's thread says so as well.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_training_on_a_full_disk_stops_and_goes_on_when_there_is_room(
     captured: CapturedModel, small_disk: Path, tmp_path: Path
 ) -> None:
@@ -99,15 +92,6 @@ def test_a_worker_that_cannot_write_says_so_and_leaves_nothing(captured: Capture
         session.collect(session.deploy(in_a_row(captured.graph, 0, 1)))
 
 
-def test_a_long_answer_that_cannot_be_written_is_told(captured: CapturedModel) -> None:
-    with ClusterSession(captured, workers=1) as session:
-        deployment = session.deploy(in_a_row(captured.graph, 0))
-        resource.prlimit(session.process_ids[0], resource.RLIMIT_FSIZE, (100, 100))
-        with pytest.raises(StorageFailure, match=r"worker 0: .* \(File too large\)"):
-            session.run(deployment, 200)
-        assert not list(session.folder.glob("message-*"))
-
-
 def _no_space(*args: object, **options: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -139,18 +123,3 @@ def test_the_folder_that_is_full_is_named(
         )
     told, _, _ = str(raised.value).partition(";")
     assert told == f"{folders[named]}: cannot be written (No space left on device)"
-
-
-@pytest.mark.parametrize("told", ["on_begin", "on_epoch"])
-def test_what_an_observer_cannot_write_is_its_own(
-    captured: CapturedModel, tmp_path: Path, told: str
-) -> None:
-    refused = PermissionError(errno.EACCES, "Permission denied", "/home/me/plot.png")
-
-    def plot(*report: object) -> None:
-        raise refused
-
-    observer = TrainerCallbacks(**{told: plot})
-    with pytest.raises(PermissionError) as raised:
-        train(file_of(captured, in_a_row(captured.graph, 0)), out=tmp_path, observer=observer)
-    assert raised.value is refused

@@ -1,24 +1,19 @@
 """What is refused as a checkpoint of a training."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidFile, NotFinite
-from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.training.checkpoints.checkpoint import read_training_checkpoint
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, train
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +25,6 @@ def written(captured: CapturedModel, tmp_path_factory: pytest.TempPathFactory) -
     return out / "checkpoint.safetensors"
 
 
-def test_a_checkpoint_is_read(captured: CapturedModel, written: Path) -> None:
-    saved = read_training_checkpoint(written, captured.state, 12)
-    assert (len(saved.epochs), saved.began, saved.position) == (1, 0, 5)
-    assert saved.in_flight.keys() == {0, 1}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -43,24 +32,15 @@ def test_a_checkpoint_is_read(captured: CapturedModel, written: Path) -> None:
             {"began": "first"},
             r"not a checkpoint of drlpp train \(began: Input should be",
         ),
-        ({"position": -1}, "position: "),
         ({"began": 6}, "began at minibatch 6 and is at 5 of an epoch of 12"),
         ({"position": 12}, "is at 12 of an epoch of 12"),
         ({"evaluated": False}, "its last epoch is not evaluated, but it is not at the end of one"),
         ({"losses": {}}, "has not all losses of the 5 minibatches"),
-        ({"losses": {(0, 0): "much"}}, "losses"),
-        ({"losses": [1.0]}, "losses"),
         ({"epochs": [{"epoch": 1}]}, "epochs"),
-        ({"epochs": []}, None),
-        ({"model": [torch.zeros(2)]}, "model"),
         ({"model": {}}, "its model has other weights"),
-        ({"optimizer": None}, "optimizer"),
         ({"optimizer": {"other": 1}}, "optimizer.other"),
         ({"optimizer": {"other": {}}}, r"of unknown parameters \(other\)"),
         ({"in_flight": {"0": {}}}, "in_flight"),
-        ({"in_flight": {0: None}}, "in_flight"),
-        ({"deployed": 3}, "deployed"),
-        ({"data": ()}, "data"),
         ({"data": (("state",), "")}, "data"),
         ({"more": 1}, "more"),
     ],
@@ -70,22 +50,25 @@ def test_another_content_is_refused(
     written: Path,
     tmp_path: Path,
     change: dict[str, Any],
-    message: str | None,
+    message: str,
 ) -> None:
+    read_training_checkpoint(written, captured.state, 12)
     path = tmp_path / "checkpoint.safetensors"
     write_checkpoint(path, {**read_checkpoint(written), **change})
-    if message is None:
-        read_training_checkpoint(path, captured.state, 12)
-        return
     with pytest.raises(InvalidFile, match=message):
         read_training_checkpoint(path, captured.state, 12)
 
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [("optimizer", "momentum_buffer"), ("weight_policy", "trajectory"), ("stashed", "stashed")],
+    [
+        ("optimizer", "exp_avg"),
+        ("missing", "exp_avg_sq"),
+        ("weight_policy", "trajectory"),
+        ("stashed", "stashed"),
+    ],
 )
-def test_state_of_other_shapes_than_the_weights_is_refused(
+def test_state_that_does_not_suit_the_weights_is_refused(
     captured: CapturedModel, written: Path, tmp_path: Path, where: str, name: str
 ) -> None:
     weight = next(name for name in captured.trained if name in captured.state)
@@ -93,6 +76,8 @@ def test_state_of_other_shapes_than_the_weights_is_refused(
     small = torch.zeros(())
     if where == "optimizer":
         saved["optimizer"][weight][name] = small
+    elif where == "missing":
+        del saved["optimizer"][weight][name]
     elif where == "weight_policy":
         saved["optimizer"][weight][where] = {name: small}
     else:
@@ -105,6 +90,16 @@ def test_state_of_other_shapes_than_the_weights_is_refused(
     write_checkpoint(path, saved)
     with pytest.raises(InvalidFile, match=f"{path}: .*{weight}.* expected"):
         train(placement_file(captured, 0, 1), data=DATA, out=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"half a che", lambda data: data[:-1]])
+def test_a_damaged_file_is_told(
+    captured: CapturedModel, written: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(damage(written.read_bytes()))
+    with pytest.raises(InvalidFile, match=r"checkpoint.safetensors: not a checkpoint"):
+        read_training_checkpoint(path, captured.state, 12)
 
 
 def test_minibatches_in_flight_of_other_workers_are_refused(

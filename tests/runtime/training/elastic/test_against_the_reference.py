@@ -11,7 +11,7 @@ from drlpp import Elastic, Task
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import Minibatches, ReferenceExecutor, RunOptions
-from drlpp.runtime.training.data.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.data.given_data import SamplesInMemory
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.losable_hosts import LosableHosts
