@@ -27,7 +27,7 @@ def contents_of(programs: Sequence[StageProgram], message: Message) -> list[Tens
     ends = message.source_stage, message.target_stage
     program = next(program for program in programs if program.stage in ends)
     if message.payload in TIED_PAYLOADS:
-        # Behind the gradients a number for each, as in TiedWeights.
+        # Behind the gradients a number for each, as in StageWeights.contribution.
         specs = list(program.ties[message.microbatch].values())
         return [*specs, TensorSpec(shape=(len(specs),), dtype="float32", bytes_=4 * len(specs))]
     arrives = message.target_stage == program.stage

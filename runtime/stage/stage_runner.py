@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,11 @@ from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stage_weights import StageWeights, kept_state, kept_weights
 from drlpp.runtime.stage.stages import StageInShape, StageOutput, StageProgram
-from drlpp.runtime.stage.weight_group import WeightGroup
+from drlpp.runtime.stage.weight_group import OWN, weight_groups
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-
-if TYPE_CHECKING:
-    from drlpp.runtime.stage.tied_weights import TiedWeights
 
 
 @dataclass
@@ -76,9 +73,22 @@ class StageRunner:
     def __post_init__(self) -> None:
         with_others = {name for number in self.ties for name in self.program.ties[number]}
         alone = [name for name in self.program.weight_names if name not in with_others]
+        names = {OWN: alone} | {number: list(self.program.ties[number]) for number in self.ties}
+        specs = {OWN: TiedSpec(self.optimizer, self.delay), **self.ties}
+        groups = []
+        for tie, spec in specs.items():
+            copies = {
+                name: self._copy(name, torch.contiguous_format).requires_grad_()
+                for name in names[tie]
+            }
+            groups += weight_groups(self.method, copies, spec.optimizer, spec.delay, tie)
         self.weights = StageWeights(
-            own=WeightGroup(alone, **self._of_group(alone, self.optimizer, self.delay)),
-            tied={number: self._tied(number, spec) for number, spec in self.ties.items()},
+            self.program.stage,
+            names,
+            groups,
+            self.method,
+            self.optimizer_state,
+            self.sum_over_replicas,
         )
         programs = [self.program, *(bucket.program for bucket in self.buckets)]
         buffers = dict.fromkeys(name for program in programs for name in program.buffer_names)
@@ -89,28 +99,6 @@ class StageRunner:
         self.losses = Losses()
         self.peak_weight_bytes = 0
         self.skipped_updates = 0
-
-    def _tied(self, number: int, spec: TiedSpec) -> TiedWeights:
-        # Most workers hold none, and begin sooner without it.
-        from drlpp.runtime.stage.tied_weights import TiedWeights
-
-        names = list(self.program.ties[number])
-        options = self._of_group(names, spec.optimizer, spec.delay)
-        return TiedWeights(names, stage=self.program.stage, **options)
-
-    def _of_group(
-        self, names: Sequence[str], optimizer: OptimizerSpec, delay: int
-    ) -> dict[str, Any]:
-        return {
-            "weights": [
-                self._copy(name, torch.contiguous_format).requires_grad_() for name in names
-            ],
-            "method": self.method,
-            "optimizer": optimizer,
-            "delay": delay,
-            "optimizer_state": self.optimizer_state,
-            "sum_over_replicas": self.sum_over_replicas,
-        }
 
     def _copy(
         self, name: str, memory_format: torch.memory_format = torch.preserve_format
@@ -280,14 +268,14 @@ class StageRunner:
 
         Those of the weights that no other stage holds.
         """
-        self.weights.own.gradients.finish_sum()
+        self.weights.gradients[OWN].finish_sum()
 
     def own_squared_norm(self) -> float:
         """Return what this replica's gradients add to the squared norm over all stages.
 
         Those of weights that other stages hold too are left out.
         """
-        return self.weights.own.gradients.squared_norm() if self.counts_for_norm else 0.0
+        return self.weights.gradients[OWN].squared_norm() if self.counts_for_norm else 0.0
 
     def update(self, contributions: int) -> None:
         """Update the stage's own weights with the mean of the gradients of ``contributions`` parts.
@@ -295,16 +283,15 @@ class StageRunner:
         Where the method skips updates, one whose gradients are not finite changes nothing.
         """
         squared_norm, self.squared_norm = self.squared_norm, None
-        self.skipped_updates += not self.weights.own.update(contributions, squared_norm)
+        self.skipped_updates += not self.weights.update(contributions, squared_norm)
         # Versions are made here, and what a pass copies is kept until here.
         self._note_weight_bytes()
 
     def update_tied(self, tie: int, total: Sequence[Tensor], contributions: int) -> None:
         """Update the copy of the weights of a tie by a sum over its stages."""
-        copy = self.weights.tied[tie]
-        made = copy.update_by(total, contributions, self.squared_norm)
+        made = self.weights.update_by(tie, total, contributions, self.squared_norm)
         # With a norm over all stages, the stage's own update is skipped as well.
-        if self.squared_norm is None and copy.is_root:
+        if self.squared_norm is None and self.weights.is_root(tie):
             self.skipped_updates += not made
         self._note_weight_bytes()
 

@@ -1,65 +1,107 @@
-"""All weights of a stage: its own, and its copies of weights that other stages hold too."""
+"""All weights of a stage, in groups; and the gradients that update them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 
-from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
-from drlpp.runtime.stage.weight_group import WeightGroup
-from drlpp.runtime.weights.optimizers import OptimizerState
+from drlpp.runtime.ipc.protocol import RunPlan, TiedPlan, WeightPlan
+from drlpp.runtime.stage.gradients import (
+    Gradients,
+    SharedGradients,
+    SingleGradients,
+    SumOverReplicas,
+)
+from drlpp.runtime.stage.weight_group import OWN, WeightGroup
+from drlpp.runtime.weights.optimizers import OptimizerState, check_alike
 from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
-
-if TYPE_CHECKING:
-    from drlpp.runtime.stage.tied_weights import TiedWeights
-
-_OWN = -1
-"""The number of the group of a stage's own weights, where others have that of their tie."""
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import MOMENTUM_OPTIONS
 
 KeptWeights = Mapping[int, list[Tensor] | None]
-"""What the groups lent to a forward, None where their policy keeps it itself."""
+"""By tie what was lent to a forward, None where the policies keep it themselves."""
+
+Value = TypeVar("Value")
 
 
 class StageWeights:
-    """The groups of a stage's weights, each of which is updated apart.
+    """The weights of a stage: its own, then its copies of weights that other stages hold too.
+
+    Gradients of all weights of one tie, and of all own ones, are collected, clipped and divided
+    together; each group then makes its update.
+
+    A *sum* of a tie is a list with a tensor for each weight, and one with a number for each: 0 for
+    those without a gradient, whose tensor is 0. So it travels, and the optimizer leaves alone what
+    no stage has a gradient of.
 
     Args:
-        own: the weights that no other stage holds.
-        tied: the copies of others, by tie.
+        stage: that holds them.
+        names: of the weights, by tie: first the stage's own.
+        groups: that they are in.
+        method: says what is done with gradients.
+        optimizer_state: of an earlier run, by parameter name.
+        sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
 
     Attributes:
         names: of all weights.
+        groups: that they are in.
+        plans: of the run, by tie.
     """
 
-    def __init__(self, own: WeightGroup, tied: Mapping[int, TiedWeights]) -> None:
-        self.own = own
-        self.tied = tied
-        self._groups: dict[int, WeightGroup] = {_OWN: own, **tied}
-        self.names = [name for group in self._groups.values() for name in group.names]
+    def __init__(
+        self,
+        stage: int,
+        names: Mapping[int, Sequence[str]],
+        groups: Sequence[WeightGroup],
+        method: Method,
+        optimizer_state: OptimizerState,
+        sum_over_replicas: SumOverReplicas | None,
+    ) -> None:
+        self.names = [name for of_tie in names.values() for name in of_tie]
+        self.groups = groups
+        self.plans: dict[int, WeightPlan] = dict.fromkeys(names, WeightPlan({}, ()))
+        self._stage = stage
+        self._method = method
+        self._sum_over_replicas = sum_over_replicas
+        self._of = {tie: [group for group in groups if group.tie == tie] for tie in names}
+        # Options of the optimizer that are this stage's, so no other's in a checkpoint.
+        self._own_options = frozenset() if method.stage_momentum is None else MOMENTUM_OPTIONS
+        for group in groups:
+            group.load_optimizer_state(optimizer_state, self._own_options)
+        self._weights = {
+            tie: _by_place((group, group.policy.weights) for group in self._of[tie])
+            for tie in names
+        }
+        self.gradients: dict[int, Gradients] = {
+            tie: SingleGradients(weights) for tie, weights in self._weights.items()
+        }
 
-    def begin(self, plan: RunPlan) -> None:
-        """Prepare for a run."""
-        for number, group in self._groups.items():
-            group.begin(_plan_of(plan, number))
+    @property
+    def ties(self) -> list[int]:
+        """The ties whose weights the stage has copies of."""
+        return [tie for tie in self._of if tie != OWN]
 
     @property
     def newest(self) -> list[Tensor]:
         """The newest weights, in the order of ``names``."""
-        return [weight for group in self._groups.values() for weight in group.weights]
+        return [weight for weights in self._weights.values() for weight in weights]
 
     @property
     def policies(self) -> list[WeightPolicy]:
         """The weight policies of all groups."""
-        return [group.policy for group in self._groups.values()]
+        return [group.policy for group in self.groups]
 
     @property
     def bucket_bytes(self) -> int:
         """The bytes of the largest bucket that gradients are summed in, 0 without buckets."""
-        return max(group.gradients.bucket_bytes for group in self._groups.values())
+        return max(gradients.bucket_bytes for gradients in self.gradients.values())
 
     def held_bytes(self) -> int:
         """Return how much memory holds weights now: the newest, and copies of any version."""
@@ -67,44 +109,142 @@ class StageWeights:
         held = {t.untyped_storage().data_ptr(): t.nbytes for t in (*self.newest, *copies)}
         return sum(held.values())
 
+    def begin(self, plan: RunPlan) -> None:
+        """Prepare for a run."""
+        for tie in self._of:
+            self._begin(tie, _plan_of(plan, tie))
+
+    def _begin(self, tie: int, plan: WeightPlan) -> None:
+        self.plans[tie] = plan
+        for group in self._of[tie]:
+            group.policy.begin(plan.uses, group.members.rates(plan.rates), plan.version)
+        if plan.shared == isinstance(self.gradients[tie], SharedGradients):
+            return
+        weights = self._weights[tie]
+        if plan.shared:
+            keep_last = any(group.policy.reads_last_gradient for group in self._of[tie])
+            self.gradients[tie] = SharedGradients(
+                weights, self._sum_over_replicas, keep_last=keep_last
+            )
+        else:
+            self.gradients[tie] = SingleGradients(weights)
+
+    # Passes
+
     def for_forward(self, part: MicrobatchId) -> AbstractContextManager[list[Tensor]]:
         """Lend the weights of a forward, in the order of ``names``."""
-        return self._lent(lambda group: group.policy.forward_weights(group.use(part)))
+        return self._lent(lambda group: group.policy.forward_weights(self._use(group, part)))
 
     def for_backward(self, part: MicrobatchId) -> AbstractContextManager[list[Tensor]]:
         """Lend the weights of a backward, or of a recomputation, in the order of ``names``."""
-        return self._lent(lambda group: group.policy.backward_weights(group.use(part)))
+        return self._lent(lambda group: group.policy.backward_weights(self._use(group, part)))
+
+    def _use(self, group: WeightGroup, part: MicrobatchId) -> Any:
+        return self.plans[group.tie].uses[part]
 
     @contextmanager
     def _lent(
         self, lend: Callable[[WeightGroup], AbstractContextManager[list[Tensor]]]
     ) -> Iterator[list[Tensor]]:
         with ExitStack() as lending:
-            yield [w for group in self._groups.values() for w in lending.enter_context(lend(group))]
+            lent = [(group, lending.enter_context(lend(group))) for group in self.groups]
+            yield [
+                weight
+                for tie in self._of
+                for weight in _by_place(given for given in lent if given[0].tie == tie)
+            ]
 
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> AbstractContextManager[None]:
         """Enclose a backward with respect to ``leaves``; ``last`` before a sum over replicas.
 
         Copies of tied weights are summed behind the stage's own weights, not meanwhile.
         """
-        return self.own.gradients.collecting(leaves[: len(self.own.names)], last=last)
+        return self.gradients[OWN].collecting(leaves[: len(self._weights[OWN])], last=last)
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Add what a backward found, in the order of ``names``, to the gradients of updates."""
-        for number, found in self._divided(gradients):
-            self._groups[number].gradients.add(found)
+        for tie, found in self._by_tie(gradients):
+            self.gradients[tie].add(found)
 
     def done_with(self, part: MicrobatchId) -> None:
         """Note that a part has made its backward."""
-        for group in self._groups.values():
-            group.policy.done_with(group.use(part))
+        for group in self.groups:
+            group.policy.done_with(self._use(group, part))
 
-    def _divided(self, values: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Yield the number of every group, with its share of what is in the order of ``names``."""
+    def _by_tie(self, values: Sequence[Value]) -> Iterator[tuple[int, Sequence[Value]]]:
+        """Yield for every tie its share of what is in the order of ``names``."""
         end = 0
-        for number, group in self._groups.items():
-            begin, end = end, end + len(group.names)
-            yield number, values[begin:end]
+        for tie, weights in self._weights.items():
+            begin, end = end, end + len(weights)
+            yield tie, values[begin:end]
+
+    # Updates
+
+    def update(self, contributions: int, squared_norm: float | None = None, tie: int = OWN) -> bool:
+        """Update the weights of a tie with the mean of the gradients of ``contributions`` parts.
+
+        Args:
+            contributions: that the gradients are the sum of.
+            squared_norm: of all gradients that are clipped together, before their division; None
+                if these are no others than those of the tie.
+            tie: which weights.
+
+        Returns:
+            Whether there was an update: where the method skips updates, one whose gradients are
+            not finite changes nothing.
+        """
+        gradients, method = self.gradients[tie], self._method
+        policies = [group.policy for group in self._of[tie]]
+        if method.needs_norm and squared_norm is None:
+            squared_norm = gradients.squared_norm()
+        if method.skips_updates and squared_norm is not None and not math.isfinite(squared_norm):
+            gradients.discard()
+            for policy in policies:
+                policy.skip_update()
+            return False
+        divisor = contributions * method.applied_loss_scale
+        gradients.assign_gradients(divisor)
+        if method.clip_norm and squared_norm is not None:
+            _clip(self._weights[tie], squared_norm**0.5 / divisor, method.clip_norm)
+        for policy in policies:
+            policy.update()
+            if not policy.reads_last_gradient:
+                # The next backward needs no room next to it.
+                for weight in policy.weights:
+                    weight.grad = None
+        return True
+
+    def is_root(self, tie: int) -> bool:
+        """Return whether the stage is the root of a tie; before the first run all are alike."""
+        plan = self.plans[tie]
+        return not isinstance(plan, TiedPlan) or plan.root == self._stage
+
+    def contribution(self, tie: int) -> list[Tensor]:
+        """Take the gradients of this stage's copies, over parts and replicas, as a sum."""
+        found, weights = self.gradients[tie].take(), self._weights[tie]
+        reached = torch.tensor([float(gradient is not None) for gradient in found])
+        filled = [
+            torch.zeros_like(weight) if gradient is None else gradient.contiguous()
+            for weight, gradient in zip(weights, found, strict=True)
+        ]
+        return [*filled, reached.to(weights[0].device)]
+
+    def update_by(
+        self, tie: int, total: Sequence[Tensor], contributions: int, squared_norm: float | None
+    ) -> bool:
+        """Update the copies by a sum over all stages; arguments and result as in ``update``."""
+        collecting = self.gradients[tie]
+        self.gradients[tie] = SingleGradients(self._weights[tie])
+        *gradients, reached = total
+        self.gradients[tie].add(
+            [g if count else None for g, count in zip(gradients, reached.tolist(), strict=True)]
+        )
+        try:
+            return self.update(contributions, squared_norm, tie)
+        finally:
+            self.gradients[tie] = collecting
+
+    # Checkpoints
 
     def state(self) -> dict[str, Tensor]:
         """Return the newest weights by name."""
@@ -115,60 +255,139 @@ class StageWeights:
 
         Copies of tied weights are saved by the root: with parts in flight, others are behind.
         """
+        ties = [tie for tie in self._of if tie == OWN or self.is_root(tie)]
+        return self._saved(*ties)
+
+    def _saved(self, *ties: int) -> tuple[dict[str, Tensor], OptimizerState]:
         state: dict[str, Tensor] = {}
         optimizer: OptimizerState = {}
-        for group in (self.own, *(tied for tied in self.tied.values() if tied.is_root)):
-            state |= group.state()
-            optimizer |= group.optimizer_state()
+        for group in (group for tie in ties for group in self._of[tie]):
+            weights = zip(group.names, group.policy.weights, strict=True)
+            state |= {name: weight.detach() for name, weight in weights}
+            optimizer |= group.optimizer_state(self._own_options)
         return state, optimizer
 
-    # Parts in flight, for a checkpoint
-
-    def kept_for_replay(self, lent: Sequence[Tensor]) -> KeptWeights:
-        """Return what a forward was lent, as :meth:`replaying` needs it."""
-        return {n: self._groups[n].kept_for_replay(weights) for n, weights in self._divided(lent)}
-
-    @contextmanager
-    def replaying(self, part: MicrobatchId, kept: KeptWeights) -> Iterator[list[Tensor]]:
-        """Lend the weights of a forward that was made before."""
-        with ExitStack() as lending:
-            yield [
-                weight
-                for number, group in self._groups.items()
-                for weight in lending.enter_context(group.replaying(part, kept.get(number)))
-            ]
-
     def in_flight_state(self) -> dict[str, Any]:
-        """Return gradients and older versions, and copies of tied weights as they are here."""
-        tied = {
-            number: {
-                **group.in_flight_state(),
-                "model": group.state(),
-                "optimizer": group.optimizer_state(),
-            }
-            for number, group in self.tied.items()
+        """Return gradients and older versions, and copies of tied weights as they are here.
+
+        :meth:`load_in_flight_state` needs them with parts in flight.
+        """
+        tied = {}
+        for tie in self.ties:
+            model, optimizer = self._saved(tie)
+            tied[tie] = {**self._in_flight_of(tie), "model": model, "optimizer": optimizer}
+        return {**self._in_flight_of(OWN), "tied": tied}
+
+    def _in_flight_of(self, tie: int) -> dict[str, Any]:
+        held = [(group, group.policy.versions()) for group in self._of[tie]]
+        # Groups keep the same ones.
+        versions = held[0][1] if held else ()
+        return {
+            "gradients": self.gradients[tie].state(),
+            "stashed": {
+                version: [
+                    leaf.detach()
+                    for leaf in _by_place((group, kept[version]) for group, kept in held)
+                ]
+                for version in versions
+            },
         }
-        return {**self.own.in_flight_state(), "tied": tied}
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
         """Begin a run that continues where :meth:`in_flight_state` was taken."""
-        for number, group in self._groups.items():
-            of_group = state if number == _OWN else state["tied"][number]
-            group.load_in_flight_state(of_group, _plan_of(plan, number))
+        names = dict(self._by_tie(self.names))
+        for tie, weights in self._weights.items():
+            known = state if tie == OWN else state["tied"][tie]
+            for kept in (known["gradients"], *known["stashed"].values()):
+                for name, weight, value in zip(names[tie], weights, kept, strict=True):
+                    if value is not None:
+                        check_alike(f"a gradient or version of {name} in flight", value, weight)
+            for group in self._of[tie]:
+                group.policy.load_versions(
+                    {
+                        version: [leaves[place] for place in group.places]
+                        for version, leaves in known["stashed"].items()
+                    }
+                )
+            self._begin(tie, _plan_of(plan, tie))
+            self.gradients[tie].load_state(known["gradients"])
+
+    def kept_for_replay(self, lent: Sequence[Tensor]) -> KeptWeights:
+        """Return what a forward was lent, as :meth:`replaying` needs it."""
+        return {
+            tie: None
+            if any(group.policy.stashes for group in self._of[tie])
+            else [weight.detach().clone() for weight in weights] or None
+            for tie, weights in self._by_tie(lent)
+        }
+
+    @contextmanager
+    def replaying(self, part: MicrobatchId, kept: KeptWeights) -> Iterator[list[Tensor]]:
+        """Lend the weights of a forward that was made before; those that policies keep, as kept."""
+        written = {tie: weights for tie in self._of if (weights := kept.get(tie))}
+        newest = {tie: [w.detach().clone() for w in self._weights[tie]] for tie in written}
+        with self._lent(
+            lambda group: (
+                _themselves(group.policy.weights)
+                if group.tie in written
+                else group.policy.forward_weights(self._use(group, part))
+            )
+        ) as lent:
+            for tie, weights in written.items():
+                _overwrite(self._weights[tie], weights)
+            yield lent
+            for tie, weights in newest.items():
+                _overwrite(self._weights[tie], weights)
+
+
+def squared_norm_of(total: Sequence[Tensor]) -> float:
+    """Return the squared norm of a sum of a tie."""
+    norms = [torch.linalg.vector_norm(gradient).double() for gradient in total[:-1]]
+    return torch.stack(norms).square().sum().item()
 
 
 def kept_state(kept: KeptWeights) -> dict[str, Any]:
     """Return kept weights as a checkpoint has them."""
     return {
-        "weights": kept.get(_OWN),
-        "tied_weights": {number: kept[number] for number in kept if number != _OWN},
+        "weights": kept.get(OWN),
+        "tied_weights": {tie: kept[tie] for tie in kept if tie != OWN},
     }
 
 
 def kept_weights(state: Mapping[str, Any]) -> KeptWeights:
     """Return what :func:`kept_state` was given."""
-    return {_OWN: state["weights"], **state.get("tied_weights", {})}
+    return {OWN: state["weights"], **state.get("tied_weights", {})}
 
 
-def _plan_of(plan: RunPlan, number: int) -> WeightPlan:
-    return plan.own if number == _OWN else plan.tied[number]
+def _by_place(found: Iterable[tuple[WeightGroup, Sequence[Value]]]) -> list[Value]:
+    """Return what the groups of a tie have for their weights, in the order of all of these."""
+    values = {
+        place: value
+        for group, of_group in found
+        for place, value in zip(group.places, of_group, strict=True)
+    }
+    return [values[place] for place in range(len(values))]
+
+
+def _clip(weights: Sequence[Tensor], norm: float, clip_norm: float) -> None:
+    """Scale gradients as ``torch.nn.utils.clip_grad_norm_`` does for this norm."""
+    scale = clip_norm / (norm + 1e-6)
+    if scale < 1:
+        for weight in weights:
+            if weight.grad is not None:
+                # Not in place: autograd may give one tensor to two weights, or to a message.
+                weight.grad = weight.grad * scale
+
+
+@contextmanager
+def _themselves(weights: list[Tensor]) -> Iterator[list[Tensor]]:
+    yield weights
+
+
+def _overwrite(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(weights)):
+        torch._foreach_copy_(list(weights), list(values))
+
+
+def _plan_of(plan: RunPlan, tie: int) -> WeightPlan:
+    return plan.own if tie == OWN else plan.tied[tie]

@@ -50,7 +50,7 @@ class EarlyStopping(Record):
                     f"early stopping has no option {name!r}; it has min_delta and monitor"
                 )
         try:
-            super().__init__(patience=patience, **options)
+            super().__init__(**{"patience": patience, **options})
         except ValidationError as error:
             first = error.errors()[0]
             field = str(first["loc"][0])

@@ -248,33 +248,6 @@ class Stash(WeightPolicy):
             self._feedback.load_state(state)
 
 
-class Weightless(WeightPolicy):
-    """A stage that has no parameters, such as a pooling layer on its own."""
-
-    def __init__(self) -> None:
-        self.weights = []
-        self.predictions = []
-
-    @property
-    def parts(self) -> Sequence[WeightPolicy]:
-        """Nothing."""
-        return []
-
-    def begin(
-        self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
-    ) -> None:
-        """Do nothing: there is nothing to prepare."""
-
-    def update(self) -> None:
-        """Do nothing: there is nothing to update."""
-
-    def skip_update(self) -> None:
-        """Do nothing: there is nothing to skip."""
-
-    def _step(self) -> None:
-        """Do nothing: there is nothing to update."""
-
-
 def build_policy(
     method: Method, weights: Sequence[Tensor], optimizer: Optimizer, delay: int
 ) -> WeightPolicy:

@@ -55,11 +55,6 @@ class WeightPolicy(ABC):
         self._version = version
 
     @property
-    def parts(self) -> Sequence[WeightPolicy]:
-        """The policies of its groups of parameters, each with an optimizer: itself by default."""
-        return [self]
-
-    @property
     def stashes(self) -> bool:
         """Whether it keeps the version that a forward used for the backward."""
         return False

@@ -18,6 +18,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -339,15 +340,16 @@ def _train_one(
 
 def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:
     """Return seconds of displacing all weights and moving them back, after an update."""
-    policy = runner.weights.own.policy
-    if not policy.predicts:
+    policies = [policy for policy in runner.weights.policies if policy.predicts]
+    if not policies:
         return []
     _train_one([runner], 0, stopwatch, None)
     use = WeightUse(1, 1, stashed=1, forward_lead=1)
 
     def displace() -> None:
-        with policy.forward_weights(use):
-            pass
+        with ExitStack() as displaced:
+            for policy in policies:
+                displaced.enter_context(policy.forward_weights(use))
 
     seconds = []
     for _ in timed_passes(repeats):

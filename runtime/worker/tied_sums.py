@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from drlpp.runtime.ipc.protocol import TiedPlan
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.tied_weights import squared_norm_of
+from drlpp.runtime.stage.stage_weights import squared_norm_of
 from drlpp.schedule.actions import Message, TiedUpdate
 
 
@@ -31,7 +32,7 @@ class TiedSums:
     def sum_over_replicas(self, tie: int) -> None:
         """Sum the gradients of a copy over the replicas of its stage, for its next update."""
         (stage,) = self._runners
-        self._runners[stage].weights.tied[tie].gradients.finish_sum()
+        self._runners[stage].weights.gradients[tie].finish_sum()
         # Not every replica has to send it, but all begin anew.
         self._contribution(stage, tie)
 
@@ -56,8 +57,8 @@ class TiedSums:
         return sum(
             squared_norm_of(self._total(stage, tie, last))
             for stage, runner in self._runners.items()
-            for tie, copy in runner.weights.tied.items()
-            if copy.is_root and runner.counts_for_norm
+            for tie in runner.weights.ties
+            if runner.counts_for_norm and runner.weights.is_root(tie)
         )
 
     def forget(self) -> None:
@@ -68,11 +69,12 @@ class TiedSums:
     def _contribution(self, stage: int, tie: int) -> list[Tensor]:
         key = stage, tie
         if key not in self._contributions:
-            self._contributions[key] = self._runners[stage].weights.tied[tie].contribution()
+            self._contributions[key] = self._runners[stage].weights.contribution(tie)
         return self._contributions[key]
 
     def _total(self, stage: int, tie: int, last: int) -> list[Tensor]:
-        plan = self._runners[stage].weights.tied[tie].plan
+        plan = self._runners[stage].weights.plans[tie]
+        assert isinstance(plan, TiedPlan)
         if stage != plan.root:
             if plan.root in self._runners:
                 return self._total(plan.root, tie, last)

@@ -250,13 +250,15 @@ class Worker:
         )
         return replace(
             self._executed(executor, command.actions),
-            predictions=executor.clock.read(
-                [
-                    moment
-                    for runner in self._runners
-                    for policy in runner.weights.policies
-                    for moment in policy.predictions
-                ]
+            predictions=sorted(
+                executor.clock.read(
+                    [
+                        moment
+                        for runner in self._runners
+                        for policy in runner.weights.policies
+                        for moment in policy.predictions
+                    ]
+                )
             ),
             # On stages of one worker the same updates: those of a schedule that flushes.
             skipped_updates=max(runner.skipped_updates for runner in self._runners),

@@ -105,11 +105,12 @@ def tensors_of(runner: StageRunner) -> Iterator[Tensor]:
     held: list[Any] = [
         runner.weights_and_buffers(),
         [{k: v for k, v in kept.items() if k != "step"} for kept in state.values()],
-        runner.weights.own.policy.copies(),
+        [policy.copies() for policy in runner.weights.policies],
         runner.in_flight_state(),
     ]
-    assert isinstance(runner.weights.own.gradients, SharedGradients)
-    held.append([bucket.flat for bucket in runner.weights.own.gradients._buckets])
+    (gradients,) = runner.weights.gradients.values()
+    assert isinstance(gradients, SharedGradients)
+    held.append([bucket.flat for bucket in gradients._buckets])
     for tree in held:
         yield from (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
 
@@ -132,8 +133,8 @@ def test_a_checkpoint_of_a_processor_goes_on_elsewhere(
     after = trained(runner_on(THERE, captured, method, spec, before))
     assert {tensor.device for tensor in tensors_of(after) if tensor.dim()} == {THERE}
     # Kernels are chosen for a device.
-    (part,) = after.weights.own.policy.parts
-    assert not part.optimizer.param_groups[0].get("fused")
+    (policy,) = after.weights.policies
+    assert not policy.optimizer.param_groups[0].get("fused")
 
 
 def test_parts_in_flight_go_on_elsewhere(captured: CapturedModel) -> None:

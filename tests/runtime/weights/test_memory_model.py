@@ -76,14 +76,16 @@ class Watch:
 
 
 def _held(runner: StageRunner) -> Iterator[Tensor]:
-    group = runner.weights.own
-    yield from group.weights
-    yield from group.gradients.sums()
-    yield from (weight.grad for weight in group.weights if weight.grad is not None)
-    yield from group.policy.copies()
-    for state in [*group.policy.optimizer.state.values(), *group.policy.state()]:
-        # A counter is no copy.
-        yield from (t for t in state.values() if torch.is_tensor(t) and t.numel() > 1)
+    weights = runner.weights
+    yield from weights.newest
+    yield from (weight.grad for weight in weights.newest if weight.grad is not None)
+    for gradients in weights.gradients.values():
+        yield from gradients.sums()
+    for policy in weights.policies:
+        yield from policy.copies()
+        for state in [*policy.optimizer.state.values(), *policy.state()]:
+            # A counter is no copy.
+            yield from (t for t in state.values() if torch.is_tensor(t) and t.numel() > 1)
 
 
 def _simulated(trained: Trained) -> Simulation:

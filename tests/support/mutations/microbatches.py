@@ -12,7 +12,7 @@ from drlpp.runtime.reference.reference_weights import StageHistory
 from drlpp.runtime.reference.replay import Replay
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.gradients import SharedGradients
-from drlpp.runtime.stage.weight_group import WeightGroup
+from drlpp.runtime.stage.stage_weights import StageWeights
 from drlpp.runtime.weights import policies
 from drlpp.runtime.weights.policies import PredictedWeights
 from drlpp.schedule import lowering
@@ -72,7 +72,7 @@ def _replicas_take_turns_by_minibatches(patch: pytest.MonkeyPatch) -> None:
 
 
 def _divided_by(contributions: int) -> Any:
-    return lambda update: lambda group, _, norm=None: update(group, contributions, norm)
+    return lambda update: lambda weights, _, *others: update(weights, contributions, *others)
 
 
 def _sum_of_parts(mean: Any) -> Any:
@@ -129,12 +129,12 @@ MUTATIONS = (
     ),
     Mutation(
         "the sum over microbatches",
-        instead(WeightGroup, "update", _divided_by(1)),
+        instead(StageWeights, "update", _divided_by(1)),
         ("one stage with PyTorch", *_ALL, *_WITH_REFERENCE),
     ),
     Mutation(
         "the mean over more microbatches than there are",
-        instead(WeightGroup, "update", _divided_by(5)),
+        instead(StageWeights, "update", _divided_by(5)),
         ("one stage with PyTorch", *_ALL, *_WITH_REFERENCE),
     ),
     Mutation(

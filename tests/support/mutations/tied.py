@@ -17,7 +17,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement import execution_plan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.reference.replay import Replay
-from drlpp.runtime.stage.tied_weights import TiedWeights
+from drlpp.runtime.stage.stage_weights import StageWeights
 from drlpp.runtime.worker import tied_sums
 from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule import ties
@@ -81,16 +81,14 @@ def _a_stage_counts_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_mean_over_stages(patch: pytest.MonkeyPatch) -> None:
-    update_by = TiedWeights.update_by
+    update_by = StageWeights.update_by
 
-    def divided(
-        copy: TiedWeights, total: list[Tensor], contributions: int, norm: float | None
-    ) -> bool:
+    def divided(weights: StageWeights, tie: int, total: list[Tensor], *others: Any) -> bool:
         *gradients, reached = total
-        stages = 1 + len(copy.plan.others)
-        return update_by(copy, [*(g / stages for g in gradients), reached], contributions, norm)
+        stages = 1 + len(weights.plans[tie].others)
+        return update_by(weights, tie, [*(g / stages for g in gradients), reached], *others)
 
-    patch.setattr(TiedWeights, "update_by", divided)
+    patch.setattr(StageWeights, "update_by", divided)
 
 
 def _copies_go_their_own_ways(patch: pytest.MonkeyPatch) -> None:
@@ -115,11 +113,13 @@ def _clipping_counts(times: int) -> Break:
 
 
 def _copies_are_not_clipped(patch: pytest.MonkeyPatch) -> None:
-    update_by = TiedWeights.update_by
+    update_by = StageWeights.update_by
     patch.setattr(
-        TiedWeights,
+        StageWeights,
         "update_by",
-        lambda copy, total, contributions, norm: update_by(copy, total, contributions, 0.0),
+        lambda weights, tie, total, contributions, norm: update_by(
+            weights, tie, total, contributions, 0.0
+        ),
     )
 
 
