@@ -332,4 +332,6 @@ def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) 
     assert all(report.minibatches_per_second > 0 for report in seen)
     ending = DataLoader(Growing(data_for(captured), 96, 0), 8)
     with pytest.raises(DataError, match="gives 12 minibatches in epoch 1, where 13"):
-        PipelineTrainer(placement_file(captured, 0), out=tmp_path).fit(ending, minibatches=13)
+        PipelineTrainer(placement_file(captured, 0), out=tmp_path / "ending").fit(
+            ending, minibatches=13
+        )

@@ -3,9 +3,6 @@
 import linecache
 import pickle
 
-import pytest
-import torch
-from torch import Tensor, fx, nn
 from torch.fx import graph_module
 
 from drlpp.capturing.capture import capture
@@ -45,26 +42,3 @@ def test_a_deployment_keeps_no_sources() -> None:
         ((shape,),) = pickle.loads(commands[0].stages)
     assert kept() == before
     assert shape.program.function.graph.nodes
-
-
-class Doubling(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + x
-
-
-def test_other_sources_stay_and_errors_do_not_hide() -> None:
-    mine = fx.symbolic_trace(Doubling())
-    before = kept()
-    traced = []
-
-    @discarded_fx_sources()
-    def trace_and_fail() -> None:
-        traced.append(fx.symbolic_trace(Doubling()))
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        trace_and_fail()
-    assert kept() == before
-    for graph in (mine, *traced):
-        assert torch.equal(graph(torch.ones(2)), torch.full((2,), 2.0))
-        assert "add" in graph.code

@@ -126,26 +126,6 @@ def test_buckets_are_sent_in_order_as_soon_as_the_backward_has_passed_them(
     assert len(sums.sent) == buckets
 
 
-def test_nothing_is_sent_before_the_last_contribution() -> None:
-    events: list[str] = []
-    sums = _Sum(events)
-    weights = _weights()
-    gradients = SharedGradients(weights, sums, bucket_bytes=1)
-    found = []
-    for seed in range(3):
-        assert not sums.sent
-        loss = _loss(weights, seed, events)
-        found.append(_backward(gradients, weights, loss, last=seed == 2))
-    # Each bucket has the sum of all contributions at the moment when it is sent.
-    wanted = _sum_of(found)
-    for sent, value in zip(sums.sent, reversed(wanted), strict=True):
-        assert value is not None
-        torch.testing.assert_close(sent[:9], value.flatten(), rtol=1e-12, atol=0)
-    gradients.finish_sum()
-    gradients.assign_gradients(3)
-    _assert_gradients(weights, [None if value is None else value / 3 for value in wanted])
-
-
 def _replicas(
     rounds: Sequence[Sequence[Sequence[int]]],
     *,
@@ -191,12 +171,8 @@ def _replicas(
         _assert_gradients(weights, [None if value is None else value / total for value in wanted])
 
 
-def test_sums_over_replicas() -> None:
-    _replicas([[[1], [2]], [[3, 4], [5]], [[6], [7, 8, 9]]])
-
-
-@pytest.mark.parametrize("unreached", [[0], [3], [1, 2], [1, 2, 3]])
-@pytest.mark.parametrize("bucket_bytes", [1, 2 * ONE_WEIGHT, 10**6])
+@pytest.mark.parametrize("unreached", [[0], [1, 2, 3]])
+@pytest.mark.parametrize("bucket_bytes", [1, 10**6])
 def test_weights_without_a_gradient_get_none(unreached: list[int], bucket_bytes: int) -> None:
     _replicas(
         [[[1], [2]], [[3, 4], [5]]], unreached=(unreached, unreached), bucket_bytes=bucket_bytes
@@ -207,9 +183,7 @@ def test_a_weight_may_have_a_gradient_on_one_replica_only() -> None:
     _replicas([[[1], [2]], [[3, 4], [5]], [[6], [7]]], unreached=([1], [2]))
 
 
-@pytest.mark.parametrize(
-    "rounds", [[[[], [1]]], [[[1], []]], [[[1], [2]], [[], [3, 4]], [[5], []]]]
-)
+@pytest.mark.parametrize("rounds", [[[[], [1]]], [[[1], [2]], [[], [3, 4]], [[5], []]]])
 def test_a_replica_without_a_minibatch_joins_in(rounds: list[list[list[int]]]) -> None:
     _replicas(rounds, unreached=([1], [1]))
 
@@ -233,15 +207,6 @@ def test_element_types_do_not_share_a_bucket() -> None:
     gradients.assign_gradients(1)
     assert [tensor.dtype for tensor in sums.sent] == [torch.float32, torch.float64]
     _assert_gradients(weights, values)
-
-
-def test_the_last_gradient_stays_while_the_next_is_collected() -> None:
-    weights = _weights()
-    gradients = SharedGradients(weights, keep_last=True)
-    first = _backward(gradients, weights, _loss(weights, 1, []), last=False)
-    gradients.assign_gradients(1)
-    _backward(gradients, weights, _loss(weights, 2, []), last=False)
-    _assert_gradients(weights, first)
 
 
 def test_a_discarded_gradient_leaves_the_last_one() -> None:

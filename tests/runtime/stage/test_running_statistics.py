@@ -97,12 +97,8 @@ def _plain(replicas: int, microbatches: int, together: int) -> list[nn.Module]:
 @pytest.mark.parametrize(
     ("accelerators", "method", "together"),
     [
-        ((0, 0), Method(policy="sync"), 2),
         ((0, 0, 0), Method(policy="sync"), 3),
-        ((0, 0), Method(policy="sync", microbatches=4), 1),
-        ((0, 1, 1), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
         ((0, 1, 1, 2), Method(schedule="1f1b-flush", policy="sync", microbatches=4), 1),
-        ((0, 1, 2), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
     ],
 )
 def test_statistics_are_a_replicas_own_until_the_first_ones_are_taken(

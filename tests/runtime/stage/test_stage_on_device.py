@@ -5,6 +5,7 @@ import pickle
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -25,7 +26,6 @@ from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import in_turns
 
 THERE, HERE = torch.device("meta"), torch.device("cpu")
 METHODS = {
@@ -115,7 +115,7 @@ def tensors_of(runner: StageRunner) -> Iterator[Tensor]:
         yield from (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
-@pytest.mark.parametrize(("method", "optimizer"), in_turns(METHODS, OPTIMIZERS, one_of=4))
+@pytest.mark.parametrize(("method", "optimizer"), zip(cycle(METHODS), OPTIMIZERS, strict=False))
 def test_everything_that_a_stage_holds_is_on_its_device(
     captured: CapturedModel, method: str, optimizer: str
 ) -> None:
@@ -149,14 +149,6 @@ def test_parts_in_flight_go_on_elsewhere(captured: CapturedModel) -> None:
         t.device for t in pytree.tree_leaves(after.in_flight_state()) if isinstance(t, Tensor)
     }
     assert devices == {THERE}
-
-
-def test_a_loss_is_read_when_somebody_wants_it(captured: CapturedModel) -> None:
-    runner = trained(runner_on(HERE, captured, METHODS["vanilla"], optimizer_named("sgd")))
-    losses = runner.losses.take()
-    assert list(losses) == [(b, 0) for b in range(4)]
-    assert all(isinstance(loss, float) for loss in losses.values())
-    assert runner.losses.take() == {}
 
 
 @pytest.mark.parametrize("method", ["stash", "vanilla"])

@@ -106,15 +106,11 @@ def _simulated(trained: Trained) -> Simulation:
 NEWER = {
     "PipeOptim": of_chain(Method()),
     "PipeOptim, M = D": of_chain(Method(microbatches=4)),
-    "stashing, M = D": of_chain(Method(policy="stash", microbatches=4)),
     "stashing, replicated": of_chain(Method(policy="stash", microbatches=2), SGD, "replicated"),
-    "PACI": of_chain(Method(policy="vanilla", microbatches=4)),
-    "2BW": of_chain(Method(policy="2bw", microbatches=4)),
     "2BW-EF": of_chain(Method(policy="2bw-ef", microbatches=4)),
     "last step": of_chain(Method(policy="last-step"), ADAMW),
     "NAG": of_chain(Method(policy="stash", stage_momentum=0.99), NADAM),
     "rotated": of_chain(Method(policy="stash", microbatches=2), ROTATED),
-    "1F1B": of_chain(Method(schedule="1f1b-flush", policy="sync", microbatches=4)),
     "ZB-H1": of_chain(Method(schedule="zb-h1", policy="sync", microbatches=4)),
     "ZB-V": of_chain(Method(schedule="zb-v", policy="sync", microbatches=8), SGD, "folded"),
 }

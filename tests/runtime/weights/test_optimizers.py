@@ -85,42 +85,19 @@ def test_training_goes_on_from_a_stored_state(
         assert not torch.equal(one, before)
 
 
-def test_the_state_of_a_weight_of_many_dimensions_is_taken() -> None:
-    weights = [torch.ones((2,) * 7, requires_grad=True)]
-    spec = OptimizerSpec.parse("adam")
-    optimizer = build_optimizer(spec, weights)
-    weights[0].grad = torch.ones_like(weights[0])
-    optimizer.step()
-    state = named_optimizer_state(optimizer, ["matrix"], weights)
-    again = build_optimizer(spec, weights)
-    load_optimizer_state(again, ["matrix"], weights, state)
-    assert torch.equal(again.state[weights[0]]["exp_avg"], state["matrix"]["exp_avg"])
-
-
 @pytest.mark.parametrize(
     ("name", "options", "change", "message"),
     [
         ("adam", {}, {"exp_avg": torch.zeros(2)}, r"'exp_avg' .* of matrix .* expected \(4, 3\)"),
-        ("adam", {}, {"exp_avg": torch.zeros(())}, r"expected \(4, 3\)"),
         ("adam", {}, {"exp_avg": torch.zeros(4, 3).double()}, r"expected .* torch\.float32"),
         ("adam", {}, {"exp_avg": 0.5}, "expected a tensor"),
         ("adam", {}, {"step": torch.zeros(4, 3)}, r"expected \(\)"),
-        ("adam", {}, {"step": torch.zeros((), dtype=torch.int64)}, r"expected \(\) and .*float32"),
         ("adam", {}, {"max_exp_avg_sq": torch.zeros(())}, "expected step, exp_avg, exp_avg_sq"),
         ("adam", {}, {"last_gradient": torch.zeros(3, 4)}, "last gradient of matrix"),
         ("sgd", {}, {"momentum_buffer": torch.zeros(3)}, r"expected \(4, 3\)"),
-        ("sgd", {"momentum": 0.0}, {"momentum_buffer": torch.zeros(4, 3)}, "expected "),
-        ("adagrad", {}, {"sum": torch.zeros(1)}, r"expected \(4, 3\)"),
         ("adafactor", {}, {"row_var": torch.zeros(4, 3)}, r"expected \(4, 1\)"),
         ("basisrotation", {}, {"covariance_0": torch.zeros(3, 3)}, r"expected \(4, 4\)"),
-        (
-            "adam",
-            {},
-            {"group": {"lr": "fast"}},
-            "'lr' of matrix is 'fast'; expected such as",
-        ),
-        ("adam", {}, {"group": {"lr": torch.zeros(())}}, "expected such as"),
-        ("adam", {}, {"group": {"lr": True}}, "expected such as"),
+        ("adam", {}, {"group": {"lr": "fast"}}, "'lr' of matrix is 'fast'; expected such as"),
         ("adam", {}, {"group": {"betas": (0.9,)}}, r"expected such as \(0.9, 0.999\)"),
         ("adam", {}, {"group": {"amsgrad": True}}, "expected such as False"),
         ("adam", {}, {"group": {"params": []}}, "'params'"),
@@ -180,10 +157,16 @@ def test_fused_kernels_are_taken_where_there_are_any() -> None:
     assert not optimizer.param_groups[0]["fused"]
 
 
-def test_an_optimizer_with_its_own_idea_of_kernels_is_left_alone() -> None:
-    spec = OptimizerSpec.parse(f"{__name__}:OwnKernels", lr=0.1)
-    assert build_optimizer(spec, _weights()).param_groups[0]["fused"] is None
-
-
-class OwnKernels(torch.optim.SGD):
-    """Its fused kernels may be for other devices than those of torch."""
+def test_a_state_that_lacks_something_is_refused() -> None:
+    """Of a weight of many dimensions too, whose state is taken as it is."""
+    weights = [torch.ones((2,) * 7, requires_grad=True)]
+    optimizer = build_optimizer(OptimizerSpec.parse("adam"), weights)
+    weights[0].grad = torch.ones_like(weights[0])
+    optimizer.step()
+    state = named_optimizer_state(optimizer, ["matrix"], weights)
+    again = build_optimizer(OptimizerSpec.parse("adam"), weights)
+    load_optimizer_state(again, ["matrix"], weights, state)
+    assert torch.equal(again.state[weights[0]]["exp_avg"], state["matrix"]["exp_avg"])
+    del state["matrix"]["exp_avg_sq"]
+    with pytest.raises(InvalidFile, match="state of matrix has no 'exp_avg_sq'; expected step, "):
+        load_optimizer_state(again, ["matrix"], weights, state)

@@ -14,7 +14,6 @@ from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.weights.update_rules import (
     adam_direction,
     has_rule,
-    last_gradient_needed,
     predict_weights_,
     smoothed_gradient,
 )
@@ -120,18 +119,6 @@ def test_adam_direction_is_table_1() -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("kind", _OPTIONS)
-def test_before_the_first_update_nothing_is_known(kind: str) -> None:
-    options = {"momentum": 0.9, "nesterov": True} if kind == "sgd-nesterov" else {}
-    weight = torch.ones(3, requires_grad=True)
-    optimizer = build_optimizer(OptimizerSpec.parse(kind.partition("-")[0], **options), [weight])
-    predict_weights_([weight], optimizer, 0.5)
-    assert torch.equal(weight, torch.ones(3))
-    assert smoothed_gradient(optimizer, weight) is None
-    # Asking leaves no trace in the state, which some optimizers take for a first update.
-    assert all(optimizer.state.values())
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -194,13 +181,3 @@ def test_smoothed_gradient(
     # What is the gradient itself must be kept apart while the next is collected.
     reads = SmoothedGradient([weight], optimizer).reads_last_gradient
     assert reads if found is weight.grad else not (reads and has_rule(optimizer))
-
-
-def test_momentum_needs_no_gradient_but_nesterovs_does() -> None:
-    for nesterov in [False, True]:
-        weight = torch.zeros(3, requires_grad=True)
-        spec = OptimizerSpec.parse("sgd", momentum=0.5, nesterov=nesterov)
-        optimizer = build_optimizer(spec, [weight])
-        weight.grad = torch.ones(3)
-        optimizer.step()
-        assert last_gradient_needed(optimizer) == nesterov

@@ -4,7 +4,7 @@ Against the reference executor for methods of every kind, and against torch's ow
 plain loop, whose scale is set anew after every step so that it stays as it is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import NotFinite
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.candidate import Candidate
@@ -25,12 +24,9 @@ from drlpp.runtime import (
     RunOptions,
     TrainerCallbacks,
 )
-from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.runtime.reference.reference import ReferenceResult
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import in_turns
 from tests.support.models import gathering
 from tests.support.training.against_reference import train_twice
 from tests.support.training.pipelines import (
@@ -53,7 +49,6 @@ ADAM = OptimizerSpec(name="adam", options={"lr": 0.01, "eps": 1e-4})
 ASGD = OptimizerSpec(name="asgd", options={"lr": 0.02})
 
 PLACEMENTS = {
-    "single": (0,),
     "straight": (0, 1, 2),
     "replicated": (0, 0, 1, 2),
     "data-parallel": (0, 0, 0, 0),
@@ -120,26 +115,30 @@ def _both(
 
 
 FLUSHING = [
-    Method(schedule="gpipe", policy="sync", precision="float16"),
-    Method(schedule="gpipe", policy="sync", microbatches=4, precision="float16"),
-    Method(schedule="1f1b-flush", policy="sync", microbatches=2, accumulate=2, precision="float16"),
-    Method(schedule="1f1b-flush", policy="sync", recompute=True, precision="float16"),
-    Method(schedule="gpipe", policy="sync", microbatches=2, clip_norm=0.5, precision="float16"),
+    (
+        "straight",
+        Method(
+            schedule="1f1b-flush", policy="sync", microbatches=2, accumulate=2, precision="float16"
+        ),
+    ),
+    (
+        "replicated",
+        Method(schedule="gpipe", policy="sync", microbatches=2, clip_norm=0.5, precision="float16"),
+    ),
+    ("data-parallel", Method(schedule="gpipe", policy="sync", precision="float16")),
 ]
 ASYNCHRONOUS = [
-    Method(policy="stash", precision="float16"),
-    Method(policy="stash-vertical", precision="float16"),
-    Method(policy="stash", accumulate=2, clip_norm=0.5, precision="float16"),
-    Method(policy="2bw", accumulate=4, precision="float16"),
-    *(
-        Method(policy=policy, recompute=True, precision="float16")
-        for policy in ("vanilla", "spectrain", "xpipe", "pipeoptim")
+    ("replicated", Method(policy="stash", accumulate=2, clip_norm=0.5, precision="float16")),
+    ("straight", Method(policy="2bw", accumulate=4, precision="float16")),
+    ("replicated", Method(policy="pipeoptim", recompute=True, precision="float16")),
+    (
+        "straight",
+        Method(policy="pipemare", correction_decay=0.2, recompute=True, precision="float16"),
     ),
-    Method(policy="pipemare", correction_decay=0.2, recompute=True, precision="float16"),
 ]
 
 
-@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, PLACEMENTS, one_of=4), ids=str)
+@pytest.mark.parametrize(("shape", "method"), FLUSHING, ids=str)
 def test_all_stages_of_a_schedule_that_flushes_skip_the_same_updates(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:
@@ -153,11 +152,7 @@ def test_all_stages_of_a_schedule_that_flushes_skip_the_same_updates(
     assert 0 < found.skipped_updates[0] < MINIBATCHES // method.accumulate
 
 
-@pytest.mark.parametrize(
-    ("method", "shape"),
-    in_turns(ASYNCHRONOUS, ["straight", "replicated"], one_of=3, slow=ASYNCHRONOUS[1:6:2]),
-    ids=str,
-)
+@pytest.mark.parametrize(("shape", "method"), ASYNCHRONOUS, ids=str)
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:
@@ -180,7 +175,12 @@ def test_an_asynchronous_stage_skips_updates_alone(
 
 @pytest.mark.parametrize(
     ("policy", "optimizer", "accumulate"),
-    in_turns(["pipeoptim", "spectrain", "xpipe"], [PLAIN_SGD, ADAM, ASGD], [1, 2], one_of=3),
+    [
+        ("pipeoptim", PLAIN_SGD, 1),
+        ("spectrain", ADAM, 2),
+        ("xpipe", PLAIN_SGD, 1),
+        ("pipeoptim", ASGD, 1),
+    ],
     ids=str,
 )
 def test_predictions_follow_the_last_step_that_was_made(
@@ -259,11 +259,8 @@ def _train_with_scaler(scale: float, together: int, clip_norm: float) -> tuple[n
 @pytest.mark.parametrize(
     ("scale", "together", "clip_norm"),
     [
-        (1024.0, 1, 0.0),
-        (1024.0, 2, 0.0),
         (1024.0, 1, 0.5),
-        (2.0**17, 1, 0.0),
-        (2.0**16, 2, 0.5),
+        (2.0**16, 2, 0.0),
     ],
 )
 def test_a_single_stage_equals_torchs_own_scaler(
@@ -289,64 +286,18 @@ def test_a_single_stage_equals_torchs_own_scaler(
     assert_state(state, module, rtol=1e-5, atol=1e-6)
 
 
-def test_resuming_after_skipped_updates_changes_no_bit(
-    captured: CapturedModel, session: ClusterSession, tmp_path: Path
-) -> None:
-    """With a direction that is read from the last gradients, of which the newest are skipped."""
-    method = Method(policy="pipeoptim", recompute=True, precision="float16", loss_scale=OVERFLOWING)
-    placement = in_a_row(captured.graph, 0, 1, 2)
-    options = RunOptions(order=_order())
-    whole = session.deploy(placement, method, PLAIN_SGD)
-    # The pipeline goes on through the cut, behind an update that is skipped.
-    path, cut = tmp_path / "cut.safetensors", LARGE_BLOCK + 1
-
-    def save(place: int, results: Mapping[int, RunResult]) -> None:
-        write_checkpoint(path, session.checkpoint(whole))
-
-    _, results = session.run(whole, MINIBATCHES, options, cuts=[cut], on_cut=save)
-    wanted, _ = session.collect(whole)
-    assert all(result.skipped_updates > 1 for result in results.values())
-    resumed = session.deploy(placement, method, PLAIN_SGD, checkpoint=path, in_flight=True)
-    session.run(resumed, MINIBATCHES, options, cuts=[cut], start=cut)
-    found, _ = session.collect(resumed)
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
-
-
 def _data(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
     (inputs,), targets = _samples()
     return (inputs, targets), (inputs[:BATCH], targets[:BATCH])
 
 
-def _infinite(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Activations that float16 has no numbers for."""
-    (train, targets), held_out = _data(example_inputs)
-    return (train * 1e6, targets), held_out
-
-
-def _trainer(
-    captured: CapturedModel, tmp_path: Path, notes: list[str], scale: float | None
-) -> PipelineTrainer:
-    method = Method(policy="stash", precision="float16", loss_scale=scale)
-    document = file_of(captured, in_a_row(captured.graph, 0, 1), method=method, optimizer=SGD)
-    observer = TrainerCallbacks(on_note=notes.append)
-    return PipelineTrainer(document, out=tmp_path, checkpoint_every=2, observer=observer)
-
-
 def test_a_user_is_told_of_skipped_updates(captured: CapturedModel, tmp_path: Path) -> None:
     notes: list[str] = []
-    _trainer(captured, tmp_path, notes, 2.0**40).fit(f"{__name__}:_data", epochs=2)
+    method = Method(policy="stash", precision="float16", loss_scale=2.0**40)
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), method=method, optimizer=SGD)
+    observer = TrainerCallbacks(on_note=notes.append)
+    PipelineTrainer(document, out=tmp_path, observer=observer).fit(f"{__name__}:_data", epochs=1)
     assert notes == [
-        f"in epoch {epoch} gradients overflowed in float16, and a stage skipped {BLOCKS} of its "
-        f"updates; a loss_scale below {2.0**40:g} may help"
-        for epoch in (1, 2)
+        f"in epoch 1 gradients overflowed in float16, and a stage skipped {BLOCKS} of its updates; "
+        f"a loss_scale below {2.0**40:g} may help"
     ]
-
-
-def test_a_loss_that_overflows_is_a_failure_and_no_skipped_update(
-    captured: CapturedModel, tmp_path: Path
-) -> None:
-    notes: list[str] = []
-    trainer = _trainer(captured, tmp_path, notes, None)
-    with pytest.raises(NotFinite, match="the loss of minibatch 1 is"):
-        trainer.fit(f"{__name__}:_infinite", epochs=1)
-    assert not notes
