@@ -361,9 +361,12 @@ def kept_weights(state: Mapping[str, Any]) -> KeptWeights:
 
 def _by_place(found: Iterable[tuple[WeightGroup, Sequence[Value]]]) -> list[Value]:
     """Return what the groups of a tie have for their weights, in the order of all of these."""
+    known = list(found)
+    if len(known) == 1:
+        return list(known[0][1])
     values = {
         place: value
-        for group, of_group in found
+        for group, of_group in known
         for place, value in zip(group.places, of_group, strict=True)
     }
     return [values[place] for place in range(len(values))]
