@@ -112,7 +112,7 @@ def _nearest(
     captured: CapturedModel, plan: ExecutionPlan, to: Target, costs: Profile
 ) -> tuple[Nearest, ModuleLayout | None]:
     """Return what is exported; with the modules of every stage, but for torch."""
-    from drlpp.exporting.layouts import deepspeed, torchtitan
+    from drlpp.exporting.layouts import programs
     from drlpp.exporting.layouts.module_layout import layers_of, nearest_layout, units_of
     from drlpp.exporting.nearest import flushing, nearest_chain
 
@@ -129,9 +129,9 @@ def _nearest(
     module, graph = captured.task.module, captured.graph
     match to:
         case Target.TORCHTITAN:
-            units = units_of(module, graph, torchtitan.CONTAINERS)
+            units = units_of(module, graph, programs.TORCHTITAN_CONTAINERS)
         case Target.DEEPSPEED:
-            units = units_of(module, graph, deepspeed.CONTAINERS)
+            units = units_of(module, graph, programs.DEEPSPEED_CONTAINERS)
         case _:
             units = layers_of(module, graph)
     layout = nearest_layout(nearest, graph, units, costs.seconds)
@@ -146,9 +146,7 @@ def _write_layout(
     out: Path,
 ) -> str:
     """Write a layout by modules, and return a sentence about what to do with it."""
-    from drlpp.exporting.layouts.deepspeed import deepspeed_text
-    from drlpp.exporting.layouts.megatron import megatron_text
-    from drlpp.exporting.layouts.torchtitan import write_torchtitan
+    from drlpp.exporting.layouts.programs import deepspeed_text, megatron_text, write_torchtitan
 
     size = captured.task.batch_size
     match to:
@@ -196,11 +194,17 @@ def _cost(
     plan: ExecutionPlan, nearest: Nearest, cluster: Cluster, costs: Profile, source: str
 ) -> str:
     """Return a sentence about what the export costs."""
-    from drlpp.exporting.cost import ExportCost
+    from drlpp.costs.workload import Workload
     from drlpp.io.formatting import seconds_text
+    from drlpp.simulator.simulation import simulate
 
-    cost = ExportCost.of(costs, cluster, plan.candidate, nearest.candidate)
+    placed, exported = (
+        simulate(
+            Workload.of(costs, one.method), cluster, one.placement, one.method
+        ).seconds_per_minibatch
+        for one in (plan.candidate, nearest.candidate)
+    )
     return (
-        f"by the simulator a minibatch takes {seconds_text(cost.exported_seconds)} as exported and "
-        f"{seconds_text(cost.original_seconds)} as placed, {cost.ratio:.2f}×, {source}"
+        f"by the simulator a minibatch takes {seconds_text(exported)} as exported and "
+        f"{seconds_text(placed)} as placed, {exported / placed:.2f}×, {source}"
     )

@@ -1,10 +1,16 @@
-"""Stages as links of a chain, where messages pass between neighbours only.
+"""Stages as links of a chain, and their schedule as torch.distributed.pipelining reads it.
 
-What a stage sends to a later one than the next travels through those in between. Stage 0 of this
-placement is read by stages 1 and 2, so stage 1 hands ``a`` on::
+Messages pass between neighbours only: what a stage sends to a later one than the next travels
+through those in between. Stage 0 of this placement is read by stages 1 and 2, so stage 1 hands
+``a`` on::
 
     0 ──a──▶ 1 ──b──▶ 2        0 ──a──▶ 1 ──a,b──▶ 2
     └────────a───────▲
+
+The schedule is a CSV with a row for every rank. A cell is an action of a stage on a part of the
+step, ``1F3``; ``1I3`` and ``1W3`` are halves of a backward. A step is an update; torch adds the
+messages by its own lowering: in the order of drlpp's workers, which send without waiting, ranks
+would wait for each other for ever where a send ends when its receive begins (NCCL).
 """
 
 from __future__ import annotations
@@ -12,11 +18,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import fx
+from torch import Tensor, fx
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
+from drlpp.errors import InvalidInput
 from drlpp.runtime.stage.stages import Argument, ModelInput, StageOutput, StageProgram
+from drlpp.schedule.actions import (
+    Action,
+    AllReduce,
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Receive,
+    Recompute,
+    Send,
+    Update,
+)
+from drlpp.schedule.kinds.registry import names_to_suggest
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Schedule
 from drlpp.specs.batches import tensors_in
 
 
@@ -46,14 +69,7 @@ def chained(programs: Sequence[StageProgram], captured: CapturedModel) -> tuple[
         captured: the model, for one microbatch.
     """
     specs = _specs(programs)
-    inputs = [
-        TensorSpec(
-            shape=tuple(value.shape),
-            dtype=str(value.dtype).removeprefix("torch."),
-            bytes_=value.nbytes,
-        )
-        for value in tensors_in(captured.task.inputs)
-    ]
+    inputs = [_spec(value) for value in tensors_in(captured.task.inputs)]
     last = len(programs) - 1
     read_last: dict[StageOutput, int] = {}
     for program in programs:
@@ -89,10 +105,68 @@ def _specs(programs: Sequence[StageProgram]) -> dict[Argument, TensorSpec]:
         assert isinstance(outputs, tuple)
         for index, node in enumerate(outputs):
             assert isinstance(node, fx.Node)
-            value = node.meta["val"]
-            found[StageOutput(program.stage, index)] = TensorSpec(
-                shape=tuple(value.shape),
-                dtype=str(value.dtype).removeprefix("torch."),
-                bytes_=value.numel() * value.element_size(),
-            )
+            found[StageOutput(program.stage, index)] = _spec(node.meta["val"])
     return found
+
+
+def _spec(value: Tensor) -> TensorSpec:
+    dtype = str(value.dtype).removeprefix("torch.")
+    return TensorSpec(shape=tuple(value.shape), dtype=dtype, bytes_=value.nbytes)
+
+
+Rows = list[list[str]]
+
+
+def chain_schedule(stages: int, method: Method, minibatches: int) -> Schedule:
+    """Return the schedule of a chain of ``stages`` stages, one worker each.
+
+    Raises:
+        InvalidInput: the schedule has several stages on each.
+    """
+    kind = method.schedule_kind
+    if kind.stages_held > 1:
+        able = names_to_suggest(lambda other: other.flushes and other.stages_held == 1)
+        raise InvalidInput(
+            f"schedule {kind.name} has {kind.stages_held} stages on every accelerator, and a rank "
+            f"of an export has one; plan with {able} (--method-option schedule=…)"
+        )
+    return method.schedule_for(Pipeline.straight(*[1] * stages), minibatches)
+
+
+def computations(schedule: Schedule) -> Rows:
+    """Return the cells of every stage of a chain of single workers, without messages, updates.
+
+    Raises:
+        InvalidInput: the schedule has an action that no cell expresses.
+    """
+    return [
+        [
+            cell
+            for action in schedule.actions[worker]
+            if (cell := _cell(action, stage, schedule.microbatches))
+        ]
+        for stage, (worker,) in enumerate(schedule.pipeline.stages)
+    ]
+
+
+def _cell(action: Action, stage: int, microbatches: int) -> str | None:
+    match action:
+        case Forward(minibatch, microbatch):
+            return f"{stage}F{minibatch * microbatches + microbatch}"
+        case Backward(minibatch, microbatch):
+            return f"{stage}B{minibatch * microbatches + microbatch}"
+        case BackwardInput(minibatch, microbatch):
+            return f"{stage}I{minibatch * microbatches + microbatch}"
+        case BackwardWeight(minibatch, microbatch):
+            return f"{stage}W{minibatch * microbatches + microbatch}"
+        case Send() | Receive() | AllReduce() | Recompute() | Update():
+            return None
+    raise InvalidInput(
+        f"the schedule has the action {type(action).__name__}, which an export for torch cannot "
+        "express yet; choose another schedule (--method-option schedule=…)"
+    )
+
+
+def csv_text(rows: Rows) -> str:
+    """Return the content of a file."""
+    return "".join(f"{','.join(row)}\n" for row in rows)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.exporting.bundle import randomness
+from drlpp.exporting.bundle import support
 from drlpp.exporting.chain import Link
 from drlpp.runtime.stage.passes.precision import without_autocast
 from drlpp.runtime.stage.passes.randomness import seeded
@@ -24,7 +24,7 @@ Written by drlpp {version} with torch {torch}, for training, in parts of {size} 
 import torch
 from torch import inf, nan, nn
 
-from . import randomness, tensors
+from . import support
 '''
 
 _CLASS = '''
@@ -102,7 +102,7 @@ def _loss_class(captured: CapturedModel) -> str:
 
 def _owned(kind: str, name: str, value: Tensor, how: str) -> str:
     shape = tuple(value.shape)
-    return f"        tensors.add_{kind}(self, {name!r}, {shape}, {value.dtype}, {how})"
+    return f"        support.add_{kind}(self, {name!r}, {shape}, {value.dtype}, {how})"
 
 
 def _stage_graph(link: Link, captured: CapturedModel) -> fx.Graph:
@@ -145,7 +145,7 @@ def _check(graph: fx.Graph, captured: CapturedModel) -> None:
             if isinstance(node.target, str):
                 node.args, node.target = (node.target, *rest), seeded
         if node.target is seeded:
-            node.target = randomness.seeded
+            node.target = support.seeded
 
 
 def _forward(graph: fx.Graph) -> str:
@@ -153,7 +153,7 @@ def _forward(graph: fx.Graph) -> str:
     code = graph.python_code("self")
     source = inspect.cleandoc(code.src)
     for name, value in code.globals.items():
-        if value is randomness.seeded:
-            source = re.sub(rf"\b{name}\b", "randomness.seeded", source)
-    source = re.sub(r"\bdevice\(type='cpu'\)", "tensors.device_of(self)", source)
+        if value is support.seeded:
+            source = re.sub(rf"\b{name}\b", "support.seeded", source)
+    source = re.sub(r"\bdevice\(type='cpu'\)", "support.device_of(self)", source)
     return "".join(f"    {line}\n" for line in source.splitlines()).rstrip()

@@ -14,10 +14,9 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import InvalidInput
 from drlpp.exporting.bundle.facts import Facts, Spec
-from drlpp.exporting.chain import Link, chained
+from drlpp.exporting.chain import Link, chain_schedule, chained, computations, csv_text
 from drlpp.exporting.nearest import Nearest
 from drlpp.exporting.stage_source import loss_tensors, stages_source
-from drlpp.exporting.torch_schedule import chain_schedule, computations, csv_text
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.stage.passes import split_backward
 from drlpp.specs.batches import named_tensors, tensors_in

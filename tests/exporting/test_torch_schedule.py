@@ -8,15 +8,13 @@ import pytest
 from torch.distributed.pipelining import schedules
 
 from drlpp.errors import InvalidInput
-from drlpp.exporting.torch_schedule import (
+from drlpp.exporting.chain import (
     Rows,
     chain_schedule,
     computations,
     csv_text,
 )
-from drlpp.schedule.actions import Pass
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Schedule
 from drlpp.torch_versions import pipelines_take_functions
 
 if not pipelines_take_functions():
@@ -91,32 +89,6 @@ def test_nobody_waits_for_ever(method: Method, stages: int) -> None:
     schedules._validate_schedule(order, stages, stages, parts)
 
 
-def test_a_lost_message_is_found() -> None:
-    rows = exported(FLUSHED[1], 3)
-    rows[1].remove("1SEND_F3")
-    with pytest.raises(ValueError, match="not progressing"):
-        simulated_by_torch(rows)
-    with pytest.raises(AssertionError):
-        meet(rows)
-
-
-def test_the_order_of_our_workers_would_not_meet() -> None:
-    """Which is why torch places the messages: we send behind a pass and receive before one."""
-    rows = []
-    for stage, row in enumerate(computations(chain_schedule(2, FLUSHED[1], 1))):
-        cells = []
-        for cell in row:
-            kind, part = cell[1], cell[2:]
-            neighbour = stage == (1 if kind == "F" else 0)
-            cells += [f"{stage}RECV_{kind}{part}"] if neighbour else []
-            cells += [cell]
-            cells += [] if neighbour else [f"{stage}SEND_{kind}{part}"]
-        rows.append(cells)
-    simulated_by_torch(rows)
-    with pytest.raises(AssertionError, match="SEND_F1"):
-        meet(rows)
-
-
 def test_halves_of_a_backward_are_told_apart() -> None:
     """Of two stages the second owes a gradient of its weights; nobody waits for the first."""
     method = Method(schedule="zb-h1", policy="sync", microbatches=3)
@@ -134,13 +106,3 @@ def test_two_stages_on_a_rank_are_refused() -> None:
 def test_microbatches_are_numbered_through() -> None:
     schedule = chain_schedule(1, Method(schedule="gpipe", policy="sync", microbatches=2), 2)
     assert computations(schedule) == [["0F0", "0F1", "0B0", "0B1", "0F2", "0F3", "0B2", "0B3"]]
-
-
-def test_an_action_without_a_word_is_named() -> None:
-    class Sideways(Pass):
-        pass
-
-    known = chain_schedule(1, Method(), 1)
-    odd = Schedule(known.kind, known.pipeline, 1, 1, {0: (Sideways(0),)})
-    with pytest.raises(InvalidInput, match="Sideways"):
-        computations(odd)

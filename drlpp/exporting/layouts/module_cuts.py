@@ -1,19 +1,27 @@
-"""Cuts at modules: a graph contracted by modules, layers or blocks; stages that a user names."""
+"""Cuts at modules: a graph contracted by modules, layers or blocks; stages that a user names.
+
+A decoder of 48 layers is 48 times the same operators. Dividing its blocks alone leaves some fifty
+operators to place instead of five hundred. Blocks are found in the graph, so that no model is
+needed, and any model has them that says the same several times: encoders, vision transformers,
+residual networks.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 
 from torch import nn
 
-from drlpp.capturing.graph import OpGraph
+from drlpp.capturing.blocks import find_blocks
+from drlpp.capturing.graph import OpGraph, common_module
 from drlpp.costs.profiles.contracted_profile import ContractedGraph
 from drlpp.errors import InvalidInput, InvalidPlacement
-from drlpp.exporting.layouts import deepspeed
-from drlpp.exporting.layouts.block_cuts import contracted_by_blocks
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_layout import layers_of, units_of
+from drlpp.exporting.layouts.programs import DEEPSPEED_CONTAINERS
 from drlpp.placement.placement import Placement
 
 _PREFIX = "modules:"
@@ -36,7 +44,7 @@ def contracted_at(cut_at: CutAt, graph: OpGraph, build: Callable[[], nn.Module])
     if cut_at is CutAt.BLOCKS:
         return contracted_by_blocks(graph)
     module, layers = build(), cut_at is CutAt.LAYERS
-    units = layers_of(module, graph) if layers else units_of(module, graph, deepspeed.CONTAINERS)
+    units = layers_of(module, graph) if layers else units_of(module, graph, DEEPSPEED_CONTAINERS)
     found = [(unit.modules[-1], list(unit.operators)) for unit in units if unit.operators]
     group_of = {op: number for number, (_, group) in enumerate(found) for op in group}
     for operator in range(len(graph)):
@@ -97,3 +105,76 @@ def _begins(layout: str, module: nn.Module, graph: OpGraph) -> list[int]:
     if begins[:1] == [0]:
         raise InvalidInput("the first stage begins at the model's beginning; leave its module out")
     return begins
+
+
+_FEWEST = 3
+"""Copies of a block: what comes twice may be chance."""
+
+
+def contracted_by_blocks(graph: OpGraph) -> ContractedGraph:
+    """Return the graph whose operators are blocks, and the operators that are in none.
+
+    Raises:
+        InvalidInput: nothing repeats.
+    """
+    blocks = repeated_blocks(graph)
+    if not blocks:
+        raise InvalidInput(
+            f"{graph.model} has no block of operators that comes {_FEWEST} times or more; cut "
+            "between operators or modules (--cut-at)"
+        )
+    alone = set(range(len(graph))).difference(*blocks)
+    groups = sorted([*map(list, blocks), *([operator] for operator in alone)])
+    names = [_name(graph, group) for group in groups]
+    times = Counter(names)
+    unique = [
+        name if times[name] == 1 else f"{name} ({graph.operators[group[0]].name})"
+        for name, group in zip(names, groups, strict=True)
+    ]
+    return ContractedGraph.of(graph, list(zip(unique, groups, strict=True)))
+
+
+def repeated_blocks(graph: OpGraph) -> list[range]:
+    """Return the operators of every block that repeats, of those of several operators.
+
+    The most repetition counts first. A run of equal blocks may be divided at any of its operators;
+    it is where the fewest bytes pass.
+    """
+    widths = graph.cut_widths()
+    free = [True] * len(graph)
+    found: list[range] = []
+    for blocks in find_blocks(graph, _FEWEST - 1):
+        if blocks.length == 1:
+            continue
+        run = range(blocks.begin, blocks.begin + blocks.length * blocks.copies)
+        for is_free, members in groupby(run, key=free.__getitem__):
+            piece = list(members)
+            if not is_free or len(piece) < _FEWEST * blocks.length:
+                continue
+            chosen = _least_passing(range(piece[0], piece[-1] + 1), blocks.length, widths)
+            found += chosen
+            for operator in range(chosen[0].start, chosen[-1].stop):
+                free[operator] = False
+    return sorted(found, key=lambda block: block.start)
+
+
+def _least_passing(run: range, length: int, widths: list[int]) -> list[range]:
+    """Divide a run where the fewest bytes pass, of such divisions into as many blocks as can be."""
+
+    def divided(offset: int) -> list[range]:
+        begins = range(run.start + offset, run.stop - length + 1, length)
+        return [range(begin, begin + length) for begin in begins]
+
+    def between(blocks: list[range]) -> float:
+        return sum(widths[block.start - 1] for block in blocks[1:]) / (len(blocks) - 1)
+
+    choices = [blocks for offset in range(length) if len(blocks := divided(offset)) >= _FEWEST]
+    return min(choices, key=lambda blocks: (between(blocks), -len(blocks)))
+
+
+def _name(graph: OpGraph, group: list[int]) -> str:
+    """Return the innermost module that has all of a group, or the name of its first operator."""
+    operators = [graph.operators[operator] for operator in group]
+    if len(operators) == 1:
+        return operators[0].name
+    return ".".join(common_module(op.module for op in operators)) or operators[0].name

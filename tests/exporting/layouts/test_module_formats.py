@@ -10,9 +10,6 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profiles.estimated_profile import estimate_profile
-from drlpp.exporting.layouts import deepspeed, torchtitan
-from drlpp.exporting.layouts.deepspeed import deepspeed_text
-from drlpp.exporting.layouts.megatron import layer_counts, layout_string, megatron_text
 from drlpp.exporting.layouts.module_layout import (
     ModuleLayout,
     Unit,
@@ -20,7 +17,15 @@ from drlpp.exporting.layouts.module_layout import (
     nearest_layout,
     units_of,
 )
-from drlpp.exporting.layouts.torchtitan import write_torchtitan
+from drlpp.exporting.layouts.programs import (
+    DEEPSPEED_CONTAINERS,
+    TORCHTITAN_CONTAINERS,
+    deepspeed_text,
+    layer_counts,
+    layout_string,
+    megatron_text,
+    write_torchtitan,
+)
 from drlpp.exporting.nearest import Nearest
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
@@ -70,20 +75,6 @@ def test_an_embedding_may_have_a_stage_of_its_own(decoder: CapturedModel) -> Non
 
 
 @pytest.mark.parsers
-def test_megatrons_parser(by_layers: ModuleLayout) -> None:
-    from megatron.core.transformer import pipeline_parallel_layer_layout as layouts
-
-    parsed = layouts.PipelineParallelLayerLayout(layout_string(by_layers), 3)
-    parsed.validate_layer_layout(num_layers=6, mtp_num_layers=None)
-    names = [[layer.name for (stage,) in [rank] for layer in stage] for rank in parsed.layout]
-    assert names == [
-        ["embedding", "decoder", "decoder"],
-        ["decoder", "decoder"],
-        ["decoder", "decoder", "loss"],
-    ]
-
-
-@pytest.mark.parsers
 @pytest.mark.parametrize("tied", [True, False])
 def test_megatrons_parser_on_gpt2(tied: bool) -> None:
     from megatron.core.transformer import pipeline_parallel_layer_layout as layouts
@@ -104,7 +95,7 @@ def test_megatrons_parser_on_gpt2(tied: bool) -> None:
 
 
 def test_torchtitan_options(decoder: CapturedModel, tmp_path: Path) -> None:
-    units = units_of(decoder.task.module, decoder.graph, torchtitan.CONTAINERS)
+    units = units_of(decoder.task.module, decoder.graph, TORCHTITAN_CONTAINERS)
     write_torchtitan(laid_out(decoder, units), 8, NOTES, tmp_path / "titan")
     text = (tmp_path / "titan" / "parallelism.toml").read_text()
     assert text.startswith(f"# {NOTES[0]}\n# {NOTES[1]}\n")
@@ -127,7 +118,7 @@ def test_torchtitan_makes_the_same_stages(decoder: CapturedModel, tmp_path: Path
     from torchtitan.config import ParallelismConfig
     from torchtitan.distributed import pipeline_parallel as theirs
 
-    units = units_of(decoder.task.module, decoder.graph, torchtitan.CONTAINERS)
+    units = units_of(decoder.task.module, decoder.graph, TORCHTITAN_CONTAINERS)
     layout = laid_out(decoder, units)
     write_torchtitan(layout, 8, (), tmp_path)
     found = tomllib.loads((tmp_path / "parallelism.toml").read_text())["parallelism"]
@@ -158,7 +149,7 @@ class _PipelineModule:
 
 
 def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
+    units = units_of(decoder.task.module, decoder.graph, DEEPSPEED_CONTAINERS)
     text = deepspeed_text(laid_out(decoder, units), 8, "decoder", NOTES)
     assert f"- {NOTES[0]}\n- {NOTES[1]}\n" in text
     pipe = ModuleType("deepspeed.pipe")
@@ -204,7 +195,7 @@ print("OWN", stage.global_rank, stage.parts, shapes)
 
 @pytest.mark.parsers
 def test_deepspeed_builds_the_parts(decoder: CapturedModel, tmp_path: Path) -> None:
-    units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
+    units = units_of(decoder.task.module, decoder.graph, DEEPSPEED_CONTAINERS)
     text = deepspeed_text(laid_out(decoder, units), 8, "decoder", ())
     (tmp_path / "placed.py").write_text(text)
     (tmp_path / "program.py").write_text(_ON_THREE_RANKS)

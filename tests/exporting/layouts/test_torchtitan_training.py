@@ -8,9 +8,8 @@ import torch
 
 from drlpp.capturing.capture import capture
 from drlpp.costs.profiles.estimated_profile import estimate_profile
-from drlpp.exporting.layouts import torchtitan
 from drlpp.exporting.layouts.module_layout import nearest_layout, units_of
-from drlpp.exporting.layouts.torchtitan import write_torchtitan
+from drlpp.exporting.layouts.programs import TORCHTITAN_CONTAINERS, write_torchtitan
 from drlpp.exporting.nearest import Nearest
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
@@ -31,7 +30,7 @@ def test_torchtitan_trains_what_was_exported(tmp_path: Path) -> None:
     """The parameters of every stage are ours, and their values plain PyTorch's."""
     llama = capture(ModelReference.named(f"{titan_llama.__name__}:llama"))
     graph, module, loss = llama.graph, llama.task.module, llama.task.loss
-    units = units_of(module, graph, torchtitan.CONTAINERS)
+    units = units_of(module, graph, TORCHTITAN_CONTAINERS)
     nearest = Nearest(Candidate(in_a_row(graph, *range(STAGES)), METHOD), ())
     layout = nearest_layout(nearest, graph, units, estimate_profile(graph).seconds)
     write_torchtitan(layout, titan_llama.BATCH, (), tmp_path / "titan")

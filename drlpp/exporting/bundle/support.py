@@ -1,0 +1,76 @@
+"""What the stages of a bundle call: their weights by name, and the random numbers of dropout.
+
+Every random operator seeds the generator from the training's seed, the minibatch and its own name.
+So a training gives the same weights however the model is cut, and the same as drlpp's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+_pass_key = ""
+
+
+def begin_pass(seed: int, minibatch: int, microbatch: int) -> None:
+    """Say which minibatch and microbatch the random operators that follow belong to."""
+    global _pass_key
+    _pass_key = f"{seed} {(minibatch, microbatch)}"
+
+
+def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a random operator with the random numbers of ``name`` in this pass."""
+    digest = hashlib.blake2b(f"{_pass_key} {name}".encode(), digest_size=7).digest()
+    tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+    _generator(tensors).manual_seed(int.from_bytes(digest, "big"))
+    # Numbers are drawn in the order of memory.
+    args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
+    return operator(*args, **kwargs)
+
+
+def _generator(tensors: list[Tensor]) -> torch.Generator:
+    for tensor in tensors:
+        if tensor.is_cuda:
+            return torch.cuda.default_generators[tensor.device.index]
+    return torch.default_generator
+
+
+def add_parameter(
+    module: nn.Module, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, trained: bool
+) -> None:
+    """Give ``module`` a parameter with a dotted name, without a value yet."""
+    owner, last = _owner(module, name)
+    owner.register_parameter(last, nn.Parameter(_empty(shape, dtype), requires_grad=trained))
+
+
+def add_buffer(
+    module: nn.Module, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, persistent: bool
+) -> None:
+    """Give ``module`` a buffer with a dotted name, without a value yet."""
+    owner, last = _owner(module, name)
+    owner.register_buffer(last, _empty(shape, dtype), persistent=persistent)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return the device that ``module`` computes on; that of its tensors, else torch's default."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        return tensor.device
+    return torch.get_default_device()
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    *path, last = name.split(".")
+    for part in path:
+        if part not in module._modules:
+            module.add_module(part, nn.Module())
+        module = module.get_submodule(part)
+    return module, last
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype)

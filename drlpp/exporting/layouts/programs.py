@@ -1,0 +1,172 @@
+"""What torchtitan, Megatron and DeepSpeed are told of a layout by modules.
+
+torchtitan takes the modules of every stage, and a schedule as CSV; DeepSpeed a ``PipelineModule``
+whose parts are the stages. Megatron-Core has a letter for each layer: ``E`` is the embedding, ``t``
+a layer of the decoder, ``L`` the loss with what stands before it, and ``|`` divides stages.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from pathlib import Path
+
+from torch import nn
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.exporting.chain import chain_schedule, computations, csv_text
+from drlpp.exporting.layouts.module_layout import ModuleLayout
+
+TORCHTITAN_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+"""Whose children torchtitan can divide; it looks no deeper."""
+
+# Its name says that there is one stage a rank; the CSV says what is done.
+_TORCHTITAN = """{notes}
+[parallelism]
+pipeline_parallel_degree = {stages}
+module_fqns_per_model_part = [
+{parts}
+]
+pipeline_parallel_schedule = "1F1B"
+pipeline_parallel_schedule_csv = {schedule}
+pipeline_parallel_microbatch_size = {size}
+
+[training]
+local_batch_size = {batch}
+max_norm = {clip}
+"""
+
+
+def write_torchtitan(
+    layout: ModuleLayout, batch_size: int, notes: tuple[str, ...], folder: Path
+) -> None:
+    """Write ``parallelism.toml`` and ``schedule.csv`` into ``folder``.
+
+    Args:
+        layout: by the modules that its containers make; its method flushes.
+        batch_size: samples of a minibatch.
+        notes: comments.
+        folder: is made.
+    """
+    method = layout.nearest.candidate.method
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = computations(chain_schedule(len(layout.units), method, method.accumulate))
+    schedule = folder / "schedule.csv"
+    schedule.write_text(csv_text(rows))
+    parts = [[name for unit in stage for name in unit.modules] for stage in layout.units]
+    (folder / "parallelism.toml").write_text(
+        _TORCHTITAN.format(
+            notes="".join(f"# {note}\n" for note in notes),
+            stages=len(layout.units),
+            parts="\n".join(f"    {json.dumps(part)}," for part in parts),
+            schedule=json.dumps(str(schedule)),
+            size=batch_size // method.microbatches,
+            batch=batch_size * method.accumulate,
+            # torchtitan clips to 1 unless told otherwise, and cannot be told not to.
+            clip=method.clip_norm or "inf",
+        ).lstrip()
+    )
+
+
+DEEPSPEED_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+"""Whose children are layers of their own in the list that DeepSpeed divides."""
+
+_DEEPSPEED = '''"""{model} in {stages} stages of DeepSpeed's pipeline.
+
+{notes}"""
+
+from deepspeed.pipe import PipelineModule
+
+LAYERS = (
+{layers}
+)
+"""What the list of layers is made of that ``Placed`` takes, in order. What the model computes
+between these modules belongs to the layer before it."""
+
+PARTS = {parts}
+"""Stage k has the layers from PARTS[k] to PARTS[k + 1]."""
+
+CONFIG = {{
+    "train_batch_size": {batch},
+    "train_micro_batch_size_per_gpu": {size},
+    "gradient_accumulation_steps": {parts_of_step},
+    "gradient_clipping": {clip},  # DeepSpeed clips to 1 unless told otherwise.
+}}
+"""Of ``deepspeed.initialize``: an update as it was placed, on one worker a stage."""
+
+
+class Placed(PipelineModule):
+    """Cut where the placement is: ``Placed(layers, num_stages={stages}, loss_fn=…)``."""
+
+    def _partition_layers(self, method=None):
+        if len(self._layer_specs) != len(LAYERS):
+            raise ValueError(f"{{len(self._layer_specs)}} layers; PARTS are of {{len(LAYERS)}}")
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self.parts = list(PARTS)
+        self._set_bounds(start=PARTS[stage], stop=PARTS[stage + 1])
+'''
+
+
+def deepspeed_text(
+    layout: ModuleLayout, batch_size: int, model: str, notes: tuple[str, ...]
+) -> str:
+    """Return a Python module with the subclass ``Placed``."""
+    method = layout.nearest.candidate.method
+    names = [[name for unit in stage for name in unit.modules] for stage in layout.units]
+    return _DEEPSPEED.format(
+        model=model,
+        stages=len(names),
+        notes="".join(f"- {note}\n" for note in notes),
+        layers="\n".join(f"    {name!r}," for stage in names for name in stage),
+        batch=batch_size * method.accumulate,
+        size=batch_size // method.microbatches,
+        parts_of_step=method.microbatches * method.accumulate,
+        clip=method.clip_norm,
+        parts=[0, *accumulate(len(stage) for stage in names)],
+    )
+
+
+def layer_counts(layout: ModuleLayout) -> list[int]:
+    """Return how many layers every stage has; of a layout by the layers of a decoder."""
+    return [
+        sum(unit.modules[0] not in ("before", "behind") for unit in stage) for stage in layout.units
+    ]
+
+
+def layout_string(layout: ModuleLayout) -> str:
+    """Return the layout, such as ``Ett|ttt|tL``."""
+    stages = ["t" * count for count in layer_counts(layout)]
+    stages[0], stages[-1] = f"E{stages[0]}", f"{stages[-1]}L"
+    return "|".join(stages)
+
+
+def is_tied(layout: ModuleLayout, graph: OpGraph) -> bool:
+    """Return whether what stands before the layers shares a weight with what stands behind."""
+    before, behind = layout.units[0][0].operators, layout.units[-1][-1].operators
+    return any(
+        not set(before).isdisjoint(shared.operators)
+        and not set(behind).isdisjoint(shared.operators)
+        for shared in graph.shared_parameters
+    )
+
+
+def megatron_text(
+    layout: ModuleLayout, graph: OpGraph, batch_size: int, notes: tuple[str, ...]
+) -> str:
+    """Return the arguments of a training, and comments."""
+    method = layout.nearest.candidate.method
+    # Megatron ties the embedding and the output layer unless told otherwise.
+    untied = [] if is_tied(layout, graph) else ["--untie-embeddings-and-output-weights\n"]
+    return "".join(
+        [
+            *(f"# {note}\n" for note in notes),
+            f"--pipeline-model-parallel-size {len(layout.units)}\n",
+            f"--num-layers {sum(layer_counts(layout))}\n",
+            f"--pipeline-model-parallel-layout {layout_string(layout)}\n",
+            *untied,
+            f"--micro-batch-size {batch_size // method.microbatches}\n",
+            f"--global-batch-size {batch_size * method.accumulate}\n",
+            # Megatron clips to 1 unless told otherwise.
+            f"--clip-grad {method.clip_norm}\n",
+        ]
+    )
