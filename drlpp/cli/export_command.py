@@ -127,13 +127,12 @@ def _nearest(
     if torch:
         return nearest, None
     module, graph = captured.task.module, captured.graph
-    match to:
-        case Target.TORCHTITAN:
-            units = units_of(module, graph, programs.TORCHTITAN_CONTAINERS)
-        case Target.DEEPSPEED:
-            units = units_of(module, graph, programs.DEEPSPEED_CONTAINERS)
-        case _:
-            units = layers_of(module, graph)
+    if to is Target.MEGATRON:
+        units = layers_of(module, graph)
+    elif to is Target.TORCHTITAN:
+        units = units_of(module, graph, programs.TORCHTITAN_CONTAINERS)
+    else:
+        units = units_of(module, graph, programs.DEEPSPEED_CONTAINERS)
     layout = nearest_layout(nearest, graph, units, costs.seconds)
     return layout.nearest, layout
 

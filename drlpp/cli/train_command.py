@@ -1,8 +1,7 @@
-"""``drlpp train``: training with a progress bar, or lines, and a line for each epoch."""
+"""``drlpp train``: training, with a line for each epoch and some in between."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from drlpp.placement.placement_file import PlacementFile
     from drlpp.runtime import EpochReport, ProgressReport
 
-_SECONDS_BETWEEN_LINES = 30.0
-"""The time between lines within an epoch, without a terminal; each epoch ends with a line."""
+_SECONDS_ON_TERMINAL, _SECONDS_BETWEEN_LINES = 5.0, 30.0
+"""The time between lines within an epoch, on a terminal and elsewhere."""
 
 
 def train(
@@ -213,15 +212,6 @@ def train_and_report(
     Returns:
         what came of it, as plain data.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     from drlpp.runtime import PipelineTrainer, TrainerCallbacks
     from drlpp.runtime.training.training_reports import OTHER_PLACEMENT
 
@@ -238,20 +228,6 @@ def train_and_report(
             console.print(document.method.recomputation_text, soft_wrap=True)
         if not options["resume"]:
             time_left.text(0, epochs)
-        if console.is_terminal:
-            bar_shown.enter_context(progress)
-
-    progress = Progress(
-        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("minibatches"),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
 
     def on_other_placement() -> None:
         console.print(OTHER_PLACEMENT)
@@ -260,19 +236,11 @@ def train_and_report(
         console.print(line, soft_wrap=True)
 
     def on_progress(report: ProgressReport) -> None:
-        state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"
-        if not console.is_terminal:
-            left = time_left.text(report.epoch - 1 + report.done / report.minibatches, epochs)
-            lines(
-                f"epoch {report.epoch:>3}  {report.done} of {report.minibatches} minibatches  "
-                f"{state}  left {left}"
-            )
-        progress.update(
-            bar,
-            epoch=report.epoch,
-            completed=report.done,
-            total=report.minibatches,
-            state=state,
+        done = report.epoch - 1 + report.done / report.minibatches
+        lines(
+            f"epoch {report.epoch:>3}  {report.done} of {report.minibatches} minibatches  "
+            f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s  "
+            f"left {time_left.text(done, epochs)}"
         )
 
     def on_epoch(report: EpochReport) -> None:
@@ -281,18 +249,18 @@ def train_and_report(
             for name, value in (("loss", report.held_out_loss), ("score", report.score))
             if value is not None
         ]
-        left = "" if console.is_terminal else f"  left {time_left.text(report.epoch, epochs)}"
         on_line(
             f"epoch {report.epoch:>3}  loss {report.loss:.4f}{''.join(held_out)}  "
-            f"{report.minibatches_per_second:.1f} minibatches/s{left}"
+            f"{report.minibatches_per_second:.1f} minibatches/s  "
+            f"left {time_left.text(report.epoch, epochs)}"
         )
 
-    lines = ProgressLines(console.print, _SECONDS_BETWEEN_LINES)
+    lines = ProgressLines(
+        console.print, _SECONDS_ON_TERMINAL if console.is_terminal else _SECONDS_BETWEEN_LINES
+    )
     time_left = TimeLeft()
-    bar = progress.add_task("", epoch=1, epochs=epochs, total=None, state="")
-    # The bar begins when training does, so that nothing precedes an error in what was given.
     how = "the same command with --resume continues training where it was last saved"
-    with resume_hint_on_interrupt(how), ExitStack() as bar_shown:
+    with resume_hint_on_interrupt(how):
         trainer = PipelineTrainer(
             placement,
             observer=TrainerCallbacks(

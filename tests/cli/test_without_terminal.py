@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,10 @@ import pytest
 
 from benchmarks import PROFILES
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning import learn_command
-from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.io.progress_lines import said_while_it_lasts
 from drlpp.models.model_reference import ModelReference
-from tests.support.programs.shell import Shell, finish
+from tests.support.programs.shell import Shell
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
@@ -108,16 +106,3 @@ def test_planning_says_on_standard_error_what_lasts(
     _, out, err = shell(*plan, "--json")
     assert "planning with search: 0:00 so far\n" in err
     assert json.loads(out)["method"] == "search"
-
-
-def test_help_is_the_same_by_both_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def printed(program: Callable[[], None], *arguments: str) -> str:
-        text = finish(program, *arguments, "--help").out.partition("[OPTIONS]")[2]
-        # The line of usage is filled to its end, behind a name that is longer or shorter.
-        return "\n".join(line.rstrip() for line in text.splitlines())
-
-    help_text = printed(learn_command.main, "train_agent.py")
-    assert "--budget" in help_text
-    assert printed(main, "drlpp", "learn") == help_text

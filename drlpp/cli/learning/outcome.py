@@ -167,20 +167,7 @@ def run_record(folder: Path) -> dict[str, Any]:
             "seconds_per_minibatch": measured and measured.seconds_per_minibatch,
         }
     if files.search is not None:
-        search, sure = files.search, files.search.sureness
-        found["search"] = {
-            "placements": search.placements,
-            "seconds": search.seconds,
-            "cluster_seconds": search.cluster_seconds,
-            "deploying_seconds": search.deploying_seconds,
-            "sureness": sure
-            and {
-                "configuration": sure.configuration,
-                "method": str(sure.method),
-                "share": sure.share,
-                "expected_gain": sure.expected_gain,
-            },
-        }
+        found["search"] = files.search.model_dump(mode="json")
     comparison = files.comparison
     if comparison is not None and comparison.verdict is not None:
         found["verdict"] = list(verdict_lines(comparison.verdict, comparison.entrants))

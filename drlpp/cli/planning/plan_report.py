@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 
+from drlpp.cli.showing.table import table_of
 from drlpp.costs.analytic_model import Prediction, pipeline_of
 from drlpp.costs.profile import Profile
 from drlpp.io.formatting import ranges_of, seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.planners.shared_weights import SharedWeights, shared_weights
+from drlpp.planners.shared_weights import shared_weights
 from drlpp.schedule.analysis.staleness import staleness_text
 
 _CLEARLY = 1.001
@@ -37,9 +37,6 @@ class PlanReport:
         plan: what was found.
         problem: that it is a plan of, under the plan's method.
         prediction: by the problem's rule, which is a bound.
-        shared: what its stages share.
-        other_sharing: the fastest other plan that shares weights if this one shares none, or none
-            if this one does.
         staleness: how late gradients are, as training with it will; None if they are not.
         cut_at: what it costs to cut between modules alone, if it was asked for.
     """
@@ -47,27 +44,15 @@ class PlanReport:
     plan: Plan
     problem: PlanningProblem
     prediction: Prediction
-    shared: tuple[SharedWeights, ...] = ()
-    other_sharing: Plan | None = None
     staleness: str | None = None
     cut_at: str | None = None
 
     @classmethod
     def of(cls, plan: Plan, problem: PlanningProblem, profile: Profile) -> PlanReport:
         """Look at a plan of a problem, which is made of a profile, under the plan's method."""
-        shared, other = tuple(shared_weights(problem, plan.placement)), None
-        if problem.workload.ties:
-            other = next(
-                (
-                    one
-                    for one in plan.others
-                    if any(shared_weights(problem, one.placement)) != bool(shared)
-                ),
-                None,
-            )
         pipeline = pipeline_of(problem.workload, plan.placement)
         late = staleness_text(pipeline, plan.method, profile.batch_size)
-        return cls(plan, problem, problem.predict(plan.placement), shared, other, late)
+        return cls(plan, problem, problem.predict(plan.placement), late)
 
     def lines(self) -> Iterator[str]:
         """Yield sentences that may be long."""
@@ -83,8 +68,6 @@ class PlanReport:
             *self._simulated(),
             self._stages(),
             *self._explanations(),
-            *self._sharing(),
-            *self._others(),
         )
 
     def record(self) -> dict[str, Any]:
@@ -99,24 +82,21 @@ class PlanReport:
         names = self.problem.workload.names
         own = plan.own_seconds
         record = {
-            "method": plan.found_by,
-            "simulated_seconds_per_minibatch": plan.seconds_per_minibatch,
-            "error_bar": plan.error_bar or None,
+            **_short_record(plan),
             "steadiness": plan.steadiness,
             "seconds_per_minibatch": prediction.seconds_per_minibatch if own is None else own,
             "rule": self.problem.costs if own is None else plan.note,
             "predicted_seconds_per_minibatch": prediction.seconds_per_minibatch,
-            "configuration": plan.configuration,
             "bottleneck": prediction.bottleneck,
             "planner_seconds": plan.planner_seconds,
             "proven_optimal": plan.proven_optimal,
             "lower_bound": plan.lower_bound,
             "missing_bytes": prediction.missing_bytes,
             "note": plan.note,
-            "in_flight_per_link": plan.method.in_flight_per_link,
             "others": [_short_record(other) for other in plan.others],
-            "shared_weights": [asdict(shared) for shared in self.shared],
-            "other_sharing": self.other_sharing and _short_record(self.other_sharing),
+            "shared_weights": [
+                asdict(shared) for shared in shared_weights(self.problem, plan.placement)
+            ],
             "stages": [
                 {
                     "operators": [names[operator] for operator in stage.operators],
@@ -149,45 +129,42 @@ class PlanReport:
 
     def _stages(self) -> Table:
         names = self.problem.workload.names
-        table = Table(box=SIMPLE_HEAD)
-        for column in ("stage", "accelerators", "operators"):
-            table.add_column(column, overflow="fold")
-        for column in ("compute", "all-reduce", "messages", "in flight", "memory"):
-            table.add_column(column, justify="right", no_wrap=True)
+        rows = []
         for number, (stage, predicted) in enumerate(
             zip(self.plan.placement.stages, self.prediction.stages, strict=True)
         ):
             first, last = names[stage.operators[0]], names[stage.operators[-1]]
-            table.add_row(
-                str(number),
-                _ranges(stage.accelerators),
-                f"{len(stage.operators)}: {first}" + (f" … {last}" if last != first else ""),
-                seconds_text(predicted.compute_seconds),
-                seconds_text(predicted.all_reduce_seconds),
-                seconds_text(predicted.message_seconds),
-                str(predicted.in_flight),
-                decimal(round(predicted.memory_bytes)),
+            rows.append(
+                [
+                    str(number),
+                    _ranges(stage.accelerators),
+                    f"{len(stage.operators)}: {first}" + (f" … {last}" if last != first else ""),
+                    seconds_text(predicted.compute_seconds),
+                    seconds_text(predicted.all_reduce_seconds),
+                    seconds_text(predicted.message_seconds),
+                    str(predicted.in_flight),
+                    decimal(round(predicted.memory_bytes)),
+                ]
             )
-        return table
+        columns = ["stage", "accelerators", "operators"]
+        columns += [">compute", ">all-reduce", ">messages", ">in flight", ">memory"]
+        return table_of(columns, rows)
 
     def _explanations(self) -> Iterator[str]:
+        """Tell what limits the speed and the memory, how good the plan is, and what else was."""
         plan, prediction = self.plan, self.prediction
-        seconds = prediction.seconds_per_minibatch
         yield (
-            f"bound: {seconds_text(seconds)} per minibatch, {prediction.bottleneck} "
-            f"(the rule: {_RULES[self.problem.costs]})"
+            f"bound: {seconds_text(prediction.seconds_per_minibatch)} per minibatch, "
+            f"{prediction.bottleneck} (the rule: {_RULES[self.problem.costs]})"
         )
         if plan.own_seconds is not None:
             yield f"by the planner's own formula: {seconds_text(plan.own_seconds)}"
         worst = prediction.worst_memory
         stage = prediction.stages[worst]
-        room = (
-            "no limit is known"
-            if stage.spare_bytes is None
-            else f"{decimal(round(stage.spare_bytes))} to spare"
-            if stage.spare_bytes >= 0
-            else f"{decimal(round(-stage.spare_bytes))} too much"
-        )
+        spare = stage.spare_bytes
+        room = "no limit is known"
+        if spare is not None:
+            room = f"{decimal(round(abs(spare)))} {'to spare' if spare >= 0 else 'too much'}"
         most = max(one.memory_bytes for one in prediction.stages)
         why = "needs the most" if stage.memory_bytes == most else "has the least to spare"
         yield (
@@ -204,33 +181,19 @@ class PlanReport:
             )
         if plan.note:
             yield plan.note
-
-    def _sharing(self) -> Iterator[str]:
-        """Tell what sharing weights costs, and what not sharing them would."""
-        for shared in self.shared:
+        for shared in shared_weights(self.problem, plan.placement):
             several = len(shared.names) > 1
             yield (
                 f"{_names(shared.names)} {'are' if several else 'is'} on stages "
                 f"{' and '.join(map(str, shared.stages))}: {decimal(round(shared.bytes_))} summed "
                 f"for each update, {seconds_text(shared.seconds)} of messages for a minibatch"
             )
-        other, own = self.other_sharing, self.plan.seconds_per_minibatch
-        if other is not None:
-            kept = "kept on one stage" if self.shared else "with copies on several stages"
-            slower = other.seconds_per_minibatch / own - 1 if own else 0.0
-            yield (
-                f"shared weights {kept}: {other.configuration}, {other.text} per minibatch instead "
-                f"of {self.plan.text} ({slower:+.1%}, simulated)"
-            )
-
-    def _others(self) -> Iterator[str]:
-        """Tell what else was proposed, the best of each planner."""
         best: dict[str, Plan] = {}
-        for other in self.plan.others:
+        for other in plan.others:
             best.setdefault(other.found_by, other)
         if best:
             found = ", ".join(
-                f"{name} {other.configuration} {other.text}" for name, other in best.items()
+                f"{name} {one.configuration} {one.text}" for name, one in best.items()
             )
             yield f"also proposed (simulated): {found}"
 

@@ -272,26 +272,22 @@ def time_use_table(recording: TimelineRun, title: str) -> RenderableType:
 
     Its utilisation and bubble are shown as well.
     """
-    begin, end = recording.bounds
-    uses = time_use(spans_of(recording.timeline), begin, end)
-    kinds = [kind for kind in KINDS if any(use.seconds[kind] > 0 for use in uses)]
-    stages = recording.schedule.pipeline.stages_by_worker
-    rows = [
-        [
-            str(use.worker),
-            ", ".join(map(str, stages[use.worker])),
-            *(f"{use.share(kind):.1%}" for kind in kinds),
-            f"{use.utilisation:.1%}",
-            f"{use.bubble:.1%}",
+    record = time_use_record(recording)
+    workers, each = record["workers"], record["time_per_minibatch"]
+    kinds = [kind.label for kind in KINDS if any(kind.label in one["shares"] for one in workers)]
+    rows = []
+    for one in workers:
+        shares = [
+            *(one["shares"].get(kind, 0) for kind in kinds),
+            one["utilisation"],
+            one["bubble"],
         ]
-        for use in uses
-    ]
-    columns = ["worker", "stage", *(kind.label for kind in kinds), "utilisation", "bubble"]
-    length = recording.window.length
-    each = (end - begin) / length
+        held = ", ".join(map(str, one["stages"]))
+        rows.append([str(one["worker"]), held, *(f"{share:.1%}" for share in shares)])
+    columns = ["worker", "stage", *kinds, "utilisation", "bubble"]
     time = predicted_text(each, recording.error_bar) if recording.unit else f"{each:g}"
     return Group(
         f"{title}: {time} per minibatch",
         table_of([f">{column}" for column in columns], rows),
-        f"over {length} minibatches in steady state",
+        f"over {recording.window.length} minibatches in steady state",
     )

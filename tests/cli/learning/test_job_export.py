@@ -116,15 +116,6 @@ def test_where_plain_pytorch_won_nothing_says_to_train_with_a_placement(
     assert not (tmp_path / "placement.json").exists()
 
 
-def test_nor_where_the_winner_is_not_significantly_better(
-    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = told(session, tmp_path, capsys, 5.05, 5.0, 9.0)
-    assert "1-1, found by searching, the winner of the race" in printed
-    assert "use plain PyTorch, as the race says" in printed
-    assert "train with it" not in printed
-
-
 def test_where_no_candidate_won_it_is_said(
     session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,15 +35,6 @@ def test_the_papers_action_is_the_placement(agent: str, vary: str | None) -> Non
     assert chosen(job(agent, vary)) is None
 
 
-@pytest.mark.parametrize("agent", PAPERS)
-def test_who_asks_for_more_gets_that_alone(agent: str) -> None:
-    found = chosen(job(agent, "microbatches", most_staleness=3))
-    assert found is not None
-    assert {method.microbatches for method in found.methods} == {1, 2, 4, 8}
-    assert {method.in_flight_per_link for method in found.methods} == {0}
-    assert found.most_staleness == 3
-
-
 def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
     found = chosen(job("guided"))
     assert found is not None

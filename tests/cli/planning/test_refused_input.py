@@ -92,11 +92,3 @@ def test_profiles_that_cannot_be(
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
-
-
-def test_a_profile_that_is_nested_without_end_is_told(shell: Shell, tmp_path: Path) -> None:
-    path = tmp_path / "deep.json"
-    path.write_text('{"nodes":' * 100_000)
-    code, _, err = shell("plan", "--profile", path, *LINKS)
-    assert code == 2
-    assert "deep.json: truncated or not well-formed" in err

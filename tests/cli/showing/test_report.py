@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +15,6 @@ from drlpp.cli.showing.races import comparison_table
 from drlpp.cli.showing.tables import describe
 from drlpp.errors import InvalidPlacement
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
-from drlpp.io.formatting import range_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
@@ -82,47 +79,12 @@ def test_a_placement_file_is_read_as_written(tmp_path: Path, name: str, measured
     assert read_any_document(path) == file
 
 
-def stages(*written: tuple[str, list[int]]) -> list[dict[str, Any]]:
-    return [{"operators": ops.split(), "accelerators": a} for ops, a in written]
-
-
-@pytest.mark.parametrize(
-    ("edited", "problem"),
-    [
-        (stages(("op0 op1 opp2 op3", [0])), "'opp2', which is not in the graph; did you mean 'op2"),
-        (
-            stages(("op0 op1 op2 softmax", [0])),
-            "'softmax', which is not in the graph; `drlpp show`",
-        ),
-        (stages(("op0 op1 op2 op3", [0]), ("", [1])), "stage 1 has no operators"),
-        (stages(("op0 op1 op2 op3", [])), "stage 0 has no accelerator"),
-        (stages(("op0 op3", [0]), ("op1 op2", [1])), "stages must form no cycle"),
-        (stages(("op0 op1", [0]), ("op2 op3", [0])), "accelerator 0 is used twice"),
-        (stages(("op0 op1 op2 op3", [4])), "accelerator 4, but there are only 0 to 3"),
-        (stages(("op0 op1 op2", [0])), r"operator 3 \(op3\) is in no stage"),
-    ],
-)
-def test_mistakes_of_editing_by_hand(
-    tmp_path: Path, edited: list[dict[str, Any]], problem: str
-) -> None:
-    path = write_document(tmp_path / "placement.json", FILE)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "stages": edited}))
-    with pytest.raises(InvalidPlacement, match=problem) as caught:
-        read_document(path, PlacementFile).resolve(GRAPH)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_placement_for_another_model_is_refused() -> None:
     other = graph_of([(0, 1)], parameter_bytes=[1, 1], output_bytes=[1, 1])
     with pytest.raises(InvalidPlacement) as caught:
         FILE.resolve(other)
     for part in (GRAPH.fingerprint, other.fingerprint, "alexnet(width=0.25)", "made-up"):
         assert part in str(caught.value)
-
-
-def test_only_valid_placements_are_written() -> None:
-    with pytest.raises(InvalidPlacement, match="in no stage"):
-        file_for(GRAPH, Placement.from_assignment([0, 0], [0]))
 
 
 def rendered(renderable: RenderableType) -> str:
@@ -186,16 +148,3 @@ def test_the_table_says_what_was_emulated_and_fits_80_columns() -> None:
     assert lines[1] == "emulated: 2 accelerators of speeds 0.6, 0.3 (a core is 1)"
     assert max(map(len, lines)) <= 80
     assert any("123.40–567.80 ms" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("least", "most", "text"),
-    [
-        (0.0098, 0.0253, "9.80–25.30 ms"),
-        (0.5, 1.5, "0.50–1.50 s"),
-        (0.0, 0.0, "0.00–0.00 s"),
-        (2e-6, 4e-6, "2.00–4.00 µs"),
-    ],
-)
-def test_a_range_has_one_unit(least: float, most: float, text: str) -> None:
-    assert range_text(least, most) == text

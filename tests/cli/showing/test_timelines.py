@@ -74,14 +74,6 @@ def test_from_the_schedule(shell: Shell, files: dict[str, Path], tmp_path: Path)
     assert path.read_text() == trace
 
 
-def test_with_another_method(shell: Shell, files: dict[str, Path]) -> None:
-    options = ("--policy", "sync", "--method-option", "microbatches=4")
-    code, out, err = shell(*TIMELINE, "schedule", files["PLACEMENT"], *options)
-    assert code == 0, err
-    # Worker, stage, forward, backward, waiting, utilisation, bubble: a bubble of 1 / (4 + 2 - 1).
-    assert rows(out)[0] == [0, 0, 26.7, 53.3, 20, 80, 20]
-
-
 def test_from_the_simulator(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     command = (
