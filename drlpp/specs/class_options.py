@@ -10,15 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from inspect import Parameter, isclass, signature
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import first_problem
 from drlpp.io.importing import ImportedByName
-
-Class = TypeVar("Class")
 
 
 def _read_option(value: object) -> object:
@@ -69,25 +68,47 @@ class NamedClass(ImportedByName, ABC):
 
     options: dict[str, OptionValue] = Field(default_factory=dict)
 
+    @classmethod
     @abstractmethod
+    def base(cls) -> type:
+        """Return the class of torch that all of them are subclasses of."""
+
+    @classmethod
+    @abstractmethod
+    def known(cls) -> Mapping[str, type]:
+        """Return the classes of torch, and ours, by lower-case name."""
+
+    @classmethod
+    @abstractmethod
+    def why_unusable(cls, kind: type) -> str | None:
+        """Return why a class cannot work here, None if it can."""
+
     def find(self) -> type:
         """Return the class that ``name`` names.
 
         Raises:
             InvalidInput: if there is none, or it cannot work here.
         """
-
-    def _find_own(self, base: type[Class]) -> type[Class]:
-        """Return the user's own subclass of ``base`` that ``name`` names.
-
-        Raises:
-            InvalidInput: if it may not or cannot be imported, or is something else.
-        """
-        found: Any = self.imported(InvalidInput)
-        if not isclass(found) or not issubclass(found, base):
+        known = self.known()
+        if ":" in self.name:
+            base = self.base()
+            kind: Any = self.imported(InvalidInput)
+            if not isclass(kind) or not issubclass(kind, base):
+                raise InvalidInput(
+                    f"{self.what} {self.name!r} is not a subclass of "
+                    f"{base.__module__}.{base.__name__}"
+                )
+        elif self.name in known:
+            kind = known[self.name]
+        else:
+            usable = sorted(name for name, one in known.items() if not self.why_unusable(one))
             raise InvalidInput(
-                f"{self.what} {self.name!r} is not a subclass of {base.__module__}.{base.__name__}"
+                f"{self.what} {self.name!r} is unknown; there are {', '.join(usable)}, and a class "
+                "of your own as 'package.module:Class'"
             )
+        if reason := self.why_unusable(kind):
+            raise InvalidInput(f"{self.what} {self.name} cannot be used: {reason}")
+        found: type = kind
         return found
 
     @abstractmethod
@@ -178,6 +199,15 @@ def option_text(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return value if isinstance(value, str) else f"{value:g}"
+
+
+def classes_of(module: ModuleType, base: type) -> dict[str, type]:
+    """Return the subclasses of ``base`` in a module of torch, by lower-case name."""
+    return {
+        name.lower(): kind
+        for name, kind in vars(module).items()
+        if isclass(kind) and issubclass(kind, base) and kind is not base
+    }
 
 
 def without_module(name: str, module: str, known: Collection[str]) -> str:

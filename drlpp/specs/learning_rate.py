@@ -8,14 +8,18 @@ updates to come.
 from __future__ import annotations
 
 import math
-from inspect import isclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
 from drlpp.errors import InvalidInput
 from drlpp.io.quantities import Count
-from drlpp.specs.class_options import NamedClass, option_defaults, without_module
+from drlpp.specs.class_options import (
+    NamedClass,
+    classes_of,
+    option_defaults,
+    without_module,
+)
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
@@ -66,7 +70,7 @@ class LearningRateSchedule(NamedClass):
     @field_validator("name")
     @classmethod
     def _as_torch_has_it(cls, name: str) -> str:
-        known = _schedulers_of_torch()
+        known = cls.known()
         name = without_module(name, "torch.optim.lr_scheduler", known)
         return f"{name}lr" if f"{name}lr" in known else name
 
@@ -81,26 +85,26 @@ class LearningRateSchedule(NamedClass):
         """
         return cls._parse(name, options, interval=interval, warm_up=warm_up)
 
-    def find(self) -> type[LRScheduler]:
-        """Return the class that ``name`` names.
-
-        Raises:
-            InvalidInput: if there is none, or it cannot work here.
-        """
+    @classmethod
+    def base(cls) -> type[LRScheduler]:
+        """Return torch's class of schedulers."""
         from torch.optim.lr_scheduler import LRScheduler
 
-        if ":" in self.name:
-            return self._find_own(LRScheduler)
-        known = _schedulers_of_torch()
-        if self.name in _UNUSABLE:
-            raise InvalidInput(f"{self.what} {self.name} cannot be used: {_UNUSABLE[self.name]}")
-        if self.name not in known:
-            usable = ", ".join(sorted(name for name in known if name not in _UNUSABLE))
-            raise InvalidInput(
-                f"{self.what} {self.name!r} is unknown; there are {usable}, and a class of your "
-                "own as 'package.module:Class'"
-            )
-        return known[self.name]
+        return LRScheduler
+
+    @classmethod
+    def known(cls) -> dict[str, type]:
+        """Return torch's schedulers by lower-case name."""
+        from torch.optim import lr_scheduler
+
+        found = classes_of(lr_scheduler, lr_scheduler.LRScheduler)
+        return {name: kind for name, kind in found.items() if not name.endswith("lrscheduler")}
+
+    @classmethod
+    def why_unusable(cls, kind: type) -> str | None:
+        """Return why the rates of a scheduler cannot be tabulated, None if they can."""
+        ours = kind.__module__ == "torch.optim.lr_scheduler"
+        return _UNUSABLE.get(kind.__name__.lower()) if ours else None
 
     def rates(self, base_rate: float, minibatches: int, minibatches_per_epoch: int) -> list[float]:
         """Return the learning rate of every minibatch of a training.
@@ -159,16 +163,3 @@ class LearningRateSchedule(NamedClass):
             scheduler.step()
             table.append(float(optimizer.param_groups[0]["lr"]))
         return table
-
-
-def _schedulers_of_torch() -> dict[str, type[LRScheduler]]:
-    """Return the schedulers of torch by lower-case name."""
-    from torch.optim import lr_scheduler
-
-    return {
-        name.lower(): kind
-        for name, kind in vars(lr_scheduler).items()
-        if isclass(kind)
-        and issubclass(kind, lr_scheduler.LRScheduler)
-        and not name.endswith("LRScheduler")
-    }

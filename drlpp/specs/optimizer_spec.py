@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from inspect import Parameter, isclass, signature
+from collections.abc import Iterable, Mapping
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import (
@@ -18,7 +17,13 @@ from pydantic import (
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record, first_problem
-from drlpp.specs.class_options import NamedClass, OptionValue, option_text, without_module
+from drlpp.specs.class_options import (
+    NamedClass,
+    OptionValue,
+    classes_of,
+    option_text,
+    without_module,
+)
 from drlpp.torch_versions import takes_only_matrices
 
 if TYPE_CHECKING:
@@ -125,7 +130,7 @@ class OptimizerSpec(NamedClass):
     @field_validator("name")
     @classmethod
     def _in_lower_case(cls, name: str) -> str:
-        return without_module(name, "torch.optim", _known_optimizers().keys())
+        return without_module(name, "torch.optim", cls.known().keys())
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
@@ -247,28 +252,38 @@ class OptimizerSpec(NamedClass):
         options = {**self.options, **changed}
         return self.model_copy(update={"options": options, "groups": groups})
 
-    def find(self) -> type[Optimizer]:
-        """Return the class that ``name`` names.
-
-        Raises:
-            InvalidInput: if there is none, or it cannot work here.
-        """
+    @classmethod
+    def base(cls) -> type[Optimizer]:
+        """Return torch's class of optimizers."""
         from torch.optim import Optimizer
 
-        if ":" in self.name:
-            kind = self._find_own(Optimizer)
-        else:
-            known = _known_optimizers()
-            if self.name not in known:
-                usable = sorted(name for name in known if not _why_unusable(known[name]()))
-                raise InvalidInput(
-                    f"optimizer {self.name!r} is unknown; there are {', '.join(usable)}, "
-                    "and a class of your own as 'package.module:Class'"
-                )
-            kind = known[self.name]()
-        if reason := _why_unusable(kind):
-            raise InvalidInput(f"optimizer {self.name} cannot train a pipeline: {reason}")
-        return kind
+        return Optimizer
+
+    @classmethod
+    def known(cls) -> dict[str, type]:
+        """Return torch's optimizers, and ours, by lower-case name."""
+        from torch import optim
+
+        from drlpp.specs.basis_rotation import BasisRotation
+
+        found = {**classes_of(optim, optim.Optimizer), "basisrotation": BasisRotation}
+        for name, kind in found.items():
+            if takes_only_matrices(kind):
+                # A model has vectors too, such as its biases.
+                from drlpp.specs.matrices_apart import MuonWithAdamW
+
+                found[name] = MuonWithAdamW
+        return found
+
+    @classmethod
+    def why_unusable(cls, kind: type) -> str | None:
+        """Return why no stage of a pipeline can be updated by an optimizer, None if one can."""
+        from torch import optim
+
+        closure = signature(kind.step).parameters.get("closure")  # type: ignore[attr-defined]
+        if closure is not None and closure.default is Parameter.empty:
+            return "a step of it evaluates the model several times"
+        return "it takes sparse gradients only" if kind is optim.SparseAdam else None
 
     def _try(self) -> None:
         import torch
@@ -318,42 +333,3 @@ class OptimizerSpec(NamedClass):
 
 def _shown(options: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={option_text(value)}" for key, value in options.items())
-
-
-def _known_optimizers() -> Mapping[str, Callable[[], type[Optimizer]]]:
-    """Return how to find the optimizers of torch, and ours, by lower-case name."""
-    from torch import optim
-
-    found = {
-        name.lower(): partial(_usable, kind)
-        for name, kind in vars(optim).items()
-        if isclass(kind) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
-    }
-    return {**found, "basisrotation": _basis_rotation}
-
-
-def _usable(kind: type[Optimizer]) -> type[Optimizer]:
-    if takes_only_matrices(kind):
-        # A model has vectors too, such as its biases.
-        from drlpp.specs.matrices_apart import MuonWithAdamW
-
-        return MuonWithAdamW
-    return kind
-
-
-def _basis_rotation() -> type[Optimizer]:
-    from drlpp.specs.basis_rotation import BasisRotation
-
-    return BasisRotation
-
-
-def _why_unusable(kind: type[Optimizer]) -> str | None:
-    """Return why no stage of a pipeline can be updated by ``kind``, None if one can."""
-    from torch import optim
-
-    closure = signature(kind.step).parameters.get("closure")
-    if closure is not None and closure.default is Parameter.empty:
-        return "a step of it evaluates the model several times"
-    if kind is optim.SparseAdam:
-        return "it takes sparse gradients only"
-    return None

@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,8 +55,8 @@ def test_momentum_goes_towards_another() -> None:
     ("name", "options", "message"),
     [
         ("lion", {}, "optimizer 'lion' is unknown; there are adadelta, adafactor"),
-        ("lbfgs", {}, "lbfgs cannot train a pipeline: a step of it evaluates the model several"),
-        ("torch.optim:LBFGS", {}, "cannot train a pipeline: a step of it evaluates the model"),
+        ("lbfgs", {}, "lbfgs cannot be used: a step of it evaluates the model several"),
+        ("torch.optim:LBFGS", {}, "cannot be used: a step of it evaluates the model"),
         ("sparseadam", {}, "it takes sparse gradients only"),
         ("adam", {"beta1": 0.9}, "optimizer adam has no option 'beta1'; it has lr, betas, eps"),
         ("adam", {"fused": True}, "has no option 'fused'"),
@@ -93,6 +94,13 @@ class Lion(torch.optim.Optimizer):
         for weight in self.param_groups[0]["params"]:
             weight -= self.param_groups[0]["lr"] * weight.grad.sign()
 """
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lion_of_mine.py").write_text(_LION)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "lion_of_mine", raising=False)
 
 
 def test_reading_a_file_imports_nothing_that_it_names() -> None:
