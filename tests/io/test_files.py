@@ -91,42 +91,17 @@ def damaged(**change: object) -> str:
         ("", "is empty"),
         (f'{{"version": 1, {damaged()[1:]}', "field 'version' is there twice"),
         (damaged(version=0), "field 'version' is 0, expected 1"),
-        (damaged(version=True), "field 'version' is True, expected 1"),
         ("[1]", "expected fields with names, found list"),
-        (damaged(kind=None), "has no field 'kind'"),
         (damaged(kind="profile"), "expected a cluster file, but it is a profile file"),
-        (damaged(version=None), "field 'version' is None, expected 1"),
         (damaged(version=2), "written by a newer drlpp"),
         (
             damaged(colour="red"),
             "field 'colour' is unknown; a cluster file has the fields hosts, within_host",
         ),
         (damaged(hosts=[]), "field 'hosts': expected a list that is not empty"),
-        (damaged(hosts={"a": 1}), "field 'hosts': expected a list, found {'a': 1}"),
-        (damaged(hosts=[{"name": "a", "gpus": 1}]), "field 'hosts.0.gpus': is unknown here"),
-        (
-            damaged(hosts=[{"name": "a", "accelerators": 1, "gpus": 1}]),
-            "field 'hosts.0.gpus': is unknown here",
-        ),
         (
             damaged(hosts=[{"name": 7, "accelerators": 1}]),
             "field 'hosts.0.name': expected text, found 7; put quotes around it",
-        ),
-        (
-            damaged(hosts=[{"name": "a", "accelerators": True}]),
-            "field 'hosts.0.accelerators': expected a number, found true",
-        ),
-        (
-            damaged(hosts=[{"name": "a", "accelerators": "four"}]),
-            "field 'hosts.0.accelerators': expected a whole number, found 'four'",
-        ),
-        (
-            damaged(hosts=[{"name": "a", "accelerators": 1, "speed": "fast"}]),
-            "field 'hosts.0.speed': expected a number, found 'fast'",
-        ),
-        (
-            damaged(hosts=[{"name": "a", "accelerators": 0}]),
-            "field 'hosts.0.accelerators': Input should be greater than or equal to 1, found 0",
         ),
         (damaged(between_hosts=None), "several hosts need 'between_hosts'"),
     ],

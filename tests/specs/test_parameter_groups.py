@@ -79,7 +79,6 @@ def test_what_a_file_says_is_read_again_and_absent_groups_are_not_written() -> N
             [ParameterGroup.parse("*.biases", lr=1)],
             r"'\*.biases' .* no trained .* h.0.bias",
         ),
-        ([ParameterGroup.parse("H.*", lr=1)], "there are 6, such as"),
         (
             [ParameterGroup.parse("*", lr=1), ParameterGroup.parse("h.0.wait", lr=1)],
             "'h.0.wait' of a parameter group matches no",

@@ -16,19 +16,14 @@ from tests.support.programs.shell import Shell
         (("between_hosts: {bandwidth_bytes_per_second: 1.25e9, latency_seconds: 5.0e-5}", ""),
          "the accelerators of 'fast-1' cannot be reached from 'fast-0'"),
         (("1.2e10", "0"), "field 'within_host.bandwidth_bytes_per_second'"),
-        (("1.2e10", "-5"), "field 'within_host.bandwidth_bytes_per_second'"),
-        (("accelerators: 1,", "accelerators: 0,"), "field 'hosts.1.accelerators'"),
         (("speed: 0.5", "speed: 0"), "field 'hosts.1.speed'"),
         (("name: slow,", "name: slow, rack: far,"),
          "of rack 'far' cannot be reached from hosts without a rack: several racks need"),
         (("name: slow,", "name: fast-1,"), "host 'fast-1' is a line of its own, and one of the"),
-        (("name: slow,", "name: slow/er,"), "'slow/er' names no host"),
         (("name: slow,", 'name: "slow\\ner",'), r"'hosts.1.name': has the control character '\n'"),
         (("speed: 0.5", "speed: 0.5, speed: 1"), "field 'speed' is there twice"),
-        (("speed: 0.5", "speed: yes"), "field 'hosts.1.speed': expected a number, found true"),
         (("device: cuda,", "device: tpu,"),
          "field 'hosts.0.device': Input should be 'cpu' or 'cuda', found 'tpu'"),
-        (("16000000000", "many"), "field 'hosts.0.memory_bytes'"),
     ],
 )  # fmt: skip
 def test_clusters_that_cannot_be(
@@ -75,10 +70,7 @@ def test_bad_input_is_one_line(
     ("change", "message"),
     [
         (('"forward_seconds": 2.0', '"forward_seconds": -2.0'), "forward_seconds"),
-        (('"forward_seconds": 2.0', '"forward_seconds": NaN'), "forward_seconds"),
-        (('"forward_seconds": 2.0,', ""), "forward_seconds"),
         (('"target": 1', '"target": 0'), "so that there is no cycle"),
-        (('"id": 1', '"id": 0'), "has id 0, expected 1"),
         (('"name": "op1"', '"name": "op0"'), "two operators are named 'op0'"),
     ],
 )

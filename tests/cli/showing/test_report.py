@@ -103,7 +103,6 @@ def rendered(renderable: RenderableType) -> str:
         (CLUSTER, ["other", "cuda", "2 to 3", "2.5 GB/s, latency 20.00 µs", "100.0 MB/s"]),
         (FILE, ["alexnet(width=0.25)", "2-2", "found by pipedream", "36.70 ms", "op2, op3"]),
         (FILE, ["1f1b, stash", "lr=0.01", "betas=[0.9, 0.999]", GRAPH.fingerprint, "2 to 3"]),
-        (file_for(GRAPH, FILE.resolve(GRAPH), measured=False), ["not measured"]),
     ],
 )
 def test_every_document_is_described(document: Document, parts: list[str]) -> None:

@@ -138,21 +138,12 @@ def test_from_a_run(shell: Shell, files: dict[str, Path], tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         (["schedule", "nothing.json"], "nothing.json: no such file"),
-        (["schedule", "PROFILE"], "expected a placement file, but it is a profile file"),
         (["schedule", "PLACEMENT", "-o", "x.pdf"], "the ending says what to write"),
-        (["schedule", "PLACEMENT", "-o", "PLACEMENT"], "is the placement itself"),
         (["schedule", "PLACEMENT", "--profile", "PROFILE"], "for --timeline simulator"),
         (["schedule", "PLACEMENT", "--speeds", "1,1"], "--speeds is for --timeline simulator"),
         (["simulator", "PLACEMENT", "--cluster", "auto"], "needs what operators cost"),
         (["run", "PLACEMENT", "--speeds", "1,2"], "speed"),
-        (["schedule", "PLACEMENT", "--policy", "hope"], "policy 'hope' is unknown"),
-        (["schedule", "PLACEMENT", "--policy", "2bw"], "as are in flight, 2 with this placement"),
         (["simulator", "PLACEMENT", "--profile", "OTHER"], "but PLACEMENT is a placement of"),
-        (["simulator", "PLACEMENT", "--profile", "PROFILE", "--speeds", "1"], "1 speeds given"),
-        (
-            ["schedule", "PLACEMENT", "--method-option", "in_flight_per_link=101"],
-            "field 'in_flight_per_link': Input should be less than or equal to 100",
-        ),
     ],
 )
 def test_bad_input_is_one_line(
