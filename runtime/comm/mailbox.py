@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from itertools import islice
 
-import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.comm.agreement import contents_of
 from drlpp.runtime.comm.transport import Links, Transfer
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
-
-# With a name of its source file before it, and advice behind.
-_OF_GLOO = re.compile(r"gloo/transport/\S+\] (.*?)(?:\. This is typically|$)")
-# What torch says of NCCL's codes; system errors are of sockets, and of much else on this host.
-_OF_NCCL = re.compile(
-    r"(ncclRemoteError: .*|NCCL communicator was aborted.*)"
-    r"|ncclSystemError: .*Last error: (.*(?:remote peer|[Cc]onnection re).*)"
-)
-
-
-def build_group(
-    store: dist.Store,
-    name: str,
-    workers: Sequence[int],
-    worker: int,
-    address: str,
-    timeout_seconds: float,
-) -> dist.ProcessGroup:
-    """Build a Gloo group of ``workers``, on its own prefix of the store.
-
-    ``worker`` listens on ``address``, which is that of its host, and on no other.
-
-    A group is never repaired: a trial gets a new one, so that nothing of an abandoned trial can
-    arrive in the next.
-    """
-    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    options._timeout = timedelta(seconds=timeout_seconds)
-    prefixed = dist.PrefixStore(name, store)
-    rank, size = workers.index(worker), len(workers)
-    return dist.ProcessGroupGloo(prefixed, rank, size, options)  # type: ignore[return-value]
-
-
-def broken_connection(error: BaseException) -> str | None:
-    """Return what Gloo or NCCL say of a broken connection, or one that timed out; else None."""
-    text = " ".join(str(error).split())
-    if found := _OF_GLOO.search(text):
-        return found[1]
-    found = _OF_NCCL.search(text)
-    return found and (found[1] or found[2])
 
 
 class Mailbox:

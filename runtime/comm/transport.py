@@ -36,19 +36,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.ipc.protocol import Backend, Route, Transport
-
-_MOST_BLOCKS = 4
-"""Multiprocessors of a GPU that an operation of NCCL may occupy."""
+from drlpp.runtime.device.devices import has_streams
+from drlpp.runtime.ipc.protocol import Route
 
 
 class Staging:
@@ -56,7 +53,7 @@ class Staging:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pinned = device.type == "cuda"
+        self._pinned = has_streams(device)
 
     def to_host(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return copies in the host's memory; wait for the copies, and so for what they copy."""
@@ -64,7 +61,7 @@ class Staging:
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
         if self._pinned:
-            torch.cuda.current_stream(self._device).synchronize()
+            torch.get_device_module(self._device).current_stream(self._device).synchronize()
         return copies
 
     def buffer(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -212,82 +209,3 @@ class DirectedLinks(Links):
 def _real(tensor: Tensor) -> Tensor:
     # NCCL has no complex numbers.
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-BuildGroup = Callable[[str, Sequence[int], Backend], dist.ProcessGroup]
-"""A function from a name, the workers in the order of their ranks and a library to their group."""
-
-
-def build_links(
-    transport: Transport,
-    name: str,
-    everyone: dist.ProcessGroup,
-    workers: Sequence[int],
-    routes: Iterable[Route],
-    worker: int,
-    device: torch.device,
-    build_group: BuildGroup,
-) -> Links:
-    """Build the ways of one worker; all workers of the placement have to call this.
-
-    Args:
-        transport: how.
-        name: of the groups that have to be made, never used twice.
-        everyone: a group of all workers, of Gloo.
-        workers: in the order of their ranks.
-        ways: on which anything will be sent, between any of the workers.
-        worker: this one.
-        device: that it computes on.
-        build_group: makes groups; waits for all of its members.
-    """
-    if not transport.directed:
-        return TaggedLinks(everyone, workers, device, staged=transport.staged)
-    groups: dict[Route, dist.ProcessGroup] = {}
-    links = DirectedLinks(groups, worker, device)
-    for route in sorted(routes):
-        if worker in route:
-            sender, receiver = route
-            groups[route] = build_group(f"{name}/{sender}-to-{receiver}", route, transport.backend)
-            # The first message connects. Whoever waits here waits for a worker that is at an
-            # earlier way, so the earliest of all proceeds.
-            if worker == sender:
-                links.send([torch.ones(1, device=device)], receiver).wait()
-            else:
-                _settle(links.receive([_ONE], sender).wait()[0])
-    return links
-
-
-_ONE = TensorSpec(shape=(1,), dtype="float32", bytes_=4)
-
-
-def build_sum_group(
-    transport: Transport,
-    name: str,
-    replicas: Sequence[int],
-    device: torch.device,
-    build_group: BuildGroup,
-) -> dist.ProcessGroup:
-    """Build the group in which the replicas of a stage sum gradients; connect it, as links are."""
-    group = build_group(name, replicas, transport.backend)
-    if transport.directed:
-        one = torch.ones(1, device=device)
-        group.allreduce([one]).wait()
-        _settle(one)
-    return group
-
-
-def _settle(tensor: Tensor) -> None:
-    """Wait until the device has the tensor."""
-    assert tensor.item() > 0
-
-
-def build_nccl_group(
-    store: dist.Store, name: str, workers: Sequence[int], worker: int, timeout_seconds: float
-) -> dist.ProcessGroup:
-    """Build a group of NCCL, on its own prefix of the store."""
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = timedelta(seconds=timeout_seconds)
-    options.config.max_ctas = _MOST_BLOCKS
-    prefixed = dist.PrefixStore(name, store)
-    rank, size = workers.index(worker), len(workers)
-    return dist.ProcessGroupNCCL(prefixed, rank, size, options)  # type: ignore[return-value]

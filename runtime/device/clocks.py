@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 Span = tuple[int, int]
 """The marks of a begin and an end."""
@@ -50,19 +50,6 @@ class ProcessorClock(Clock):
         return self._moments
 
 
-class Event(Protocol):
-    """What is used of ``torch.cuda.Event(enable_timing=True)``."""
-
-    def record(self) -> None:
-        """Let it happen when the stream gets here."""
-
-    def synchronize(self) -> None:
-        """Wait until it has happened."""
-
-    def elapsed_time(self, end: Any) -> float:
-        """Return the milliseconds from this event to ``end``, in single precision."""
-
-
 _MOST_PENDING = 4096
 """Events that exist at a time; more than a GPU's queue of work holds, so old ones have happened."""
 
@@ -75,12 +62,12 @@ class StreamClock(Clock):
     microseconds a minute after the first.
 
     Args:
-        new_event: makes an event.
+        new_event: makes an event, such as ``torch.cuda.Event(enable_timing=True)``.
     """
 
-    def __init__(self, new_event: Callable[[], Event]) -> None:
+    def __init__(self, new_event: Callable[[], Any]) -> None:
         self._new_event = new_event
-        self._pending: list[Event] = []
+        self._pending: list[Any] = []
         self._moments: list[float] = []
         self._latest = new_event()
         self._latest.record()

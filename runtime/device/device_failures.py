@@ -10,59 +10,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from drlpp.runtime.device.devices import DeviceFacts
 
-RUNTIME_TYPES = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
-NVML = "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html"
-XID = "https://docs.nvidia.com/deploy/xid-errors/"
-
-
-class DeviceFailure(NamedTuple):
-    """An error of a GPU.
-
-    Attributes:
-        name: by which newer versions of torch tell it too; empty where it has none.
-        text: what ``cudaGetErrorString`` or the driver says.
-        source: that says what it means.
-    """
-
-    name: str
-    text: str
-    source: str = RUNTIME_TYPES
-
-
-DEVICE_FAILURES = (
-    DeviceFailure("cudaErrorInitializationError", "initialization error"),
-    DeviceFailure("cudaErrorCudartUnloading", "driver shutting down"),
-    DeviceFailure(
-        "cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"
-    ),
-    DeviceFailure("cudaErrorNoDevice", "no CUDA-capable device is detected"),
-    DeviceFailure("cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"),
-    DeviceFailure(
-        "cudaErrorNvlinkUncorrectable", "uncorrectable NVLink error detected during the execution"
-    ),
-    DeviceFailure(
-        "cudaErrorContained", "Invalid access of peer GPU memory over nvlink or a hardware error"
-    ),
-    DeviceFailure("cudaErrorLaunchTimeout", "the launch timed out and was terminated"),
-    DeviceFailure("cudaErrorHardwareStackError", "hardware stack error"),
+# See https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
+DEVICE_FAILURES = {
+    "cudaErrorInitializationError": "initialization error",
+    "cudaErrorCudartUnloading": "driver shutting down",
+    "cudaErrorDevicesUnavailable": "CUDA-capable device(s) is/are busy or unavailable",
+    "cudaErrorNoDevice": "no CUDA-capable device is detected",
+    "cudaErrorECCUncorrectable": "uncorrectable ECC error encountered",
+    "cudaErrorNvlinkUncorrectable": "uncorrectable NVLink error detected during the execution",
+    "cudaErrorContained": "Invalid access of peer GPU memory over nvlink or a hardware error",
+    "cudaErrorLaunchTimeout": "the launch timed out and was terminated",
+    "cudaErrorHardwareStackError": "hardware stack error",
     # Of kernels that write where they must not as well: such a worker is lost again, and given up.
-    DeviceFailure("cudaErrorLaunchFailure", "unspecified launch failure"),
-    DeviceFailure("cudaErrorSystemNotReady", "system not yet initialized"),
+    "cudaErrorLaunchFailure": "unspecified launch failure",
+    "cudaErrorSystemNotReady": "system not yet initialized",
     # What a new process gets whose GPU has fallen off the bus (Xid 79).
-    DeviceFailure("cudaErrorUnknown", "unknown error"),
-    DeviceFailure("", "GPU is lost", NVML),
-    DeviceFailure("", "GPU has fallen off the bus", XID),
-)
+    "cudaErrorUnknown": "unknown error",
+    # Of NVML and the driver.
+    "NVML_ERROR_GPU_IS_LOST": "GPU is lost",
+    "Xid 79": "GPU has fallen off the bus",
+}
+"""What ``cudaGetErrorString`` says of errors that are a GPU's own, by their names."""
 
 _OF_A_GPU = re.compile(
     r"CUDA error: |Cuda failure|cudaError[A-Z]|NVML|GPU is lost|GPU has fallen", re.IGNORECASE
 )
-_BY_NAME = re.compile("|".join(rf"{known.name}\b" for known in DEVICE_FAILURES if known.name))
-_BY_TEXT = re.compile("|".join(re.escape(known.text) for known in DEVICE_FAILURES), re.IGNORECASE)
+_BY_NAME = re.compile("|".join(rf"{name}\b" for name in DEVICE_FAILURES))
+_BY_TEXT = re.compile("|".join(map(re.escape, DEVICE_FAILURES.values())), re.IGNORECASE)
 
 
 def device_failure(error: BaseException) -> str | None:
@@ -81,10 +58,6 @@ def without_their_gpu(
 
     Workers take the GPUs of a host in turns, so where one is gone, those behind it have moved up,
     and the last shares the first's.
-
-    Args:
-        before: the devices that workers had.
-        now: of all workers that there are.
     """
     lost = []
     users: dict[str, int] = {}

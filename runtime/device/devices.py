@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,12 +41,35 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 """Where NVIDIA's driver has a folder for each GPU of the host, visible to the program or not."""
 
 
+Backend = Literal["gloo", "nccl"]
+
+
+class DeviceKind(NamedTuple):
+    """What a type of device needs.
+
+    Attributes:
+        backend: of process groups of workers that have a device each, without the host's memory.
+        has_streams: whether it works behind the process that commands it.
+        staged: whether Gloo needs copies of its tensors in the host's memory.
+    """
+
+    backend: Backend
+    has_streams: bool
+    staged: bool
+
+
+DEVICE_KINDS = {
+    "cpu": DeviceKind("gloo", has_streams=False, staged=False),
+    "cuda": DeviceKind("nccl", has_streams=True, staged=True),
+}
+
+
 @dataclass(frozen=True)
 class DeviceFacts:
     """What the controller has to know of a worker's device.
 
     Attributes:
-        type: ``cpu`` or ``cuda``.
+        type: of :data:`DEVICE_KINDS`.
         name: that a profile gives it, such as ``NVIDIA H200``.
         identity: the same for workers that share a GPU, and for no others; empty for a processor.
         memory_bytes: of a GPU; None where workers share the host's memory.
@@ -58,60 +80,62 @@ class DeviceFacts:
     identity: str = ""
     memory_bytes: int | None = None
 
+    @property
+    def kind(self) -> DeviceKind:
+        """What its type needs."""
+        return DEVICE_KINDS[self.type]
 
-class Accelerator(ABC):
-    """The device that a worker computes on.
+
+class Accelerator:
+    """The device that a worker computes on: the host's processor, or a GPU that others may share.
+
+    Args:
+        device: as torch knows it.
 
     Attributes:
         device: as torch knows it.
         facts: for the controller.
     """
 
-    device: torch.device
-    facts: DeviceFacts
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Wait until the device has done all its work."""
-
-    @abstractmethod
-    def new_clock(self) -> Clock:
-        """Return a clock for one run."""
-
-    @abstractmethod
-    def reset_peak_memory(self) -> None:
-        """Begin to look for the peak anew."""
-
-    @abstractmethod
-    def peak_memory_bytes(self) -> int:
-        """Return the most memory in use since :meth:`reset_peak_memory`; 0 where it is unknown."""
-
-    @abstractmethod
-    def empty_cache(self) -> None:
-        """Return what is not in use to the system, and to the other workers of the device."""
-
-
-class Processor(Accelerator):
-    """The host's own processor, with the host's memory."""
-
-    def __init__(self) -> None:
-        self.device = CPU
+    def __init__(self, device: torch.device = CPU) -> None:
+        self.device = device
         self.facts = DeviceFacts()
+        # torch.cuda for a GPU.
+        self._torch: Any = None
+        if has_streams(device):
+            self._torch = torch.get_device_module(device)
+            # Streams, events and groups are those of the current device.
+            self._torch.set_device(device)
+            _start_autograd_on(device)
+            found = self._torch.get_device_properties(device)
+            self.facts = DeviceFacts(device.type, found.name, str(found.uuid), found.total_memory)
 
     def synchronize(self) -> None:
-        """Return at once: a processor is never behind."""
+        """Wait until the device has done all its work; a processor is never behind."""
+        if self._torch:
+            self._torch.synchronize(self.device)
 
     def new_clock(self) -> Clock:
-        """Return the process's own clock."""
+        """Return a clock for one run: of the process, or of the stream that passes run on."""
+        if self._torch:
+            return StreamClock(partial(self._torch.Event, enable_timing=True))
         return ProcessorClock()
 
     def reset_peak_memory(self) -> None:
-        """Reset the peak of the resident size of the process."""
+        """Begin to look for the peak anew."""
+        if self._torch:
+            self._torch.reset_peak_memory_stats(self.device)
+            return
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
     def peak_memory_bytes(self) -> int:
-        """Return the largest resident size of the process; 0 where Linux does not give it."""
+        """Return the most memory in use since :meth:`reset_peak_memory`.
+
+        Of torch's allocator, or the resident size of the process; 0 where Linux does not tell.
+        """
+        if self._torch:
+            return int(self._torch.max_memory_allocated(self.device))
         with suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
@@ -119,47 +143,18 @@ class Processor(Accelerator):
         return 0
 
     def empty_cache(self) -> None:
-        """Return free memory to the system, so that the next placement's peak leaves it out."""
+        """Return free memory to the system and other workers: the next peak leaves it out."""
+        if self._torch:
+            self._torch.empty_cache()
+            return
         with suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-class Gpu(Accelerator):
-    """A GPU, which other workers may share.
-
-    Args:
-        index: of the GPU on this host.
-    """
-
-    def __init__(self, index: int) -> None:
-        self.device = torch.device("cuda", index)
-        # Streams, events and groups are those of the current device.
-        torch.cuda.set_device(self.device)
-        _start_autograd_on(self.device)
-        properties = torch.cuda.get_device_properties(self.device)
-        self.facts = DeviceFacts(
-            "cuda", properties.name, str(properties.uuid), properties.total_memory
-        )
-
-    def synchronize(self) -> None:
-        """Wait for all streams."""
-        torch.cuda.synchronize(self.device)
-
-    def new_clock(self) -> Clock:
-        """Return a clock of the stream that passes run on."""
-        return StreamClock(partial(torch.cuda.Event, enable_timing=True))
-
-    def reset_peak_memory(self) -> None:
-        """Reset the peak of torch's allocator in this process."""
-        torch.cuda.reset_peak_memory_stats(self.device)
-
-    def peak_memory_bytes(self) -> int:
-        """Return the most memory that tensors of this process took."""
-        return torch.cuda.max_memory_allocated(self.device)
-
-    def empty_cache(self) -> None:
-        """Return to the system what torch's allocator keeps for later."""
-        torch.cuda.empty_cache()
+def has_streams(device: torch.device) -> bool:
+    """Return whether a device works behind the process that commands it."""
+    kind = DEVICE_KINDS.get(device.type)
+    return kind is not None and kind.has_streams
 
 
 def _start_autograd_on(device: torch.device) -> None:
@@ -184,19 +179,19 @@ def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Acc
         InvalidCluster: where no GPU can be had.
     """
     if known_choice(choice) is DeviceChoice.CPU:
-        return Processor()
+        return Accelerator()
     # NCCL's receives wait on the GPU, and loading a kernel at its first use may wait for them.
     # It has to be said before CUDA is asked anything. With one GPU there is no NCCL.
     if not (on_one_host and _gpus_of_host() == 1):
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     if torch.cuda.is_available():
-        return Gpu(place % torch.cuda.device_count())
+        return Accelerator(torch.device("cuda", place % torch.cuda.device_count()))
     if choice == "cuda":
         raise InvalidCluster(
             "device is cuda, but PyTorch finds no GPU on this host; use device auto or cpu, or a "
             "PyTorch that was built for the GPU's driver"
         )
-    return Processor()
+    return Accelerator()
 
 
 def _gpus_of_host() -> int:
@@ -246,7 +241,7 @@ def to_device_async(tensor: Tensor, device: torch.device) -> Tensor:
     """
     if tensor.device == device:
         return tensor
-    if device.type != "cuda":
+    if not has_streams(device):
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 

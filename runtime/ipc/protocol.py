@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from drlpp import errors
 from drlpp.errors import NotFinite, StorageFailure, WorkerLost
-from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.device.devices import Backend, DeviceFacts
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import Method
@@ -28,7 +28,6 @@ from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-Backend = Literal["gloo", "nccl"]
 Route = tuple[int, int]
 """A way from one worker to another."""
 
@@ -54,10 +53,11 @@ def transport_of(devices: Iterable[DeviceFacts]) -> Transport:
     Two workers on one GPU cannot be in one group of NCCL.
     """
     known = list(devices)
-    gpus = {device.identity for device in known if device.type == "cuda"}
-    if len(gpus) == len(known) > 1:
-        return Transport("nccl", directed=True)
-    return Transport(staged=bool(gpus))
+    backends = {device.kind.backend for device in known}
+    apart = {device.identity for device in known} - {""}
+    if len(apart) == len(known) > 1 and len(backends) == 1:
+        return Transport(backends.pop(), directed=True)
+    return Transport(staged=any(device.kind.staged for device in known))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Performing the actions of one worker."""
+"""Performing the actions of one worker: the loop, and what each kind of action is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -13,11 +13,9 @@ from torch import Tensor
 from drlpp.runtime.comm.mailbox import Mailbox
 from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.device.emulation import EmulatedAccelerator
-from drlpp.runtime.stage.data.minibatches import MinibatchSource
-from drlpp.runtime.stage.losses import Losses
-from drlpp.runtime.stage.passes.passes import Loss, Received
+from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.stages import StageInShape, StageOutput, StageProgram
+from drlpp.runtime.stage.stages import StageOutput
 from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule.actions import (
     TIED_PAYLOADS,
@@ -36,41 +34,22 @@ from drlpp.schedule.actions import (
     Update,
 )
 
-
-class Runner(Protocol):
-    """A stage whose forwards are performed, in training or in evaluation mode."""
-
-    losses: Losses
-    minibatches: MinibatchSource
-
-    @property
-    def program(self) -> StageProgram:
-        """The stage, for minibatches in the first shape of the task."""
-
-    @property
-    def loss(self) -> Loss | None:
-        """The loss in that shape, on the last stage."""
-
-    @property
-    def buckets(self) -> Sequence[StageInShape]:
-        """The stage for minibatches in the other shapes."""
-
-    def wait_for(self, minibatch: int) -> None:
-        """Return when what the stage needs of a minibatch is there."""
-
-    def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
-        """Perform a forward and return the outputs of the stage."""
+Runner = StageRunner | EvaluationRunner
+"""A stage whose forwards are performed, in training or in evaluation mode."""
 
 
 @dataclass(kw_only=True)
 class Executor:
-    """Executes forwards and messages on one worker: all that an evaluation consists of.
+    """Performs the actions of one worker: of a training, or the forwards of an evaluation.
+
+    Minibatches are done when an update contains them; in an evaluation, when they have passed.
 
     Attributes:
         runners: the worker's stages.
         mailbox: its messages.
         clock: of this run; says when the device performed the actions.
         on_progress: called with the number of minibatches that are done.
+        everyone: the group of all workers of the placement; None in an evaluation.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
         received: messages that have arrived and were not used yet.
         processor_seconds: that computing took in every action of the run, without any rest.
@@ -80,10 +59,14 @@ class Executor:
     mailbox: Mailbox
     clock: Clock
     on_progress: Callable[[int], None]
+    everyone: dist.ProcessGroup | None = None
     speed: float = 1.0
     received: dict[Message, list[Tensor]] = field(default_factory=dict)
     processor_seconds: list[float] = field(default_factory=list)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
+    _summed_next: frozenset[MicrobatchId] = frozenset()
+    _last_of: Mapping[int, int] = field(default_factory=dict)
+    _tied: TiedSums | None = None
 
     def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
         """Perform all actions.
@@ -92,6 +75,8 @@ class Executor:
             Begin and end of every action, in seconds of ``time.perf_counter``, which all
             processes of a machine share.
         """
+        if self.everyone is not None:
+            self._prepare_training(actions)
         emulated = EmulatedAccelerator(self.speed)
         spans = []
         for action in actions:
@@ -101,27 +86,75 @@ class Executor:
             begin = self.clock.mark()
             if action.span.computes:
                 emulated.begin()
-                self.perform(action)
+                self._perform(action)
                 self.processor_seconds.append(emulated.rest())
             else:
-                self.perform(action)
+                self._perform(action)
                 self.processor_seconds.append(0.0)
             spans.append((begin, self.clock.mark()))
         self.mailbox.drain()
         return self.clock.read(spans)
 
-    def perform(self, action: Action) -> None:
-        """Perform one action."""
+    def _prepare_training(self, actions: Sequence[Action]) -> None:
+        self._summed_next = _last_before_sums(actions)
+        self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
+        if any(runner.ties for runner in self._trained):
+            self._tied = TiedSums(self._trained, self.received.pop)
+        for runner in self._trained:
+            for policy in runner.weights.policies:
+                # Times what predictions of weights take.
+                policy.clock = self.clock
+
+    def _perform(self, action: Action) -> None:
         match action:
             case Receive(message, _):
                 self.received[message] = self.mailbox.receive(action)
-            case Forward(minibatch):
-                self._forward(action)
-                # The minibatch has left the worker.
-                if action.chunk == len(self.runners) - 1:
-                    self.on_progress(minibatch + 1)
+            case Send(message, _) if message.payload in TIED_PAYLOADS:
+                self.mailbox.send(action, self.tied.to_send(message))
             case Send(message, _):
                 self.mailbox.send(action, self._outgoing.pop(message))
+            case Forward(minibatch):
+                self._forward(action)
+                if self.everyone is None and action.chunk == len(self.runners) - 1:
+                    self.on_progress(minibatch + 1)
+            case Recompute():
+                self._trained[action.chunk].recompute(action.part)
+            case Backward():
+                runner, part = self._trained[action.chunk], action.part
+                last = part in self._summed_next
+                found = runner.backward(part, self._arrived(runner, part), last=last)
+                self._send_back(runner, part, found)
+            case BackwardInput():
+                runner, part = self._trained[action.chunk], action.part
+                found = runner.backward_input(part, self._arrived(runner, part))
+                self._send_back(runner, part, found)
+            case BackwardWeight():
+                self._trained[action.chunk].backward_weight(action.part)
+            case AllReduce(_, _, "gradients"):
+                self._trained[0].finish_sum()
+            case AllReduce(_, _, "tied_gradients", tie):
+                self.tied.sum_over_replicas(tie)
+            case AllReduce(version, _, "squared_norm"):
+                self._share_squared_norm(version)
+            case TiedUpdate():
+                self.tied.update(action, self._trained[action.chunk].program.stage)
+            case Update(_, contributions, through):
+                for runner in self._trained:
+                    runner.update(contributions)
+                if self._tied:
+                    self._tied.forget()
+                self.on_progress(through)
+
+    @property
+    def _trained(self) -> Sequence[StageRunner]:
+        """The runners of a training."""
+        return cast(Sequence[StageRunner], self.runners)
+
+    @property
+    def tied(self) -> TiedSums:
+        """The sums of weights that other stages hold too, for the actions that need them."""
+        assert self._tied is not None
+        return self._tied
 
     def _forward(self, forward: Forward) -> None:
         part, runner = forward.part, self.runners[forward.chunk]
@@ -143,87 +176,18 @@ class Executor:
         else:
             self._outgoing[message] = tensors
 
-
-@dataclass(kw_only=True)
-class TrainingExecutor(Executor):
-    """Executes all actions of a schedule; minibatches are done when an update contains them.
-
-    Attributes:
-        runners: the worker's stages.
-        everyone: the group of all workers of the placement.
-    """
-
-    runners: Sequence[StageRunner]
-    everyone: dist.ProcessGroup
-    _summed_next: frozenset[MicrobatchId] = frozenset()
-    _last_of: Mapping[int, int] = field(default_factory=dict)
-    _tied: TiedSums | None = None
-
-    def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
-        """Perform all actions, and time what predictions of weights take."""
-        self._summed_next = _last_before_sums(actions)
-        self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
-        if any(runner.ties for runner in self.runners):
-            self._tied = TiedSums(self.runners, self.received.pop)
-        for runner in self.runners:
-            for policy in runner.weights.policies:
-                policy.clock = self.clock
-        return super().run(actions)
-
-    def perform(self, action: Action) -> None:
-        """Perform one action."""
-        match action:
-            case Forward():
-                self._forward(action)
-            case Recompute():
-                self.runners[action.chunk].recompute(action.part)
-            case Backward():
-                runner, part = self.runners[action.chunk], action.part
-                last = part in self._summed_next
-                found = runner.backward(part, self._arrived(runner, part), last=last)
-                self._send_back(runner, part, found)
-            case BackwardInput():
-                runner, part = self.runners[action.chunk], action.part
-                found = runner.backward_input(part, self._arrived(runner, part))
-                self._send_back(runner, part, found)
-            case BackwardWeight():
-                self.runners[action.chunk].backward_weight(action.part)
-            case AllReduce(_, _, "gradients"):
-                self.runners[0].finish_sum()
-            case AllReduce(_, _, "tied_gradients", tie):
-                self.tied.sum_over_replicas(tie)
-            case AllReduce(version, _, "squared_norm"):
-                self._share_squared_norm(version)
-            case Send(message, _) if message.payload in TIED_PAYLOADS:
-                self.mailbox.send(action, self.tied.to_send(message))
-            case TiedUpdate():
-                self.tied.update(action, self.runners[action.chunk].program.stage)
-            case Update(_, contributions, through):
-                for runner in self.runners:
-                    runner.update(contributions)
-                if self._tied:
-                    self._tied.forget()
-                self.on_progress(through)
-            case _:
-                super().perform(action)
-
-    @property
-    def tied(self) -> TiedSums:
-        """The sums of weights that other stages hold too, for the actions that need them."""
-        assert self._tied is not None
-        return self._tied
-
     def _share_squared_norm(self, version: int) -> None:
         """Sum the squared norm of the gradients over all stages, for the update to ``version``.
 
         It is not finite on any stage if a gradient of one of them is not.
         """
-        own = sum(runner.own_squared_norm() for runner in self.runners)
+        own = sum(runner.own_squared_norm() for runner in self._trained)
         if self._tied:
             own += self._tied.squared_norm(self._last_of[version])
         total = torch.tensor([own], dtype=torch.float64)
+        assert self.everyone is not None
         self.everyone.allreduce([total]).wait()
-        for runner in self.runners:
+        for runner in self._trained:
             runner.squared_norm = total.item()
 
     def _arrived(self, runner: StageRunner, part: MicrobatchId) -> dict[int, Tensor]:

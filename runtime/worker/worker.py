@@ -6,7 +6,7 @@ import gc
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.comm.agreement import verify_message_plan
-from drlpp.runtime.comm.connections import (
-    Connections,
-    group_builder,
-    links_of_two,
-    replicas_of_profile,
-)
+from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
 from drlpp.runtime.comm.mailbox import Mailbox
-from drlpp.runtime.comm.transport import BuildGroup
 from drlpp.runtime.device.devices import (
     CPU,
     Accelerator,
-    Processor,
     accelerator_of,
     to_device,
 )
@@ -52,15 +45,15 @@ from drlpp.runtime.ipc.protocol import (
     TimeLink,
     WorkerSpec,
 )
-from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint
+from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.stage.data.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.data.streaming import StreamedMinibatches
 from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
+from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.weights.optimizers import OptimizerState
-from drlpp.runtime.worker.collecting import collect
-from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
+from drlpp.runtime.worker.executor import Executor, Runner
 from drlpp.runtime.worker.operator_timing import time_operators
 from drlpp.schedule.actions import Action, Message
 from drlpp.torch_versions import forget_keys
@@ -74,13 +67,9 @@ _STAGES = ("stage", "second_stage")
 class Worker:
     """The state of a worker between commands."""
 
-    def __init__(self, post: WorkerSpec, channel: Channel, store: dist.Store) -> None:
-        self._worker = post.worker
-        self._place, self._on_one_host = post.place, post.on_one_host
-        self._address = post.address
-        self._speed = post.speed
-        self._core = post.core
-        self._limits = post.limits
+    def __init__(self, spec: WorkerSpec, channel: Channel, store: dist.Store) -> None:
+        self._spec = spec
+        self._worker = spec.worker
         self._channel = channel
         self._folder = Path(channel.folder)
         self._store = store
@@ -89,7 +78,7 @@ class Worker:
         self._labels: tuple[Tensor, ...] = ()
         self._deployed: Deploy | None = None
         self._runners: list[StageRunner] = []
-        self._accelerator: Accelerator = Processor()
+        self._accelerator = Accelerator()
         self._connections: Connections | None = None
         self._inbox: dict[Message, list[Tensor]] = {}
         self._restored: dict[str, Any] | None = None
@@ -100,7 +89,7 @@ class Worker:
         match command:
             case LoadModel(state_file, samples_file, device):
                 self._accelerator = accelerator_of(
-                    device, self._place, on_one_host=self._on_one_host
+                    device, self._spec.place, on_one_host=self._spec.on_one_host
                 )
                 self._state = self._load(state_file)
                 self._load_samples(samples_file)
@@ -114,8 +103,7 @@ class Worker:
             case Run():
                 return self._evaluate(command)
             case Collect():
-                runners = dict(zip(_STAGES, self._runners, strict=False))
-                collect(command, runners, self._inbox, self._folder, self._state)
+                self._collect(command)
             case Release():
                 self._release()
             case ProfileOperators():
@@ -125,17 +113,14 @@ class Worker:
         return Done()
 
     def _profile(self, command: ProfileOperators) -> Answer:
-        build = self._group_builder(self._limits.group_seconds)
-        with (
-            replicas_of_profile(command, self._accelerator.device, build) as replicas,
-            computing_on(self._core),
-        ):
+        member = self._member(self._spec.limits.group_seconds)
+        with member.replicas_of_profile(command) as replicas, computing_on(self._spec.core):
             return time_operators(
                 command,
                 self._state,
                 Minibatches(self._samples, self._labels),
                 self._accelerator,
-                self._speed,
+                self._spec.speed,
                 replicas,
                 self._channel.send,
             )
@@ -182,10 +167,10 @@ class Worker:
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         loaded = time.perf_counter()
-        build = self._group_builder(self._limits.group_seconds)
-        first = stages[0][0].program
-        connections = Connections.build(command, first.stage, self._worker, device, build)
-        self._connections = connections
+        member = self._member(self._spec.limits.group_seconds)
+        self._connections = connections = Connections.build(
+            command, stages[0][0].program.stage, member
+        )
         connected = time.perf_counter()
         held = [self._held_state(name, state, optimizer_state) for name in _STAGES[: len(stages)]]
         self._runners = [
@@ -229,8 +214,9 @@ class Worker:
         if self._deployed is not None and self._worker == self._deployed.workers[0]:
             forget_keys(dist.PrefixStore(self._deployed.name, self._store))
 
-    def _group_builder(self, timeout_seconds: float) -> BuildGroup:
-        return group_builder(self._store, self._worker, self._address, timeout_seconds)
+    def _member(self, timeout_seconds: float) -> Member:
+        address, device = self._spec.address, self._accelerator.device
+        return Member(self._store, self._worker, address, device, timeout_seconds)
 
     def _train(self, command: Run) -> RunResult:
         assert self._connections is not None
@@ -239,15 +225,8 @@ class Worker:
             runner.minibatches = minibatches
             runner.first_minibatch = command.first_minibatch
         self._begin(command)
-        executor = TrainingExecutor(
-            runners=self._runners,
-            mailbox=self._mailbox(command, self._runners, minibatches),
-            everyone=self._connections.everyone,
-            clock=self._accelerator.new_clock(),
-            on_progress=self._progress_of(self._runners),
-            speed=self._speed,
-            received=self._inbox,
-        )
+        executor = self._executor(command, self._runners, minibatches)
+        executor.everyone, executor.received = self._connections.everyone, self._inbox
         return replace(
             self._executed(executor, command.actions),
             predictions=sorted(
@@ -275,21 +254,15 @@ class Worker:
             EvaluationRunner(stage, trained, minibatches, passes_last=trained is self._runners[-1])
             for stage, trained in zip(stages, self._runners, strict=True)
         ]
-        executor = Executor(
-            runners=runners,
-            mailbox=self._mailbox(command, runners, minibatches),
-            clock=self._accelerator.new_clock(),
-            on_progress=self._progress_of(runners),
-            speed=self._speed,
-        )
+        executor = self._executor(command, runners, minibatches)
         found = self._executed(executor, command.actions)
         # The last of the stages is the model's last, if any is.
         return replace(found, scores=to_device(runners[-1].scores, CPU))
 
-    def _mailbox(
+    def _executor(
         self, command: Run, runners: Sequence[Runner], minibatches: MinibatchSource
-    ) -> Mailbox:
-        """Build the mailbox of a run that all workers agree on."""
+    ) -> Executor:
+        """Build the executor of a run whose messages all workers agree on."""
         assert self._connections is not None
         assert self._deployed is not None
         workers, everyone = self._deployed.workers, self._connections.everyone
@@ -298,12 +271,18 @@ class Worker:
         programs += [[bucket.program for bucket in of_shape] for of_shape in others]
         verify_message_plan(everyone, workers, self._worker, programs, command.actions)
         links, bucket_of = self._connections.links, minibatches.bucket_of
-        return Mailbox(links, programs, bucket_of, command.actions, command.posted)
+        return Executor(
+            runners=runners,
+            mailbox=Mailbox(links, programs, bucket_of, command.actions, command.posted),
+            clock=self._accelerator.new_clock(),
+            on_progress=self._progress_of(runners),
+            speed=self._spec.speed,
+        )
 
     def _executed(self, executor: Executor, actions: Sequence[Action]) -> RunResult:
         assert self._connections is not None
         self._accelerator.reset_peak_memory()
-        with computing_on(self._core):
+        with computing_on(self._spec.core):
             times = executor.run(actions)
         return RunResult(
             times=times,
@@ -341,10 +320,38 @@ class Worker:
         if command.name is None:
             assert self._connections is not None
             return exchange(self._connections.links, self._worker, command)
-        build = self._group_builder(self._limits.link_seconds)
-        device = self._accelerator.device
-        with links_of_two(command, command.name, self._worker, device, build) as links:
+        member = self._member(self._spec.limits.link_seconds)
+        with member.links_of_two(command, command.name) as links:
             return exchange(links, self._worker, command)
+
+    def _collect(self, command: Collect) -> None:
+        """Write weights, the optimizer's state and what is in flight into a file or a storage."""
+        held: dict[str, Any] = {"model": {}, "optimizer": {}}
+        buffers: dict[str, Tensor] = {}
+        for runner in self._runners:
+            if command.weights:
+                model, optimizer = runner.saved()
+                held["model"] |= model
+                held["optimizer"] |= optimizer
+            buffers |= runner.buffers
+        if command.in_flight:
+            inbox = [(astuple(message), tensors) for message, tensors in self._inbox.items()]
+            held["in_flight"] = {"inbox": inbox, "buffers": buffers}
+            for name, runner in zip(_STAGES, self._runners, strict=False):
+                held["in_flight"][name] = runner.in_flight_state()
+        path, held = self._folder / command.file, to_device(held, CPU)
+        if not command.storage:
+            write_tree(path, held)
+            return
+        # Most trainings keep their checkpoints in files, and begin sooner without it.
+        from drlpp.runtime.ipc.shared_storage import storage_at
+
+        check_finite(held["model"], self._state)
+        try:
+            write_tree(path, held)
+            storage_at(command.storage).put(path, command.name)
+        finally:
+            path.unlink(missing_ok=True)
 
     def _begin(self, command: Run) -> None:
         """Prepare the runners for a run, which may resume what is in flight."""

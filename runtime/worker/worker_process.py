@@ -26,7 +26,7 @@ from drlpp.errors import (
     StorageFailure,
     WorkerLost,
 )
-from drlpp.runtime.comm.mailbox import broken_connection
+from drlpp.runtime.comm.connections import broken_connection
 from drlpp.runtime.device.device_failures import device_failure
 from drlpp.runtime.device.devices import is_out_of_memory
 from drlpp.runtime.ipc.protocol import Answer, Channel, Command, Failed, Stop, WorkerSpec

@@ -16,7 +16,7 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.racing.plain import PlainLearner, PlainLoop, measure_plain
 from drlpp.racing.to_loss import PipelineLearner, RaceData
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.device.devices import Processor
+from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
@@ -63,7 +63,7 @@ def test_it_trains_as_an_ordinary_loop_does(options: dict[str, object]) -> None:
     module = type(task.module)(0.0) if "precision" not in options else perceptron().module
     module.to(next(task.module.parameters()).dtype)
     module.load_state_dict(task.module.state_dict())
-    loop = PlainLoop(task, method, ADAM, Processor())
+    loop = PlainLoop(task, method, ADAM, Accelerator())
     for _ in range(12):
         loop.step(task.inputs, task.targets)
     plain.train(
@@ -87,7 +87,7 @@ def test_in_float16_losses_are_scaled_and_updates_that_overflow_are_left_out() -
 
     def changed(**options: object) -> bool:
         method = choose_method("stash", {"precision": "float16", **options})
-        loop = PlainLoop(task, method, ADAM, Processor())
+        loop = PlainLoop(task, method, ADAM, Accelerator())
         for _ in range(2):
             loop.step(task.inputs, task.targets)
         after = task.module.state_dict()
@@ -99,7 +99,7 @@ def test_in_float16_losses_are_scaled_and_updates_that_overflow_are_left_out() -
 
 def test_on_an_emulated_accelerator_it_rests_as_workers_do() -> None:
     task = perceptron(batch_size=64, width=256)
-    loop = PlainLoop(task, Method(), ADAM, Processor(), speed=0.25)
+    loop = PlainLoop(task, Method(), ADAM, Accelerator(), speed=0.25)
     begin, used = time.perf_counter(), time.thread_time()
     torch.set_num_threads(1)
     for _ in range(20):

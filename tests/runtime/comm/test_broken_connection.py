@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from drlpp.errors import WorkerLost
-from drlpp.runtime.comm.mailbox import broken_connection, build_group
+from drlpp.runtime.comm.connections import Member, broken_connection
 from drlpp.runtime.ipc.protocol import Failed
 from drlpp.runtime.worker.worker_process import failed
 
@@ -18,7 +18,8 @@ def _groups(timeout_seconds: float) -> list[dist.ProcessGroup]:
     found: dict[int, dist.ProcessGroup] = {}
 
     def build(worker: int) -> None:
-        found[worker] = build_group(store, "all", (0, 1), worker, "127.0.0.1", timeout_seconds)
+        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), timeout_seconds)
+        found[worker] = member.group("all", (0, 1), "gloo")
 
     threads = [threading.Thread(target=build, args=(worker,)) for worker in (0, 1)]
     for thread in threads:

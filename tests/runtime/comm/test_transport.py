@@ -1,7 +1,8 @@
 """Every way to exchange tensors trains to the same weights; devices decide which one it is."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,13 +12,8 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
-from drlpp.runtime.comm.transport import (
-    DirectedLinks,
-    Staging,
-    TaggedLinks,
-    build_links,
-    build_sum_group,
-)
+from drlpp.runtime.comm.connections import Member
+from drlpp.runtime.comm.transport import DirectedLinks, Staging
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.protocol import Transport, transport_of
 from drlpp.schedule.method import Method
@@ -32,6 +28,7 @@ MINIBATCHES = 8
 PROCESSOR = DeviceFacts()
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 DIRECTED, STAGED = Transport(directed=True), Transport(staged=True)
+NCCL = Transport("nccl", directed=True)
 
 
 def gpu(number: int) -> DeviceFacts:
@@ -41,11 +38,8 @@ def gpu(number: int) -> DeviceFacts:
 @pytest.mark.parametrize(
     ("found", "transport"),
     [
-        ([PROCESSOR], Transport()),
         ([PROCESSOR] * 4, Transport()),
-        ([gpu(0), gpu(1)], Transport("nccl", directed=True)),
-        ([gpu(2), gpu(0), gpu(1)], Transport("nccl", directed=True)),
-        ([gpu(0), gpu(0)], STAGED),
+        ([gpu(2), gpu(0), gpu(1)], NCCL),
         ([gpu(0), gpu(1), gpu(0)], STAGED),
         ([gpu(0), PROCESSOR], STAGED),
         # Alone there is nobody to talk to.
@@ -145,76 +139,44 @@ def test_links_are_timed_and_profiled_as_they_are_used(
     assert cluster.accelerators == 3
 
 
-def test_many_tensors_in_a_row_arrive_in_order_without_tags() -> None:
-    """What a group of NCCL does, and one of Gloo does as well."""
-
-    class Group:
-        def __init__(self) -> None:
-            self.given: list[tuple[str, torch.Size, int]] = []
-
-        def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> None:
-            self.given.append(("send", tensors[0].shape, rank))
-
-        def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> None:
-            self.given.append(("recv", tensors[0].shape, rank))
-
-    there, back = Group(), Group()
-    groups: Any = {(3, 5): there, (5, 3): back}
-    links = DirectedLinks(groups, 3, torch.device("cpu"))
+def test_without_tags_tensors_go_in_order_and_complex_ones_in_halves() -> None:
+    """As a group of NCCL needs it."""
+    given: list[tuple[int, ...]] = []
+    there: Any = SimpleNamespace(send=lambda tensors, rank, tag: given.append((*tensors[0].shape,)))
+    links = DirectedLinks({(3, 5): there}, 3, torch.device("cpu"))
     links.send([torch.ones(1), torch.ones(2, dtype=torch.complex64)], 5)
     links.send([torch.ones(4)], 5)
-    # NCCL has no complex numbers.
-    assert [(what, tuple(shape)) for what, shape, _ in there.given] == [
-        ("send", (1,)),
-        ("send", (2, 2)),
-        ("send", (4,)),
-    ]
-    assert {rank for *_, rank in there.given} == {1}
-    assert back.given == []
+    assert given == [(1,), (2, 2), (4,)]
 
 
-class Recorder:
-    """Stands for a group: notes what it is told."""
+class Recorder(Member):
+    """Builds groups that note what they are told, and have it done at once."""
 
-    def __init__(self, log: list[tuple[int, str]], worker: int, name: str) -> None:
-        self._note = lambda: log.append((worker, name))
+    log: ClassVar[list[tuple[int, str]]] = []
 
-    def send(self, tensors: Sequence[torch.Tensor], rank: int, tag: int) -> "Recorder":
-        self._note()
-        return self
+    def group(self, name: str, workers: Sequence[int], backend: str) -> Any:
+        assert self.worker in workers
 
-    def recv(self, tensors: Sequence[torch.Tensor], rank: int, tag: int) -> "Recorder":
-        self._note()
-        tensors[0].fill_(1)
-        return self
+        def note(tensors: Sequence[torch.Tensor], *_: object) -> Any:
+            self.log.append((self.worker, name))
+            tensors[0].fill_(1)
+            return SimpleNamespace(wait=lambda: None)
 
-    def allreduce(self, tensors: Sequence[torch.Tensor]) -> "Recorder":
-        self._note()
-        return self
-
-    def wait(self) -> None:
-        """Done at once."""
+        return SimpleNamespace(send=note, recv=note, allreduce=note)
 
 
 @given(pipelines())
 def test_groups_are_connected_in_an_order_that_all_workers_share(pipeline: Pipeline) -> None:
     """So that no two workers wait for each other, in whatever time they take."""
-    log: list[tuple[int, str]] = []
+    Recorder.log.clear()
+    nothing: Any = None
     for worker in pipeline.workers:
-
-        def build(name: str, workers: Iterable[int], backend: str, worker: int = worker) -> Any:
-            assert worker in workers
-            return Recorder(log, worker, name)
-
-        everyone: Any = None
-        device = torch.device("cpu")
-        transport = Transport("nccl", directed=True)
-        build_links(
-            transport, "d", everyone, pipeline.workers, pipeline.routes, worker, device, build
-        )
+        member = Recorder(nothing, worker, "", torch.device("cpu"), 1.0)
+        member.links(NCCL, "d", nothing, pipeline.workers, pipeline.routes)
         stage = pipeline.stage_of(worker)
         if len(pipeline.stages[stage]) > 1:
-            build_sum_group(transport, f"s-{stage}", pipeline.stages[stage], device, build)
+            member.sum_group(NCCL, f"s-{stage}", pipeline.stages[stage])
+    log = Recorder.log
     orders = {w: [name for worker, name in log if worker == w] for w in pipeline.workers}
     # Whoever is first in everybody's list can be done; in the end all are.
     while any(orders.values()):
@@ -230,17 +192,6 @@ def test_groups_are_connected_in_an_order_that_all_workers_share(pipeline: Pipel
                 names.pop(0)
     expected = {f"d/{sender}-to-{receiver}" for sender, receiver in pipeline.routes}
     assert {name for _, name in log if name.startswith("d/")} == expected
-
-
-def test_one_group_with_tags_is_all_that_processors_need() -> None:
-    def build(*_: object) -> Any:
-        raise AssertionError("no group is needed")
-
-    everyone: Any = object()
-    links = build_links(
-        Transport(), "d", everyone, (0, 1), ((0, 1),), 0, torch.device("cpu"), build
-    )
-    assert isinstance(links, TaggedLinks)
 
 
 def test_staging_copies() -> None:

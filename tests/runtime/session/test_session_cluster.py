@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.session.cluster_discovery import (
@@ -12,12 +11,6 @@ from drlpp.runtime.session.cluster_discovery import (
     session_cluster,
 )
 from drlpp.specs.cluster import Link
-
-
-def test_emulated_accelerators_share_the_cores_of_their_machine() -> None:
-    machines = [("one", (0, 1)), ("one", (0, 1)), ("one", (0, 1)), ("other", (0,))]
-    assert cores_for((0.5, 0.5, 0.4, 0.5), machines) == [1, 0, 1, 0]
-    assert cores_for((1.0,) * 4, machines) == [None] * 4
 
 
 def test_hosts_become_a_cluster() -> None:

@@ -24,7 +24,7 @@ from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.device.clocks import ProcessorClock
 from drlpp.runtime.ipc.protocol import Deploy, Run, Transport
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.worker.executor import TrainingExecutor
+from drlpp.runtime.worker.executor import Executor
 from drlpp.schedule.actions import Message, Receive, Send
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -181,7 +181,7 @@ def _perform(
         try:
             for runner, of_stage in zip(runners, run.plans, strict=False):
                 runner.begin(of_stage)
-            TrainingExecutor(
+            Executor(
                 runners=runners,
                 mailbox=_Mailbox(room, worker),  # type: ignore
                 everyone=_Group(room, "everyone", plan.pipeline.workers, worker),  # type: ignore
