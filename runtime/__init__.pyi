@@ -4,7 +4,6 @@ from .deploying.evaluation_commands import Evaluation as Evaluation
 from .deploying.run_commands import RunOptions as RunOptions
 from .hosts.session_hosts import default_num_workers as default_num_workers
 from .ipc.time_limits import TimeLimits as TimeLimits
-from .reference.random_delays import RandomDelays as RandomDelays
 from .reference.reference import ReferenceExecutor as ReferenceExecutor
 from .reference.reference import ReferenceResult as ReferenceResult
 from .reference.reference import run_reference as run_reference

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.reference.passed_forward import PassedForward, backward, private
-from drlpp.runtime.reference.random_delays import DelayedGradients
 from drlpp.runtime.reference.reference_groups import GroupedHistory
 from drlpp.runtime.reference.reference_weights import Weights
 from drlpp.runtime.stage.data.minibatches import Minibatches
@@ -46,6 +45,17 @@ from drlpp.schedule.weight_policies import WeightUse
 
 
 @dataclass
+class PassedForward:
+    """A forward that waits for its backward, and then for its gradients to be taken."""
+
+    weights: Weights
+    received: dict[StageOutput, Tensor]
+    outputs: Sequence[Tensor]
+    loss: Tensor | None
+    gradients: Weights = field(default_factory=dict)
+
+
+@dataclass
 class ReferenceStage:
     """A stage between two runs.
 
@@ -53,7 +63,6 @@ class ReferenceStage:
         shapes: what computes it, for minibatches in each shape of the task.
         history: its weights, and what makes them.
         delay: s in steady state.
-        arriving: its gradients under way, if they are delayed at random.
         tied: its copies of weights that other stages hold too, by tie and worker: replicas need
             not make an update of them at the same time.
         skipped_updates: so far, whose gradients were not finite in float16.
@@ -62,7 +71,6 @@ class ReferenceStage:
     shapes: Sequence[StageInShape]
     history: GroupedHistory
     delay: int
-    arriving: DelayedGradients | None
     tied: Mapping[int, Mapping[int, GroupedHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
 
@@ -183,7 +191,7 @@ class Replay:
             for name, weight in history.for_forward(use, rates).items()
         }
         buffers = self._pipeline.buffers[worker]
-        passed = self._call(stage, part, private(weights), buffers)
+        passed = self._call(stage, part, _private(weights), buffers)
         self._passed[worker, stage, part] = passed
         for output, tensor in enumerate(passed.outputs):
             self._activations[part][StageOutput(stage, output)] = tensor.detach()
@@ -212,7 +220,7 @@ class Replay:
         """Perform the forward again, with the weights of the backward."""
         weights = self._for_backward(worker, stage, part)
         buffers = {n: b.clone() for n, b in self._pipeline.buffers[worker].items()}
-        self._passed[worker, stage, part] = self._call(stage, part, private(weights), buffers)
+        self._passed[worker, stage, part] = self._call(stage, part, _private(weights), buffers)
 
     def _call(
         self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights
@@ -256,7 +264,7 @@ class Replay:
         weights = self._for_backward(worker, stage, part)
         if passed.loss is not None:
             passed.loss = passed.loss * self._method.applied_loss_scale
-        found = backward(passed, weights, part, stage, self._gradients)
+        found = _backward_of(passed, weights, part, stage, self._gradients)
         scale = self._method.applied_loss_scale
         passed.gradients = {name: value / scale for name, value in found.items()}
 
@@ -314,17 +322,11 @@ class Replay:
         gradient = self._mean(stage)
         del self._pending[stage]
         rate = self._rates[stage][version - 1]
-        arriving = self._pipeline.stages[stage].arriving
-        made = self._make(history, gradient, self._norms.get(version), rate, arriving)
+        made = self._make(history, gradient, self._norms.get(version), rate)
         self._pipeline.stages[stage].skipped_updates += not made
 
     def _make(
-        self,
-        history: GroupedHistory,
-        gradient: Weights,
-        norm: Tensor | None,
-        rate: float,
-        arriving: DelayedGradients | None = None,
+        self, history: GroupedHistory, gradient: Weights, norm: Tensor | None, rate: float
     ) -> bool:
         """Make an update, if its gradients are finite; ``norm`` is that of more than them."""
         # No part reaches back further than to the oldest version that one in flight has met.
@@ -338,9 +340,6 @@ class Replay:
         if self._method.clip_norm and norm is not None:
             scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
             gradient = {name: value * scale for name, value in gradient.items()}
-        if arriving is not None:
-            gradient, factor = arriving.next(gradient)
-            rate *= factor
         history.update(gradient, rate, needed_from)
         return True
 
@@ -356,3 +355,49 @@ def _mean(parts: Sequence[Weights]) -> Weights:
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
     norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.tensor(0.0)
+
+
+def _private(weights: Weights) -> Weights:
+    """Return copies that a pass may keep and change."""
+    return {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
+
+
+def _backward_of(
+    passed: PassedForward,
+    weights: Weights,
+    part: MicrobatchId,
+    stage: int,
+    gradients: dict[tuple[MicrobatchId, StageOutput], Tensor],
+) -> Weights:
+    """Return gradients of the weights; add those of what was received to ``gradients``.
+
+    The backward is by ``weights``, which may be others than the forward's.
+    """
+    # Those that autograd saved are replaced.
+    _overwrite(passed.weights, weights)
+    ends: list[tuple[Tensor, Tensor | None]] = []
+    if passed.loss is not None:
+        ends.append((passed.loss, None))
+    for index, output in enumerate(passed.outputs):
+        gradient = gradients.pop((part, StageOutput(stage, index)), None)
+        if gradient is not None and output.requires_grad:
+            ends.append((output, gradient))
+    received = {key: value for key, value in passed.received.items() if value.requires_grad}
+    leaves = [*received.values(), *passed.weights.values()]
+    found: Sequence[Tensor | None] = [None] * len(leaves)
+    if ends and leaves:
+        found = torch.autograd.grad(
+            [end for end, _ in ends], leaves, [seed for _, seed in ends], allow_unused=True
+        )
+    for key, gradient in zip(received, found, strict=False):
+        if gradient is not None:
+            known = gradients.get((part, key))
+            gradients[part, key] = gradient if known is None else known + gradient
+    own = zip(passed.weights, found[len(received) :], strict=True)
+    return {name: gradient for name, gradient in own if gradient is not None}
+
+
+def _overwrite(weights: Weights, values: Weights) -> None:
+    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(weights.values())):
+        for name, weight in weights.items():
+            weight.copy_(values[name])

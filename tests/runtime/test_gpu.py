@@ -1,6 +1,6 @@
 """What only a GPU can show: workers that share one, NCCL with one rank, a profile."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,10 +17,10 @@ from drlpp.models.task import Task
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
-from drlpp.runtime.comm.transport import build_nccl_group, build_sum_group
+from drlpp.runtime.comm.connections import Member
 from drlpp.runtime.device import recurrent
 from drlpp.runtime.device.devices import accelerator_of
-from drlpp.runtime.ipc.protocol import Backend, Transport
+from drlpp.runtime.ipc.protocol import Transport
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -241,14 +241,8 @@ def test_a_measurement_and_a_profile_are_the_gpus() -> None:
 def test_nccl_starts_with_one_rank() -> None:
     accelerator = accelerator_of("cuda", 0)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-    def build(name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:
-        assert backend == "nccl"
-        return build_nccl_group(store, name, workers, 0, 60)
-
-    group = build_sum_group(
-        Transport("nccl", directed=True), "alone", (0,), accelerator.device, build
-    )
+    member = Member(store, 0, "127.0.0.1", accelerator.device, 60)
+    group = member.sum_group(Transport("nccl", directed=True), "alone", (0,))
     value = torch.arange(4.0, device=accelerator.device)
     group.allreduce([value]).wait()
     assert value.tolist() == [0, 1, 2, 3]

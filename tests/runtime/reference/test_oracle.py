@@ -13,6 +13,8 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.runtime.session import minibatch_streamer
+from drlpp.schedule.actions import Recompute
+from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -73,115 +75,14 @@ OPTIMIZERS = {
     "asgd": OptimizerSpec(name="asgd", options={"lr": 0.05}),
     "lion": OptimizerSpec.parse("tests.support.models.lion:Lion", lr=0.003),
 }
-WITHOUT_SIGNS = [name for name in OPTIMIZERS if name != "lion"]
+if hasattr(torch.optim, "Muon"):
+    # Its matrices; stages have the others as well, or some kinds only.
+    OPTIMIZERS["muon"] = OptimizerSpec.parse("muon", lr=0.01, adamw_lr=0.004, eps=1e-4)
+# Eigenvectors magnify rounding where eigenvalues are close.
+OPTIMIZERS["rotated"] = OptimizerSpec.parse("basisrotation", lr=0.01, eps=1e-4, frequency=3)
+WITHOUT_SIGNS = [name for name in OPTIMIZERS if name not in {"lion", "muon", "rotated"}]
 
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:forked"))
-
-
-@pytest.fixture(scope="module")
-def session(captured: CapturedModel) -> Iterator[ClusterSession]:
-    with ClusterSession(captured, workers=4) as session:
-        session.use_samples(*samples())
-        yield session
-
-
-@pytest.mark.parametrize(
-    ("method", "shape", "optimizer"),
-    in_turns(ASYNCHRONOUS, SHAPES, ["sgd", "adamw"], one_of=8),
-)
-def test_asynchronous_weights_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
-) -> None:
-    _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
-
-
-@pytest.mark.parametrize(
-    ("method", "shape", "microbatches"),
-    in_turns(
-        ASYNCHRONOUS,
-        ["straight", "replicated", "branching"],
-        [2, 4],
-        one_of=15,
-        slow=("stash-vertical", "spectrain", "xpipe"),
-    ),
-)
-def test_weights_of_divided_minibatches_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str, microbatches: int
-) -> None:
-    chosen, optimizer = ASYNCHRONOUS[method], OPTIMIZERS["adamw" if microbatches == 4 else "sgd"]
-    # 2BW's update takes what is in flight, now in microbatches.
-    accumulate = -(-chosen.accumulate // microbatches)
-    changed = {"microbatches": microbatches, "accumulate": accumulate}
-    _check(captured, session, shape, chosen.model_copy(update=changed), optimizer)
-
-
-@pytest.mark.parametrize(
-    ("method", "shape", "optimizer"),
-    in_turns(SYNCHRONOUS, [*SHAPES, "data-parallel"], ["sgd", "adam"], one_of=4),
-)
-def test_synchronous_weights_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
-) -> None:
-    _check(captured, session, shape, SYNCHRONOUS[method], OPTIMIZERS[optimizer])
-
-
-@pytest.mark.parametrize(
-    ("method", "optimizer"),
-    [
-        (Method(schedule="zb-v", policy="sync", microbatches=8), "adam"),
-        (Method(schedule="zb-v", policy="sync", microbatches=4, clip_norm=0.5), "sgd"),
-        (Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3), "adamw"),
-        (Method(schedule="zb-v", policy="sync", recompute=True, accumulate=2), "sgd"),
-    ],
-    ids=str,
-)
-def test_two_stages_on_an_accelerator_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: Method, optimizer: str
-) -> None:
-    _check(captured, session, "folded", method, OPTIMIZERS[optimizer])
-
-
-def test_two_stages_on_an_accelerator_read_data_as_it_comes(
-    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first stage reads inputs long before the last, on the same worker, reads targets."""
-    monkeypatch.setattr(minibatch_streamer, "chunk_minibatches", lambda bytes_: 1)
-    (inputs,), targets = samples()
-    chosen = order(30)
-    loaded = (Samples((inputs[indices],), targets[indices]) for indices in chosen)
-    method = Method(schedule="zb-v", policy="sync", microbatches=4)
-    deployment = session.deploy(placements(captured)["folded"], method, OPTIMIZERS["sgd"])
-    in_memory = session.evaluate(deployment, 30, RunOptions(order=chosen))
-    assert session.evaluate(deployment, 30, RunOptions(loaded=loaded)).losses == in_memory.losses
-
-
-PREDICTING = [
-    ("pipeoptim", "replicated"),
-    ("spectrain", "branching"),
-    ("last-step", "branching"),
-    ("pipeoptim", "straight"),
-]
-
-
-@pytest.mark.parametrize(
-    ("predicting", "optimizer"),
-    in_turns(PREDICTING, WITHOUT_SIGNS, one_of=8, slow=WITHOUT_SIGNS[6:13]),
-    ids=words,
-)
-def test_predictions_for_every_optimizer_equal_the_reference(
-    captured: CapturedModel,
-    session: ClusterSession,
-    predicting: tuple[str, str],
-    optimizer: str,
-) -> None:
-    method, shape = predicting
-    _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
-
-
-MUON_METHODS = {
+WITH_MATRICES = {
     "stash": Method(policy="stash"),
     "2bw": Method(policy="2bw", accumulate=5),
     "2bw-ef": Method(policy="2bw-ef", microbatches=4, accumulate=2),
@@ -191,55 +92,6 @@ MUON_METHODS = {
     "stage-momentum": Method(policy="stash", stage_momentum=0.99),
     "gpipe": SYNCHRONOUS["gpipe"],
 }
-
-
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it")
-@pytest.mark.parametrize(("method", "shape"), in_turns(MUON_METHODS, SHAPES, one_of=6))
-def test_muon_equals_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str
-) -> None:
-    """Its matrices; stages have the others as well, or some kinds only."""
-    rates = [0.01 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
-    minibatches = FLUSHED if MUON_METHODS[method].flushes else MINIBATCHES
-    options = RunOptions(order=order(minibatches), rates=rates)
-    spec = OptimizerSpec.parse("muon", lr=0.01, adamw_lr=0.004, eps=1e-4)
-    _check(captured, session, shape, MUON_METHODS[method], spec, options)
-
-
-@pytest.mark.parametrize(
-    ("method", "shape"), in_turns(["stash", "2bw-ef", "last-step", "gpipe"], SHAPES, one_of=4)
-)
-def test_rotated_adam_equals_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str
-) -> None:
-    """Eigenvectors magnify rounding where eigenvalues are close."""
-    spec = OptimizerSpec.parse("basisrotation", lr=0.01, eps=1e-4, frequency=3)
-    _check(captured, session, shape, MUON_METHODS[method], spec, precision=1e-7)
-
-
-@pytest.mark.parametrize("optimizer", ["plain-sgd", "rmsprop", "amsgrad"])
-def test_xpipe_predicts_with_adam_whatever_the_optimizer(
-    captured: CapturedModel, session: ClusterSession, optimizer: str
-) -> None:
-    _check(captured, session, "straight", ASYNCHRONOUS["xpipe"], OPTIMIZERS[optimizer])
-
-
-def test_a_third_party_optimizer_is_predicted_by_its_last_step(
-    captured: CapturedModel, session: ClusterSession
-) -> None:
-    # The biases of attention's keys and before batch normalisation have no gradient but rounding
-    # noise, the sign of which is arbitrary.
-    ignored = {"attention.in_proj_bias", "conv.bias", "norm.running_mean"}
-    method, optimizer = ASYNCHRONOUS["pipeoptim"], OPTIMIZERS["lion"]
-    _check(captured, session, "straight", method, optimizer, ignored=ignored)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "plain-sgd"])
-def test_data_parallel_weights_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, optimizer: str
-) -> None:
-    _check(captured, session, "data-parallel", Method(policy="sync"), OPTIMIZERS[optimizer])
-
 
 OPTIONS = [
     Method(policy="pipeoptim", accumulate=3),
@@ -262,54 +114,154 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=9, slow=OPTIONS[3:8:2]), ids=str
-)
-def test_options_of_a_method_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: Method, shape: str
-) -> None:
-    _check(captured, session, shape, method, OPTIMIZERS["sgd"])
+def _divided(method: Method, microbatches: int) -> Method:
+    # 2BW's update takes what is in flight, now in microbatches.
+    accumulate = -(-method.accumulate // microbatches)
+    return method.model_copy(update={"microbatches": microbatches, "accumulate": accumulate})
 
 
-WITH_STAGE_MOMENTUM = [
-    (Method(policy="stash", stage_momentum=0.99), "decoupled-nadam"),
-    (Method(policy="stash", stage_momentum=0.99, microbatches=2), "sgd"),
-    (Method(policy="pipeoptim", stage_momentum=0.95, in_flight_per_link=1), "adamw"),
+def _deeper(method: Method, per_link: int) -> Method:
+    return method.model_copy(update={"in_flight_per_link": per_link})
+
+
+THREE = ["straight", "replicated", "branching"]
+SOME = [method for name, method in ASYNCHRONOUS.items() if name not in {"stash-vertical", "xpipe"}]
+FOLDED = [
+    Method(schedule="zb-v", policy="sync", microbatches=8),
+    Method(schedule="zb-v", policy="sync", microbatches=4, clip_norm=0.5),
+    Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3),
+    Method(schedule="zb-v", policy="sync", recompute=True, accumulate=2),
+]
+OF_A_STAGE = [Method(policy="stash", stage_momentum=0.99, microbatches=2)]
+
+CASES = [
+    *in_turns(ASYNCHRONOUS.values(), SHAPES, ["sgd", "adamw"], one_of=8),
+    *in_turns([_divided(one, 2) for one in SOME], THREE, ["sgd"], one_of=9),
+    *in_turns([_divided(one, 4) for one in SOME], THREE, ["adamw"], one_of=9),
+    *in_turns(SYNCHRONOUS.values(), [*SHAPES, "data-parallel"], ["sgd", "adam"], one_of=5),
+    *in_turns(FOLDED, ["folded"], ["adam", "sgd"], one_of=2),
+    # Predictions for every optimizer.
+    *in_turns([POLICIES["pipeoptim"]], ["replicated", "straight"], WITHOUT_SIGNS, one_of=4),
+    *in_turns(
+        [POLICIES["spectrain"], POLICIES["last-step"]], ["branching"], WITHOUT_SIGNS, one_of=8
+    ),
+    # XPipe predicts with Adam whatever the optimizer.
+    *in_turns([POLICIES["xpipe"]], ["straight"], ["plain-sgd", "rmsprop", "amsgrad"], one_of=1),
+    # Plain SGD's direction is read from gradients while new ones are being summed up.
+    (Method(policy="pipeoptim", accumulate=3), "straight", "plain-sgd"),
+    (Method(policy="spectrain", accumulate=3), "straight", "plain-sgd"),
+    *in_turns(WITH_MATRICES.values(), SHAPES, ["muon"] if "muon" in OPTIMIZERS else [], one_of=8),
+    *in_turns(
+        [WITH_MATRICES[n] for n in ("stash", "2bw-ef", "gpipe")], SHAPES, ["rotated"], one_of=4
+    ),
+    *in_turns([Method(policy="sync")], ["data-parallel"], ["sgd", "adamw", "plain-sgd"], one_of=1),
+    *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=12, slow=OPTIONS[3:8:2]),
+    *in_turns(OF_A_STAGE, THREE, ["sgd", "decoupled-nadam"], one_of=3),
+    *in_turns(
+        [_deeper(POLICIES[name], depth) for name in ("pipeoptim", "stash") for depth in (1, 2)],
+        ["straight", "replicated"],
+        ["sgd"],
+    ),
 ]
 
+UNEVEN = {
+    "stash": Method(
+        policy="stash", in_flight_per_link=(2, 0, 1), recompute=(False, True, False, True)
+    ),
+    "pipeoptim": Method(in_flight_per_link=(0, 2, 1), recompute=(True, False, True, False)),
+    "2bw": Method(
+        policy="2bw",
+        accumulate=8,
+        in_flight_per_link=(0, 0, 2),
+        recompute=(True, False, False, True),
+    ),
+    "spectrain": Method(policy="spectrain", in_flight_per_link=(0, 1, 0), microbatches=2),
+    "pipemare": Method(
+        policy="pipemare",
+        annealing_minibatches=9,
+        correction_decay=0.2,
+        in_flight_per_link=(1, 0, 2),
+        recompute=(False, True, True, False),
+    ),
+}
+"""For fewer stages lists are stretched."""
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:forked"))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples(*samples())
+        yield session
+
+
+@pytest.mark.parametrize(("method", "shape", "optimizer"), CASES, ids=words)
+def test_weights_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method, shape: str, optimizer: str
+) -> None:
+    precision = 1e-7 if optimizer == "rotated" else 1e-9
+    _check(captured, session, shape, method, OPTIMIZERS[optimizer], precision=precision)
+
+
+@pytest.mark.parametrize(("name", "shape"), in_turns(UNEVEN, SHAPES, one_of=5))
+def test_links_of_uneven_depth_and_stages_that_recompute_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, name: str, shape: str
+) -> None:
+    placement = placements(captured)[shape]
+    method = UNEVEN[name].for_stages(len(placement.stages))
+    _check(captured, session, shape, method, OPTIMIZERS["sgd"])
+    plan = session.plan(placement, method)
+    schedule = plan.schedule(MINIBATCHES)
+    # What is told of a steady state is what was trained with.
+    assert [stage_delay(schedule, k) for k in range(len(plan.delays))] == list(plan.delays)
+
 
 @pytest.mark.parametrize(
-    ("trained", "shape"),
-    in_turns(WITH_STAGE_MOMENTUM, ["straight", "replicated", "branching"], one_of=3),
-    ids=words,
+    ("schedule", "shape"), [("1f1b-flush", "straight"), ("zb-h1", "branching"), ("zb-v", "folded")]
 )
-def test_momentum_of_a_stage_equals_the_reference(
-    captured: CapturedModel, session: ClusterSession, trained: tuple[Method, str], shape: str
+def test_flushed_stages_some_of_which_recompute_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, schedule: str, shape: str
 ) -> None:
-    method, optimizer = trained
-    _check(captured, session, shape, method, OPTIMIZERS[optimizer])
+    recompute = (True, False, False, True)
+    method = Method(schedule=schedule, policy="sync", microbatches=4, recompute=recompute)
+    _check(captured, session, shape, method, OPTIMIZERS["sgd"])
+    written = session.plan(placements(captured)[shape], method).schedule(MINIBATCHES)
+    recomputing = {
+        written.pipeline.stages_of(worker)[action.chunk]
+        for worker, actions in written.actions.items()
+        for action in actions
+        if isinstance(action, Recompute)
+    }
+    # The last stage has nothing to gain where its backward follows at once.
+    assert {0} <= recomputing <= {0, 3}
 
 
-@pytest.mark.parametrize(
-    ("method", "shape", "per_link"),
-    in_turns(["pipeoptim", "stash", "pipemare"], ["straight", "replicated"], [1, 2]),
-)
-def test_weights_equal_the_reference_at_every_in_flight_depth(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str, per_link: int
+def test_two_stages_on_an_accelerator_read_data_as_it_comes(
+    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deeper = ASYNCHRONOUS[method].model_copy(update={"in_flight_per_link": per_link})
-    _check(captured, session, shape, deeper, OPTIMIZERS["sgd"])
+    """The first stage reads inputs long before the last, on the same worker, reads targets."""
+    monkeypatch.setattr(minibatch_streamer, "chunk_minibatches", lambda bytes_: 1)
+    (inputs,), targets = samples()
+    chosen = order(30)
+    loaded = (Samples((inputs[indices],), targets[indices]) for indices in chosen)
+    method = Method(schedule="zb-v", policy="sync", microbatches=4)
+    deployment = session.deploy(placements(captured)["folded"], method, OPTIMIZERS["sgd"])
+    in_memory = session.evaluate(deployment, 30, RunOptions(order=chosen))
+    assert session.evaluate(deployment, 30, RunOptions(loaded=loaded)).losses == in_memory.losses
 
 
-def test_last_gradients_survive_accumulation(
+def test_a_third_party_optimizer_is_predicted_by_its_last_step(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
-    """Plain SGD's direction is read from gradients while new ones are being summed up."""
-    for method in (
-        Method(policy="pipeoptim", accumulate=3),
-        Method(policy="spectrain", accumulate=3),
-    ):
-        _check(captured, session, "straight", method, OPTIMIZERS["plain-sgd"])
+    # The biases of attention's keys and before batch normalisation have no gradient but rounding
+    # noise, the sign of which is arbitrary.
+    ignored = {"attention.in_proj_bias", "conv.bias", "norm.running_mean"}
+    method, optimizer = ASYNCHRONOUS["pipeoptim"], OPTIMIZERS["lion"]
+    _check(captured, session, "straight", method, optimizer, ignored=ignored)
 
 
 @pytest.mark.parametrize("method", ["stash", "pipeoptim", "pipemare"])

@@ -9,24 +9,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
-from drlpp.runtime.reference.random_delays import RandomDelays
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import in_turns
+from tests.support.in_turns import fast_are, in_turns, words
 from tests.support.models.forked import POLICIES, largest_difference
 from tests.support.models.tied import order, placements, samples
+from tests.support.strategies.graphs import placements as any_placement
 from tests.support.training.against_reference import train_twice
 
 MINIBATCHES, FLUSHED = 15, 6
@@ -62,32 +64,6 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
     with ClusterSession(captured, workers=4) as session:
         session.use_samples(*samples())
         yield session
-
-
-@pytest.mark.parametrize("shape", [*SHAPES, "folded"])
-def test_every_placement_has_stages_that_share_parameters(
-    captured: CapturedModel, shape: str
-) -> None:
-    assert placements(captured)[shape].pipeline(captured.graph).ties
-
-
-@pytest.mark.parametrize(
-    ("method", "shape", "optimizer"),
-    in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=11, slow=("stash-vertical", "xpipe")),
-)
-def test_asynchronous_weights_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
-) -> None:
-    _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
-
-
-@pytest.mark.parametrize(
-    ("method", "shape", "optimizer"), in_turns(FLUSHING, SHAPES, OPTIMIZERS, one_of=6)
-)
-def test_synchronous_weights_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
-) -> None:
-    _check(captured, session, shape, FLUSHING[method], OPTIMIZERS[optimizer])
 
 
 @pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, SHAPES, one_of=4))
@@ -137,34 +113,32 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=5), ids=str)
-def test_options_of_a_method_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: Method, shape: str
+FOLDED = [
+    Method(schedule="zb-v", policy="sync", microbatches=4),
+    Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3, clip_norm=0.3),
+]
+CASES = [
+    *in_turns(ASYNCHRONOUS.values(), SHAPES, OPTIMIZERS, one_of=11),
+    *in_turns(FLUSHING.values(), SHAPES, OPTIMIZERS, one_of=6),
+    *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=6),
+    *in_turns(FOLDED, ["folded"], ["adamw"], one_of=1),
+]
+
+
+@pytest.mark.parametrize(("method", "shape", "optimizer"), CASES, ids=words)
+def test_weights_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method, shape: str, optimizer: str
 ) -> None:
-    _check(captured, session, shape, method, SGD)
+    assert placements(captured)[shape].pipeline(captured.graph).ties
+    _check(captured, session, shape, method, OPTIMIZERS[optimizer])
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        Method(schedule="zb-v", policy="sync", microbatches=4),
-        Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3, clip_norm=0.3),
-    ],
-    ids=str,
-)
-def test_two_stages_on_an_accelerator_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: Method
-) -> None:
-    _check(captured, session, "folded", method, OPTIMIZERS["adamw"])
-
-
-@pytest.mark.parametrize("shape", SHAPES)
 def test_learning_rates_of_a_schedule_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, shape: str
+    captured: CapturedModel, session: ClusterSession
 ) -> None:
     rates = [0.02 * (1 + minibatch % 4) for minibatch in range(MINIBATCHES + 4)]
     options = RunOptions(order=order(MINIBATCHES), rates=rates, asynchronous_before=3)
-    _check(captured, session, shape, ASYNCHRONOUS["pipemare"], SGD, options)
+    _check(captured, session, "replicated-last", ASYNCHRONOUS["pipemare"], SGD, options)
 
 
 @pytest.mark.parametrize("policy", ["stash", "pipeoptim", "sync"])
@@ -270,7 +244,7 @@ def test_another_placement_continues_with_the_roots_copy(
     assert largest_difference(*both) < 1e-9
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", fast_are(["replicated"], SHAPES))
 def test_a_warm_up_that_flushes_switches_without_a_restart(
     captured: CapturedModel, session: ClusterSession, shape: str
 ) -> None:
@@ -289,17 +263,33 @@ def test_a_warm_up_that_flushes_switches_without_a_restart(
     _check_copies(session, deployment)
 
 
-def test_random_delays_are_refused(captured: CapturedModel) -> None:
-    with pytest.raises(InvalidInput, match="share no parameter"):
-        run_reference(
-            captured,
-            placements(captured)["straight"],
-            Minibatches(*samples()),
-            2,
-            method=FLUSHING["naive"],
-            optimizer=SGD,
-            delays=RandomDelays([1.0] * 4, 2),
-        )
+@st.composite
+def candidates(draw: st.DrawFn, captured: CapturedModel) -> Candidate:
+    placement: Placement = draw(any_placement(captured.graph, 4))
+    assume(placement.ties(captured.graph))
+    policies = ["vanilla", "stash", "stash-vertical", "spectrain", "pipeoptim", "pipemare"]
+    policy = draw(st.sampled_from(policies))
+    method = Method(
+        policy=policy,
+        microbatches=draw(st.sampled_from([1, 2, 4])),
+        accumulate=draw(st.integers(1, 3)),
+        in_flight_per_link=draw(st.integers(0, 1)),
+        recompute=draw(st.booleans()),
+        clip_norm=draw(st.sampled_from([0.0, 0.3])),
+        correction_decay=0.2 if policy == "pipemare" else 0.0,
+    )
+    return Candidate(placement, method)
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=6)
+def test_any_placement_equals_the_reference(session: ClusterSession, data: st.DataObject) -> None:
+    candidate = data.draw(candidates(session.captured))
+    pipeline = candidate.placement.pipeline(session.graph)
+    event(f"{len(pipeline.stages)} stages, {len(pipeline.ties)} ties")
+    options, minibatches = RunOptions(order=order(11)), Minibatches(*samples())
+    trained = train_twice(session, candidate, OPTIMIZERS["adamw"], 11, minibatches, options)
+    assert trained.difference < 1e-8
 
 
 def _same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:
