@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +11,12 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Recompute
-from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.per_stage import stretched
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
-from tests.support.schedule_texts import folded, passes, written
+from tests.support.schedule_texts import folded
 from tests.support.strategies.graphs import pipelines
 
 THREE = Pipeline.straight(1, 1, 1)
@@ -72,13 +69,6 @@ def test_a_link_counts_for_all_stages_before_it() -> None:
     assert forked.in_flight((3, 1, 0)) == (6, 2, 2, 1)
 
 
-def test_the_order_with_more_in_flight_on_the_last_link() -> None:
-    schedule = build_schedule(THREE, 6, in_flight_per_link=(0, 1))
-    assert passes(schedule, 0) == written("F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5")
-    assert passes(schedule, 1) == written("F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5")
-    assert passes(schedule, 2) == written("F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5")
-
-
 @pytest.mark.parametrize("kind", ["1f1b", "1f1b-flush", "gpipe", "zb-h1", "zb-v"])
 def test_the_stages_recompute_that_are_to(kind: str) -> None:
     pipeline = folded(2) if kind == "zb-v" else Pipeline.straight(1, 1, 1, 1)
@@ -93,41 +83,12 @@ def test_the_stages_recompute_that_are_to(kind: str) -> None:
     assert recomputing == {1, 2}
 
 
-def test_staleness_that_is_printed_is_that_of_the_links() -> None:
-    method = Method(in_flight_per_link=(0, 2))
-    assert plan_of(method, THREE).delays == (4, 3, 0)
-    text = staleness_text(THREE, method, 8)
-    assert text is not None
-    assert "come 4, 3 and 0 updates" in text
-
-
 @pytest.mark.parametrize(
     ("options", "stages", "message"),
     [
-        (
-            {"in_flight_per_link": (1, 0)},
-            2,
-            "has 2 numbers, one for each link between 3 stages; the placement has 2 stages: give "
-            "one number",
-        ),
-        (
-            {"in_flight_per_link": (1, 0)},
-            4,
-            "the placement has 4 stages: give 3 numbers, or one for all links",
-        ),
-        ({"in_flight_per_link": (1, 0)}, 1, "the placement has one stage: give one number"),
-        (
-            {"recompute": (True, False)},
-            3,
-            "recompute has 2 values, one for each stage; the placement has 3 stages: give 3 "
-            "values, or one for all stages",
-        ),
-        ({"recompute": (True, False)}, 1, "the placement has one stage: give one value"),
-        (
-            {"schedule": "gpipe", "policy": "sync", "recompute": (True, False)},
-            3,
-            "recompute has 2 values",
-        ),
+        ({"in_flight_per_link": (1, 0)}, 2, "has 2 numbers, .* has 2 stages: give one number"),
+        ({"in_flight_per_link": (1, 0)}, 4, "has 4 stages: give 3 numbers, or one for all links"),
+        ({"recompute": (True, False)}, 3, "recompute has 2 values, .* give 3 values, or one"),
     ],
 )
 def test_a_list_of_another_length_is_refused(
@@ -169,29 +130,18 @@ def test_a_list_for_another_number_of_stages_is_stretched() -> None:
     assert stretched(3, 4) == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, []),
-        ({"in_flight_per_link": 2}, ["+2 in flight"]),
+def test_what_is_not_as_usual_is_said_in_short() -> None:
+    flushed = {"schedule": "zb-h1", "policy": "sync", "microbatches": 4, "recompute": True}
+    for options, said in (
         ({"in_flight_per_link": (0, 1)}, ["+0-1 in flight"]),
         ({"recompute": (True, False, True)}, ["recomputation on stages 0 2"]),
-        (
-            {"schedule": "zb-h1", "policy": "sync", "microbatches": 4, "recompute": True},
-            ["zb-h1", "recomputation"],
-        ),
-    ],
-)
-def test_what_is_not_as_usual_is_said_in_short(options: dict[str, Any], said: list[str]) -> None:
-    method = Method(**options)
-    assert list(method.unlike(Method(), 3)) == said
-    assert list(method.unlike(method, 3)) == []
-
-
-def test_the_usual_depth_and_recomputation_are_told_from_others() -> None:
+        (flushed, ["zb-h1", "recomputation"]),
+    ):
+        method = Method.model_validate(options)
+        assert list(method.unlike(Method(), 3)) == said
+        assert list(method.unlike(method, 3)) == []
     usual = Method(in_flight_per_link=1, recompute=True)
     assert list(Method().unlike(usual, 3)) == ["+0 in flight", "no recomputation"]
     # One stage has neither links nor an order of passes to speak of.
-    assert (
-        list(Method(in_flight_per_link=1).unlike(Method(schedule="gpipe", policy="sync"), 1)) == []
-    )
+    gpipe = Method(schedule="gpipe", policy="sync")
+    assert list(Method(in_flight_per_link=1).unlike(gpipe, 1)) == []

@@ -77,21 +77,12 @@ def test_every_schedule_can_be_performed_in_one_process(schedule: Schedule) -> N
     for worker, action in in_order(schedule):
         performed[worker].append(action)
         if isinstance(action, Send):
+            assert (action.message, action.to) not in sent
             sent.add((action.message, action.to))
         if isinstance(action, Receive):
-            assert (action.message, worker) in sent
+            sent.remove((action.message, worker))
+    assert not sent, "every message is received once"
     assert {w: tuple(actions) for w, actions in performed.items()} == schedule.actions
-
-
-@given(any_schedule())
-def test_every_message_is_sent_and_received_once(schedule: Schedule) -> None:
-    sent: Counter[object] = Counter()
-    received: Counter[object] = Counter()
-    for worker, actions in schedule.actions.items():
-        sent.update((a.message, worker, a.to) for a in actions if isinstance(a, Send))
-        received.update((a.message, a.sender, worker) for a in actions if isinstance(a, Receive))
-    assert sent == received
-    assert set(sent.values()) <= {1}
 
 
 @given(any_schedule())

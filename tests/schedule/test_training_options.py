@@ -12,10 +12,8 @@ from drlpp.schedule.actions import AllReduce
 from drlpp.schedule.method import SUGGESTED_LOSS_SCALE, Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import SUGGESTED_CORRECTION_DECAY
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
-PARALLEL = Method(policy="sync")
 DEEP = Method(in_flight_per_link=2)
 STASH = Method(policy="stash", accumulate=2, recompute=True)
 
@@ -31,7 +29,6 @@ HALF = Method(policy="stash", precision="float16", loss_scale=512)
         (GPIPE, "stash", {}, Method(policy="stash")),
         (GPIPE, None, {"microbatches": 8}, GPIPE.model_copy(update={"microbatches": 8})),
         (GPIPE, None, {"schedule": "1f1b"}, Method()),
-        (PARALLEL, None, {"schedule": "1f1b"}, PARALLEL),
         (
             STASH,
             "sync",
@@ -41,18 +38,11 @@ HALF = Method(policy="stash", precision="float16", loss_scale=512)
         (DEEP, "vanilla", {}, Method(policy="vanilla", in_flight_per_link=2)),
         (
             Method(policy="stash", stage_momentum=0.99),
-            "vanilla",
-            {},
-            Method(policy="vanilla", stage_momentum=0.99),
-        ),
-        (
-            Method(policy="stash", stage_momentum=0.99),
             "sync",
             {},
             Method(schedule="gpipe", policy="sync"),
         ),
         (DEEP, "sync", {}, Method(schedule="gpipe", policy="sync")),
-        (DEEP, None, {"in_flight_per_link": 0}, Method()),
         (STASH, "vanilla", {}, STASH.model_copy(update={"policy": "vanilla"})),
         (
             None,
@@ -68,23 +58,11 @@ HALF = Method(policy="stash", precision="float16", loss_scale=512)
             Method(policy="pipemare", annealing_minibatches=9),
         ),
         (
-            None,
-            "pipemare",
-            {"annealing_minibatches": 9},
-            Method(
-                policy="pipemare",
-                annealing_minibatches=9,
-                correction_decay=SUGGESTED_CORRECTION_DECAY,
-            ),
-        ),
-        (Method(policy="pipemare", correction_decay=0.5), "stash", {}, Method(policy="stash")),
-        (
             HALF,
             "sync",
             {},
             Method(schedule="gpipe", policy="sync", precision="float16", loss_scale=512),
         ),
-        (HALF, None, {"precision": "float16"}, HALF),
         (HALF, None, {"precision": "bfloat16"}, Method(policy="stash", precision="bfloat16")),
     ],
 )
@@ -101,8 +79,8 @@ def test_a_choice_keeps_what_fits(
         (None, {"schedule": "1F1B"}, "^schedule '1F1B' is unknown; there are 1f1b, 1f1b-flush"),
         ("stash", {"correction_decay": 0.1}, "belong to policy pipemare, not to stash"),
         ("pipemare", {"correction_decay": 0}, "vanilla is PipeMare without them"),
-        ("pipemare", {"correction_decay": 1}, "less than 1"),
         ("stash", {"accumulate": 0}, "field 'accumulate'"),
+        ("sync", {"microbatches": 10_001}, "field 'microbatches': Input should be"),
         ("stash", {"in_flight_per_link": -1}, "field 'in_flight_per_link'"),
         (
             "sync",
@@ -114,7 +92,6 @@ def test_a_choice_keeps_what_fits(
             {"stage_momentum": 0.99},
             "schedule gpipe has no stale gradients, so stage_momentum has no meaning",
         ),
-        ("stash", {"stage_momentum": 1}, "less than 1"),
         ("stash", {"policy": "vanilla"}, "use --policy"),
         ("stash", {"depth": 3}, "a method has no option 'depth'; it has schedule, microbatches"),
         (
@@ -123,15 +100,8 @@ def test_a_choice_keeps_what_fits(
             "autocast keeps copies .* leave out recompute=false",
         ),
         ("vanilla", {"recompute": "maybe"}, "'recompute': 'maybe' is neither true nor false"),
-        (
-            "pipeoptim",
-            {"precision": "float16", "recompute": False},
-            "in float16, autocast keeps copies",
-        ),
         ("stash", {"precision": "float8"}, "field 'precision'"),
         ("stash", {"loss_scale": 512}, "loss_scale has no meaning in float32, .* precision=float1"),
-        ("stash", {"precision": "bfloat16", "loss_scale": 1}, "no meaning in bfloat16"),
-        ("stash", {"precision": "float16", "loss_scale": 0}, "field 'loss_scale'.* greater than 0"),
         ("stash", {"precision": "float16", "loss_scale": math.inf}, "loss_scale.*finite"),
     ],
 )
@@ -202,7 +172,6 @@ def test_only_float16_scales_losses() -> None:
     ("method", "shares"),
     [
         (Method(schedule="gpipe", policy="sync"), False),
-        (Method(schedule="gpipe", policy="sync", precision="bfloat16"), False),
         (Method(schedule="gpipe", policy="sync", clip_norm=1.0), True),
         (Method(schedule="1f1b-flush", policy="sync", precision="float16"), True),
         (HALF, False),
@@ -215,12 +184,3 @@ def test_where_a_norm_of_all_stages_is_shared(method: Method, *, shares: bool) -
     shared = [action for actions in schedule.actions.values() for action in actions]
     norms = [a for a in shared if isinstance(a, AllReduce) and a.content == "squared_norm"]
     assert len(norms) == (6 if shares else 0)
-
-
-@pytest.mark.parametrize("option", ["accumulate", "microbatches"])
-@pytest.mark.parametrize("number", [10_001, 10**6, 10**12, -1])
-def test_what_schedules_grow_with_is_bounded(option: str, number: int) -> None:
-    """Nobody's minibatch has 10,000 parts, nor an update so many minibatches."""
-    with pytest.raises(InvalidInput, match=f"field '{option}': Input should be"):
-        choose_method("sync", {option: number})
-    assert getattr(choose_method("sync", {option: 10_000}), option) == 10_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -102,30 +100,6 @@ def test_the_simulator_charges_for_the_moves_of_a_new_policy() -> None:
         method = Method(policy=policy)
         played = simulate(Workload.of(profile, method), cluster, placement, method)
         assert played.costs.prediction_seconds == predicting
-
-
-def test_the_help_of_the_command_line_names_a_new_policy() -> None:
-    """In a process of its own, since a command line is put together when it is imported."""
-    program = """
-import sys
-from drlpp.schedule.weight_policies import WEIGHT_POLICIES, PolicyFacts, policy_help
-facts = PolicyFacts("made-up", "Made Up", "nowhere", forward="", backward="", held="")
-WEIGHT_POLICIES[facts.name] = facts
-from drlpp.cli.main import main
-print(policy_help())
-sys.argv = ["drlpp", "show", "--help"]
-main()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"COLUMNS": "300", "PATH": "", "NO_COLOR": "1"},
-    )
-    help_text, _, page = done.stdout.partition("\n")
-    assert help_text.endswith("pipemare, or made-up (Made Up)")
-    assert "or made-up (Made Up)" in " ".join(page.split())
 
 
 class TestEveryPolicyHasBothImplementations:

@@ -1,7 +1,7 @@
 """How many samples training takes to the same loss when gradients are late, as it was measured.
 
 Points are (staleness, samples divided by those of plain PyTorch), from ``benchmarks`` and
-docs/methods.md. Most are of a decoder of 0.3 million weights with AdamW.
+docs/results.md. Most are of a decoder of 0.3 million weights with AdamW.
 """
 
 from __future__ import annotations
@@ -65,12 +65,6 @@ _MEASURED = {
     ),
 }
 
-_LARGER = _Samples(
-    ((0.0, 1.0), (0.75, 1.22), (3.0, 1.84)),
-    ((0.0, 1.0), (0.75, 1.22), (3.0, 2.27)),
-)
-"""Of a decoder with ten times the weights, with PipeOptim: three trainings, and one."""
-
 
 def samples_needed(
     staleness: float, policy: str = PIPEOPTIM.name, *, at_plain_rate: bool = False
@@ -84,15 +78,7 @@ def samples_needed(
         at_plain_rate: with the learning rate that is best for plain PyTorch instead of the one that
             is best for the policy.
     """
-    return _on_lines(_MEASURED.get(policy, _MEASURED[STASH.name]), staleness, at_plain_rate)
-
-
-def samples_of_larger(staleness: float, *, at_plain_rate: bool = False) -> float:
-    """Return the same of a decoder of 2.8 million weights, with PipeOptim."""
-    return _on_lines(_LARGER, staleness, at_plain_rate)
-
-
-def _on_lines(samples: _Samples, staleness: float, at_plain_rate: bool) -> float:
+    samples = _MEASURED.get(policy, _MEASURED[STASH.name])
     pairs = list(pairwise(samples.at_plain_rate if at_plain_rate else samples.at_best_rate))
     (begin, before), (end, after) = next((p for p in pairs if staleness <= p[1][0]), pairs[-1])
     return before + (after - before) * (staleness - begin) / (end - begin)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from drlpp.schedule.analysis.samples_needed import samples_needed, samples_of_larger
+from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.analysis.weight_versions import steady_delay
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import PIPEOPTIM
 
 
 def mean_staleness(pipeline: Pipeline, method: Method) -> float:
@@ -57,55 +56,16 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
         text += " updates"
         if mean != most:
             text += f" at most, {_series(round(one, 2) for one in mean)} on average"
-    needed, by_whom = _needed(max(mean), method.policy)
+    needed = [samples_needed(max(mean), method.policy, at_plain_rate=r) for r in (False, True)]
     text += (
-        f", which takes some {_range(needed)} times the samples of plain PyTorch to the same loss "
-        f"({by_whom}: docs/methods.md)"
+        f", which takes some {_range(sorted(needed))} times the samples of plain PyTorch to the "
+        "same loss (a decoder of 0.3 million weights, with AdamW, at its own best learning rate "
+        "and at plain PyTorch's: docs/results.md)"
     )
     fewer = _microbatches_for_one(max(method.parts_in_between(pipeline)), method, batch_size)
     if max(most) > 1 and fewer is not None:
         text += f"; with microbatches={fewer} it would be one at most"
     return f"{text}; with schedule={FLUSHED_1F1B.name} none, as in plain PyTorch"
-
-
-def outcome_text(pipeline: Pipeline, method: Method, minibatches_per_second: float) -> str | None:
-    """Say what a speed was worth, with gradients as late as this.
-
-    Args:
-        pipeline: the stages.
-        method: that it trained with.
-        minibatches_per_second: its speed.
-
-    Returns:
-        One line; None if no update came between, so that a minibatch was worth one of plain
-        PyTorch's.
-    """
-    late = mean_staleness(pipeline, method)
-    if not late:
-        return None
-    if method.policy_facts.updates_all_in_flight:
-        how = "one update late"
-    else:
-        how = f"up to {late:.3g} updates late on average"
-    needed, by_whom = _needed(late, method.policy)
-    worth = _range([minibatches_per_second / factor for factor in reversed(needed)])
-    return (
-        f"{minibatches_per_second:.1f} minibatches/s here, with gradients {how}, teach as much as "
-        f"{worth} minibatches/s of plain PyTorch ({by_whom}: docs/methods.md); drlpp race measures "
-        "both on your data"
-    )
-
-
-def _needed(staleness: float, policy: str) -> tuple[list[float], str]:
-    """Return what was found with two learning rates, the least first, and in which trainings."""
-    rates = (False, True)
-    found = [samples_needed(staleness, policy, at_plain_rate=plain) for plain in rates]
-    trained = "a decoder of 0.3 million weights"
-    if policy == PIPEOPTIM.name:
-        found += [samples_of_larger(staleness, at_plain_rate=plain) for plain in rates]
-        trained = "decoders of 0.3 and 2.8 million weights"
-    by_whom = f"{trained}, with AdamW, at their own best learning rates and at plain PyTorch's"
-    return [min(found), max(found)], by_whom
 
 
 def _microbatches_for_one(apart: int, method: Method, batch_size: int) -> int | None:

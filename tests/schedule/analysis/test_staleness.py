@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from drlpp.schedule.analysis.samples_needed import samples_needed, samples_of_larger
-from drlpp.schedule.analysis.staleness import outcome_text, staleness_text, usual_staleness
+from drlpp.schedule.analysis.samples_needed import samples_needed
+from drlpp.schedule.analysis.staleness import staleness_text, usual_staleness
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -16,24 +16,23 @@ from drlpp.schedule.weight_policies import WEIGHT_POLICIES
 FOUR = Pipeline.straight(1, 1, 1, 1)
 
 
-def test_whole_minibatches_are_late_by_eq_4() -> None:
+def test_how_late_gradients_are_is_said_with_its_cost() -> None:
     assert staleness_text(FOUR, Method(), 16) == (
         "between the forward and the backward of a minibatch on stages 0 to 3 come 3, 2, 1 and 0 "
-        "updates, which takes some 1.5 to 2.3 times the samples of plain PyTorch to the same loss "
-        "(decoders of 0.3 and 2.8 million weights, with AdamW, at their own best learning rates "
-        "and at plain PyTorch's: docs/methods.md); with microbatches=4 it would be one at most; "
+        "updates, which takes some 1.5 to 1.8 times the samples of plain PyTorch to the same loss "
+        "(a decoder of 0.3 million weights, with AdamW, at its own best learning rate and at plain "
+        "PyTorch's: docs/results.md); with microbatches=4 it would be one at most; "
         "with schedule=1f1b-flush none, as in plain PyTorch"
     )
-
-
-def test_microbatches_are_late_by_a_part_of_an_update() -> None:
-    assert staleness_text(FOUR, Method(microbatches=4), 16) == (
-        "between the forward and the backward of a minibatch on stages 0 to 3 come 1, 1, 1 and 0 "
-        "updates at most, 0.75, 0.5, 0.25 and 0 on average, which takes some 1.1 to 1.2 times the "
-        "samples of plain PyTorch to the same loss (decoders of 0.3 and 2.8 million weights, "
-        "with AdamW, at their own best learning rates and at plain PyTorch's: docs/methods.md); "
-        "with schedule=1f1b-flush none, as in plain PyTorch"
+    divided = staleness_text(FOUR, Method(microbatches=4), 16) or ""
+    assert "come 1, 1, 1 and 0 updates at most, 0.75, 0.5, 0.25 and 0 on average, " in divided
+    # Whatever the schedule has in between: all stages are one late.
+    doubled = staleness_text(FOUR, Method(policy="2bw", microbatches=4), 16) or ""
+    assert doubled.startswith(
+        "gradients are of the weights before the newest, on every stage, which takes some 1.6 to "
+        "1.8 times the samples"
     )
+    assert "microbatches" not in (staleness_text(FOUR, Method(), 2) or "")
 
 
 @pytest.mark.parametrize(
@@ -46,18 +45,6 @@ def test_microbatches_are_late_by_a_part_of_an_update() -> None:
 )
 def test_nothing_is_said_where_nothing_is_late(pipeline: Pipeline, method: Method) -> None:
     assert staleness_text(pipeline, method, 16) is None
-    assert outcome_text(pipeline, method, 10.0) is None
-
-
-def test_a_speed_is_worth_less_by_the_samples_that_staleness_costs() -> None:
-    text = outcome_text(FOUR, Method(microbatches=4), 10.0)
-    assert text is not None
-    least = samples_needed(0.75)
-    worth = f"{10.0 / samples_of_larger(0.75, at_plain_rate=True):.1f} to {10.0 / least:.1f}"
-    assert text.startswith(
-        "10.0 minibatches/s here, with gradients up to 0.75 updates late on average, teach as much "
-        f"as {worth} minibatches/s of plain PyTorch ("
-    )
 
 
 def test_with_microbatches_nothing_is_usually_staler_than_one() -> None:
@@ -65,25 +52,6 @@ def test_with_microbatches_nothing_is_usually_staler_than_one() -> None:
     assert usual_staleness(Method(microbatches=4), 4) == 1
     assert usual_staleness(Method(microbatches=2), 4) == 2
     assert usual_staleness(Method(schedule="1f1b-flush", policy="sync", microbatches=4), 4) == 0
-
-
-def test_other_policies_cost_what_they_do() -> None:
-    stashed = staleness_text(FOUR, Method(policy="stash"), 16)
-    assert stashed is not None
-    assert "some 2.0 to 2.6 times the samples" in stashed
-    assert "(a decoder of 0.3 million weights, with AdamW, at " in stashed
-    doubled = Method(policy="2bw", microbatches=4)
-    text, worth = staleness_text(FOUR, doubled, 16), outcome_text(FOUR, doubled, 10.0)
-    assert text is not None
-    assert worth is not None
-    # Whatever the schedule has in between: all stages are one late.
-    assert text.startswith(
-        "gradients are of the weights before the newest, on every stage, which takes some 1.6 to "
-        "1.8 times the samples"
-    )
-    assert worth.startswith(
-        "10.0 minibatches/s here, with gradients one update late, teach as much as 5.6 to 6.3 "
-    )
 
 
 @pytest.mark.parametrize("policy", [name for name in WEIGHT_POLICIES if name != "sync"])
@@ -110,9 +78,3 @@ def test_the_microbatches_that_it_names_suffice(shape: tuple[int, ...], accumula
         divided = method.model_copy(update={"microbatches": int(number)})
         schedule = divided.schedule_for(pipeline, 20)
         assert max(stage_delay(schedule, stage) for stage in range(len(shape))) == 1
-
-
-def test_a_minibatch_of_few_samples_is_not_told_to_be_divided() -> None:
-    text = staleness_text(FOUR, Method(), 2)
-    assert text is not None
-    assert "microbatches" not in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +10,11 @@ import torch
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
-from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.actions import Backward, Computation, Forward
 from drlpp.schedule.analysis.weight_versions import stage_delay, stage_delays
-from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
@@ -29,7 +25,6 @@ from drlpp.schedule.schedule import build_schedule, in_order
 from drlpp.simulator import simulate, simulate_depths
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import largest_difference, order
-from tests.support.programs.shell import Shell
 from tests.support.schedule_texts import computations, written
 from tests.support.strategies.graphs import chain_of, cluster_of
 
@@ -159,16 +154,6 @@ def _reference(captured: CapturedModel, method: Method) -> dict[str, torch.Tenso
     ).state
 
 
-def test_the_reference_executor_trains_with_them(captured: CapturedModel) -> None:
-    gpipe = _reference(captured, Method(schedule="gpipe", policy="sync", microbatches=4))
-    assert largest_difference(gpipe, captured.state) > 1e-3, "training changed nothing"
-    assert largest_difference(_reference(captured, LAST_FIRST_WITH_FOUR), gpipe) < 1e-5
-    eager = _reference(captured, EAGERLY)
-    deeper = _reference(captured, Method(policy="stash", in_flight_per_link=1))
-    assert largest_difference(eager, deeper) == 0
-    assert largest_difference(eager, _reference(captured, Method(policy="stash"))) > 1e-4
-
-
 def test_workers_train_with_them(captured: CapturedModel) -> None:
     with ClusterSession(captured, workers=3) as session:
         session.use_samples(*_samples())
@@ -176,40 +161,5 @@ def test_workers_train_with_them(captured: CapturedModel) -> None:
             deployment = session.deploy(_placement(captured), method, SGD)
             session.run(deployment, 12, RunOptions(order=order(12)))
             found, _ = session.collect(deployment)
+            assert largest_difference(found, captured.state) > 1e-3, "training changed nothing"
             assert largest_difference(found, _reference(captured, method)) < 1e-5
-
-
-def test_a_timeline_is_drawn_and_written(
-    captured: CapturedModel,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shell = Shell(monkeypatch, capsys)
-    document = PlacementFile.create(
-        MODEL,
-        captured.graph,
-        _placement(captured),
-        cluster_of(3),
-        method=Method(),
-        optimizer=SGD,
-        found_by="test",
-    )
-    placement = write_document(tmp_path / "placement.json", document)
-    for kind in ("eager-1f1b", "last-first"):
-        written_to = tmp_path / f"{kind}.json"
-        code, out, err = shell(
-            *("show", placement, "--timeline", "schedule", "--model", MODEL.name),
-            *("--method-option", f"schedule={kind}", "-o", written_to),
-        )
-        assert code == 0, err
-        assert kind in out
-
-
-def test_its_window_begins_when_the_deeper_pipeline_is_full() -> None:
-    for shape in ((1,), (1, 1, 1), (3, 2, 1)):
-        pipeline = Pipeline.straight(*shape)
-        deeper = Window.plan(pipeline, 8, Method(in_flight_per_link=1))
-        assert Window.plan(pipeline, 8, Method(schedule="eager-1f1b")).tail == deeper.tail
-    eager = Window.plan(Pipeline.straight(1, 1, 1), 8, Method(schedule="eager-1f1b"))
-    assert eager == Window.plan(Pipeline.straight(1, 1, 1), 8, Method(in_flight_per_link=1))

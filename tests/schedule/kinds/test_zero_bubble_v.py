@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import permutations
 
 import pytest
 import torch.distributed as dist
@@ -15,17 +14,14 @@ from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import (
     Action,
     Backward,
-    BackwardInput,
     BackwardWeight,
     Forward,
     Pass,
-    Receive,
-    Send,
 )
 from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import build_schedule, in_order
+from drlpp.schedule.schedule import build_schedule
 from drlpp.timeline.timeline import play
 from tests.support.schedule_texts import folded
 
@@ -94,28 +90,6 @@ def test_every_worker_holds_the_activations_of_as_many_microbatches(workers: int
         assert peak == 2 * workers
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_messages_are_received_as_they_are_sent(workers: int) -> None:
-    """Both ways between two workers share a channel, where messages keep their order."""
-    schedule = build_schedule(folded(workers), 2, "zb-v", 6)
-    for one, other in permutations(range(workers), 2):
-        sent = [a.message for a in schedule.actions[one] if isinstance(a, Send) and a.to == other]
-        received = [
-            a.message for a in schedule.actions[other] if isinstance(a, Receive) and a.sender == one
-        ]
-        assert sent == received
-        assert bool(sent) == (abs(one - other) == 1)
-
-
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_evaluations_pass_both_stages(workers: int) -> None:
-    schedule = build_schedule(folded(workers), 5, "forward")
-    for worker in range(workers):
-        passed = [(a.minibatch, a.chunk) for a in schedule.actions[worker] if isinstance(a, Pass)]
-        assert sorted(passed) == [(b, chunk) for b in range(5) for chunk in (0, 1)]
-    assert len(list(in_order(schedule))) == sum(map(len, schedule.actions.values()))
-
-
 def test_a_kind_and_a_placement_have_to_fit() -> None:
     straight, there_and_back = Pipeline.straight(1, 1, 1, 1), folded(2)
     with pytest.raises(InvalidInput, match="zb-v needs a placement whose accelerators hold two"):
@@ -124,12 +98,3 @@ def test_a_kind_and_a_placement_have_to_fit() -> None:
         build_schedule(there_and_back, 1, "1f1b-flush")
     with pytest.raises(InvalidInput, match="a 1f1b schedule is for one stage on each"):
         stage_delays(there_and_back, Method())
-
-
-def test_only_the_first_stage_makes_whole_backwards() -> None:
-    schedule = build_schedule(folded(2), 1, "zb-v", 4)
-    for worker, whole in ((0, {0}), (1, set())):
-        passes = [a for a in schedule.actions[worker] if isinstance(a, Pass)]
-        assert {a.chunk for a in passes if isinstance(a, Backward)} == whole
-        for half in (BackwardInput, BackwardWeight):
-            assert {a.chunk for a in passes if isinstance(a, half)} == {0, 1} - whole
