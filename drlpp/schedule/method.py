@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,8 @@ from drlpp.schedule.per_stage import (
     stretched,
 )
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Schedule, build_schedule
+from drlpp.schedule.ties import Tie, ties_of
 from drlpp.schedule.weight_policies import (
     PIPEOPTIM,
     SYNC,
@@ -36,10 +38,6 @@ from drlpp.schedule.weight_policies import (
     Lookahead,
     PolicyFacts,
 )
-
-if TYPE_CHECKING:
-    from drlpp.schedule.schedule import Schedule
-    from drlpp.schedule.ties import Tie
 
 
 def _needs_recomputation(facts: PolicyFacts, precision: object) -> bool:
@@ -340,9 +338,6 @@ class Method(StrictRecord):
 
         With ``through`` they are only those up to the update that contains the minibatches below.
         """
-        # Workers, who know their method, are given their actions and write no schedules.
-        from drlpp.schedule.schedule import build_schedule
-
         return build_schedule(
             pipeline,
             minibatches,
@@ -357,9 +352,6 @@ class Method(StrictRecord):
 
     def ties(self, pipeline: Pipeline) -> tuple[Tie, ...]:
         """Return the weights that several stages hold copies of, and how these are updated."""
-        # Workers do not need it.
-        from drlpp.schedule.ties import ties_of
-
         together = [self.minibatches_of_update(len(workers)) for workers in pipeline.stages]
         return ties_of(pipeline, self.in_flight(pipeline), together)
 

@@ -18,6 +18,7 @@ from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.passes.passes import InFlight, Loss, Received, StageValues, as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass
+from drlpp.runtime.stage.passes.split_backward import SplitBackward
 from drlpp.runtime.stage.stage_weights import StageWeights, kept_state, kept_weights
 from drlpp.runtime.stage.stages import StageInShape, StageOutput, StageProgram
 from drlpp.runtime.stage.weight_group import OWN, weight_groups
@@ -244,9 +245,6 @@ class StageRunner:
 
         Arguments and result are those of :meth:`backward`.
         """
-        # Most workers never split a backward, and begin sooner without it.
-        from drlpp.runtime.stage.passes.split_backward import SplitBackward
-
         passed = self._in_flight[part]
         ends, seeds = passed.ends(gradients, self.method.applied_loss_scale)
         with self.weights.for_backward(part) as weights:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,14 +26,12 @@ from drlpp.runtime.weights.displacements import (
     Trajectory,
     WeightShift,
 )
+from drlpp.runtime.weights.error_feedback import ErrorFeedback
 from drlpp.runtime.weights.update_rules import has_rule
 from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
-
-if TYPE_CHECKING:
-    from drlpp.runtime.weights.error_feedback import ErrorFeedback
 
 
 class Sync(WeightPolicy):
@@ -269,9 +266,6 @@ def build_policy(
         case "2bw" | "stash-vertical":
             return Stash(weights, optimizer)
         case "2bw-ef":
-            # Workers load little that they do not need.
-            from drlpp.runtime.weights.error_feedback import ErrorFeedback
-
             return Stash(weights, optimizer, ErrorFeedback(weights, optimizer))
         case "sync":
             return Sync(weights, optimizer)

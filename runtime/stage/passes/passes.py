@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from drlpp.runtime.stage.passes.split_backward import SplitBackward
 from drlpp.runtime.stage.stages import (
     Argument,
     Buffer,
@@ -17,9 +17,6 @@ from drlpp.runtime.stage.stages import (
     StageProgram,
     Weight,
 )
-
-if TYPE_CHECKING:
-    from drlpp.runtime.stage.passes.split_backward import SplitBackward
 
 Loss = Callable[..., Tensor]
 Received = dict[StageOutput, Tensor]

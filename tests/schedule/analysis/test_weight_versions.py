@@ -129,7 +129,7 @@ def test_what_is_steady_is_known_without_a_schedule(
     def build(*_: object, **__: object) -> None:
         raise AssertionError("a schedule was written")
 
-    monkeypatch.setattr("drlpp.schedule.schedule.build_schedule", build)
+    monkeypatch.setattr("drlpp.schedule.method.build_schedule", build)
     method = method.model_copy(update={"accumulate": accumulate})
     assert stage_delays(pipeline, method) == [1, 1, 0]
     assert method.minibatches_together(pipeline) == max(accumulate, 2)
