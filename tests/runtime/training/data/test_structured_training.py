@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from drlpp import (
     OptimizerSpec,
     PipelineTrainer,
     Task,
-    TrainerCallbacks,
     capture,
 )
 from drlpp.capturing.capture import CapturedModel
 from drlpp.runtime import Minibatches, RunOptions, run_reference
-from drlpp.specs.batches import call, chosen
+from drlpp.runtime.loading.loaders import Unpacker
+from drlpp.specs.batches import call, chosen, tensors_in
 from drlpp.specs.data import Data, Samples
 from tests.support.models import structured
 from tests.support.models.structured import BATCH, by_position, data, rows, samples, with_labels
@@ -149,29 +150,32 @@ def test_resumed_from_a_checkpoint_within_an_epoch_equals_uninterrupted(
     assert all(torch.equal(resumed.state_dict[name], v) for name, v in whole.state_dict.items())
 
 
+@cache
+def _captured_by_name() -> CapturedModel:
+    return captured_for("keywords")
+
+
+def _batches(items: list[Any]) -> list[Any]:
+    return list(DataLoader(items, BATCH))
+
+
 def _names(given: Samples) -> list[dict[str, Any]]:
     """Flat dictionaries, as collators give them, in an order of their own."""
     return [dict(reversed({**one.inputs, **one.targets}.items())) for one in rows(given)]
 
 
-def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said(
-    tmp_path: Path,
-) -> None:
-    captured = captured_for("keywords")
-    document = file_of(captured, in_a_row(captured.graph, 0, 1), STASH, SGD)
+def _assert_same(found: Samples, wanted: Samples) -> None:
+    pairs = zip(tensors_in(found), tensors_in(wanted), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said() -> None:
     given, notes = samples(24), []
-    flat = [{"number": i, **one} for i, one in enumerate(_names(given))]
-    flat = [{**one, "text": "some"} for one in flat]
-    results = []
-    for out, items in (("flat", flat), ("pairs", [tuple(one) for one in rows(given)])):
-        trainer = PipelineTrainer(
-            document,
-            model=captured,
-            out=tmp_path / out,
-            observer=TrainerCallbacks(on_note=notes.append),
-        )
-        results.append(trainer.fit(DataLoader(items, BATCH), epochs=1).state_dict)
-    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
+    unpack = Unpacker(None, _captured_by_name(), notes.append)
+    flat = _batches([{"text": "some", **one} for one in _names(given)])
+    pairs = _batches([tuple(one) for one in rows(given)])
+    for one, other in zip(flat, pairs, strict=True):
+        _assert_same(unpack(one), unpack(other))
     assert notes == [
         "the training loader also gives 'text', which the model does not take: its example inputs "
         "have 'extra', 'tokens'"
@@ -200,40 +204,27 @@ def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said(
     ],
 )
 def test_batches_that_do_not_fit_are_refused_in_words(
-    change: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path
+    change: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
-    captured = captured_for("keywords")
     items = _names(samples(8))
     for one in items:
         one["extra"] = dict(one["extra"])
         change(one)
-    document = file_of(captured, in_a_row(captured.graph, 0))
     with pytest.raises(InvalidInput, match=message):
-        PipelineTrainer(document, model=captured, out=tmp_path).fit(DataLoader(items, BATCH))
+        Unpacker(None, _captured_by_name())(_batches(items)[0])
 
 
-@pytest.mark.parametrize("name", ["labels", "target"])
-def test_targets_without_names_are_the_labels(name: str, tmp_path: Path) -> None:
+def test_targets_without_names_are_the_labels() -> None:
     task = structured.by_keyword()
     task = task._replace(
         targets=task.targets["number"],
-        loss=lambda outputs, number: structured.both(
-            outputs, {"words": torch.zeros(len(number), 5, dtype=torch.int64), "number": number}
-        ),
+        loss=lambda outputs, number: (outputs["heads"][1] - number).square().mean(),
         score=None,
     )
-    captured = capture(task)
-    document = file_of(captured, in_a_row(captured.graph, 0), STASH, SGD)
-    given = samples(8)
-    items = [{**one.inputs, name: one.targets["number"]} for one in rows(given)]
-    found = PipelineTrainer(document, model=captured, out=tmp_path / "a").fit(
-        DataLoader(items, BATCH), epochs=1
-    )
-    pairs = [(one.inputs, one.targets["number"]) for one in rows(given)]
-    wanted = PipelineTrainer(document, model=captured, out=tmp_path / "b").fit(
-        DataLoader(pairs, BATCH), epochs=1
-    )
-    assert all(torch.equal(wanted.state_dict[n], value) for n, value in found.state_dict.items())
-    none = [one.inputs for one in rows(given)]
+    unpack, given = Unpacker(None, capture(task)), rows(samples(BATCH))
+    (wanted,) = _batches([(one.inputs, one.targets["number"]) for one in given])
+    for name in ("labels", "label", "target"):
+        (found,) = _batches([{**one.inputs, name: one.targets["number"]} for one in given])
+        _assert_same(unpack(found), unpack(wanted))
     with pytest.raises(InvalidInput, match="none of it is called 'labels' or 'label' or"):
-        PipelineTrainer(document, model=captured, out=tmp_path / "c").fit(DataLoader(none, BATCH))
+        unpack(_batches([one.inputs for one in given])[0])
