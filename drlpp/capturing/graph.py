@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import ClassVar
@@ -184,29 +184,6 @@ class OpGraph(Document):
             for shared in self.shared_parameters
         )
         return sum(self.operators[op].parameter_bytes for op in held) - again
-
-    def crossing_bytes(self, stage_of: Sequence[int]) -> dict[tuple[int, int], int]:
-        """Return the bytes that go from stage to stage for one minibatch, in the forward direction.
-
-        A tensor that several operators of a stage read is sent to that stage once.
-
-        Args:
-            stage_of: the stage of every operator.
-
-        Returns:
-            ``{(source stage, target stage): bytes}``.
-        """
-        tensors = {
-            (stage_of[edge.source], stage_of[edge.target], edge.source, output)
-            for edge in self.edges
-            for output in edge.outputs
-            if stage_of[edge.source] != stage_of[edge.target]
-        }
-        totals: dict[tuple[int, int], int] = {}
-        for source_stage, target_stage, operator, output in tensors:
-            size = self.operators[operator].outputs[output].bytes_
-            totals[source_stage, target_stage] = totals.get((source_stage, target_stage), 0) + size
-        return totals
 
     def cut_widths(self) -> list[int]:
         """Return the bytes that pass every place between two operators in a row, behind the first.

@@ -147,7 +147,7 @@ class ModelReference(ImportedByName):
         with torch.random.fork_rng(devices=[]):
             try:
                 if self.name in ZOO:
-                    check_size(factory, self.options)
+                    check_size(self.name, self.options)
                 torch.manual_seed(seed)
                 result = factory(**self.options)
             except InvalidModel:

@@ -4,20 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Logger
 
 from drlpp.agents import (
     AGENTS,
     DRLPP,
     AtomicCheckpointCallback,
-    BestPlacementCallback,
     MeasurementBudgetCallback,
 )
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 
@@ -46,46 +40,6 @@ def test_learning_stops_when_nothing_new_is_asked_for() -> None:
     agent.learn(10_000, callback=MeasurementBudgetCallback(memory, budget=100, patience=30))
     assert memory.distinct == 1
     assert agent.num_timesteps == 31
-
-
-def test_what_cannot_run_does_not_count_as_settling() -> None:
-    memory = MeasurementMemory(FakeMeasurer(chain(10), 4))
-    agent = AGENTS["drl-pp"].build(PlacementEnv(memory), seed=0)
-    callback = MeasurementBudgetCallback(memory, budget=10_000, patience=6)
-    asked = []
-    agent.learn(10_000, callback=[Asked(asked), callback])
-    assert asked[-6:] == [asked[-1]] * 6
-    assert agent.num_timesteps > len(asked)
-
-
-class Asked(BaseCallback):
-    """Counts distinct placements after every step that asked for one that can run."""
-
-    def __init__(self, distinct: list[int]) -> None:
-        super().__init__()
-        self.distinct = distinct
-
-    def _on_step(self) -> bool:
-        (info,) = self.locals["infos"]
-        if "seconds" in info:
-            self.distinct.append(self.training_env.get_attr("summary")[0].distinct)
-        return True
-
-
-def test_the_best_placement_is_drawn_when_it_changes() -> None:
-    agent, memory = agent_and_memory()
-    drawn: list[float] = []
-
-    def draw(candidate: Candidate, measurement: Measurement) -> Figure:
-        drawn.append(measurement.seconds_per_minibatch)
-        return Figure()
-
-    agent.set_logger(Logger(None, []))
-    agent.learn(64, callback=BestPlacementCallback(memory, draw))
-    best = memory.best()
-    assert best is not None
-    assert drawn == sorted(set(drawn), reverse=True)
-    assert drawn[-1] == best[1].seconds_per_minibatch
 
 
 def test_a_checkpoint_holds_the_last_update(tmp_path: Path) -> None:

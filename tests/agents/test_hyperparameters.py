@@ -10,7 +10,6 @@ import yaml
 from drlpp.agents import AGENTS, DRLPP, Hyperparameters, hyperparameters_of
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.io.documents import write_document
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 ROOT = Path(__file__).parents[2]
@@ -45,13 +44,6 @@ def test_a_file_of_ones_own_names_what_differs(tmp_path: Path) -> None:
     assert agent.learning_rate == 5e-4
     assert agent.policy.scheduler.feasible
     assert agent.policy.partitioner.temperature.item() == 2.5
-
-
-@pytest.mark.parametrize("agent", AGENTS)
-def test_what_is_written_is_read(agent: str, tmp_path: Path) -> None:
-    path = write_document(tmp_path / "copy.yaml", AGENTS[agent])
-    assert hyperparameters_of(str(path)) == AGENTS[agent]
-    assert hyperparameters_of(agent) == AGENTS[agent]
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,3 @@ def test_with_nothing_to_choose_it_ends_at_once(tmp_path: Path) -> None:
     assert "nothing to choose: the model is one operator" in console.export_text()
     assert learn_placement(memory, tmp_path, budget=100, **options), "begun again"
     assert len(measurer.measured) == 2 * 4
-
-
-def test_with_nothing_to_choose_the_budget_holds(tmp_path: Path) -> None:
-    memory = MeasurementMemory(FakeMeasurer(chain(1)))
-    quiet = Console(quiet=True)
-    learn_placement(
-        memory, tmp_path, hyperparameters=AGENTS["drl-pp"], budget=2, seed=0, console=quiet
-    )
-    assert memory.distinct == 2

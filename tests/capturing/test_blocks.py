@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing.blocks import KEPT, Blocks, find_blocks, shorten
+from drlpp.capturing.blocks import KEPT, find_blocks, shorten
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.models.model_reference import Model, ModelReference
@@ -91,11 +91,6 @@ def test_the_layers_that_stay_compute_what_they_computed() -> None:
     assert not read & left_out
 
 
-def test_few_blocks_stay_as_they_are() -> None:
-    whole = captured(layers=KEPT)
-    assert shorten(whole).captured is whole
-
-
 @pytest.mark.parametrize(("count", "wider"), [(1, 9), (7, 0), (9, 5), (12, 5), (12, 11), (14, 9)])
 def test_a_layer_of_another_size_is_not_left_out(count: int, wider: int) -> None:
     found = list(find_blocks(captured(layers=count, wider=wider).graph))
@@ -105,14 +100,6 @@ def test_a_layer_of_another_size_is_not_left_out(count: int, wider: int) -> None
         assert len(blocks.left_out) == (blocks.copies - KEPT) * blocks.length
         odd = {1 + 1 + 2 * wider} if wider < count else set()
         assert not odd & set(range(blocks.begin, blocks.left_out.stop))
-
-
-def test_equal_operators_of_the_blocks_that_stay() -> None:
-    blocks = Blocks(begin=2, length=3, copies=6)
-    assert blocks.left_out == range(14, 20)
-    assert blocks.last_kept(18) == 12
-    assert blocks.all_kept(18) == (3, 6, 9, 12)
-    assert blocks.all_kept(6) == (3, 6, 9, 12)
 
 
 def test_a_profile_has_the_median_of_what_is_equal() -> None:

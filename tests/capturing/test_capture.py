@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +17,12 @@ from torch.utils import _pytree as pytree
 from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.models.task import Task
-from drlpp.torch_versions import older_than
 from tests.support.models.captured_modules import (
     REFERENCE,
     captured_from,
     check_structure,
     gradients,
     run_in_pieces,
-    types,
 )
 
 
@@ -191,13 +188,6 @@ def test_evaluation_refuses_randomness_that_it_cannot_judge() -> None:
         captured.evaluation  # noqa: B018 - refused when it is asked for
 
 
-def test_a_counter_stays_with_its_normalisation() -> None:
-    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1))
-    captured = captured_from(module, torch.randn(2, 3, 4, 4))
-    assert types(captured) == ["conv2d", "batch_norm", "conv2d"]
-    assert captured.operator_of["add_"] == 1
-
-
 @dataclass
 class ModelOutput:
     """What a library like transformers returns: a registered class with named tensors."""
@@ -259,16 +249,6 @@ def test_without_a_loss_the_mean_square_stands_in() -> None:
     torch.testing.assert_close(captured.loss(*Two()(x), captured.task.targets), expected)
 
 
-def test_one_example_tensor_for_two_inputs_is_two_inputs() -> None:
-    class Difference(nn.Module):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return x - 2 * y
-
-    x, y = torch.randn(2, 3), torch.randn(2, 3)
-    captured = captured_from(Difference(), x, x)
-    torch.testing.assert_close(captured.module(x, y), x - 2 * y)
-
-
 def test_microbatches_share_the_weights() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 2))
     targets = torch.randint(2, (6,))
@@ -293,25 +273,6 @@ def test_a_graph_that_follows_the_batch_size_has_no_microbatches() -> None:
     captured = captured_from(Unrolled(), torch.randn(4, 2))
     with pytest.raises(InvalidModel, match="another graph for 2 samples than for 4"):
         captured.microbatch(2)
-
-
-@pytest.mark.skipif(
-    older_than("2.9"),
-    reason="torch.export 2.8 refuses a model that is an nn.LSTM itself",
-)
-def test_lstm_gives_no_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        captured_from(nn.LSTM(3, 3), torch.randn(2, 2, 3))
-
-
-def test_a_model_without_floating_outputs_needs_a_loss() -> None:
-    class Integers(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.argmax(1)
-
-    with pytest.raises(InvalidModel, match="floating-point"):
-        captured_from(Integers(), torch.randn(2, 3))
 
 
 def test_a_model_with_nothing_to_train_is_told() -> None:

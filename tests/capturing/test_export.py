@@ -53,14 +53,6 @@ def test_it_has_the_nodes_and_names_of_torchs_own_way() -> None:
         assert tensor is expected.get_parameter(name)
 
 
-def test_nodes_keep_values_and_modules_alone() -> None:
-    graph, root, _ = unlift(exported(Model()))
-    graphs = [graph, *(part.graph for part in root.modules() if isinstance(part, fx.GraphModule))]
-    assert len(graphs) > 1
-    found = {key for each in graphs for node in each.nodes for key in node.meta}
-    assert found == {"val", "nn_module_stack"}
-
-
 def test_a_constant_that_requires_gradients_is_noted() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:

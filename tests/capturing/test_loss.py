@@ -103,14 +103,6 @@ def test_what_is_no_single_number_by_that_name_is_no_loss(result: Result) -> Non
     assert capture(classifier(result)).task.loss is None
 
 
-def test_a_loss_of_the_outputs_alone_goes_before() -> None:
-    task = classifier(lambda loss, logits: (logits, loss))
-    captured = capture(task._replace(loss=lambda outputs: outputs[1]))
-    assert captured.task.loss is not None
-    found = captured.task.loss(captured.module(**task.inputs), captured.task.targets)
-    assert found == captured.module(**task.inputs)[1]
-
-
 def test_a_type_that_torch_does_not_know_is_named_with_the_way_out() -> None:
     with pytest.raises(InvalidModel, match=r"returns a Unknown, .*register_dataclass\(Unknown\)"):
         capture(classifier(lambda loss, logits: Unknown(logits, loss)))

@@ -48,12 +48,6 @@ def test_every_candidate_of_an_action_is_encoded_and_decoded_as_itself(
     assert again.tolist() == [number.get(stage, len(number)) for stage in action]
 
 
-def test_the_space_says_how_many_accelerators_there_are() -> None:
-    codec = ActionCodec(operators=6, accelerators=4, method=DEFAULT_METHOD)
-    assert codec.space == spaces.MultiDiscrete([4] * 10)
-    assert ActionCodec.accelerators_of(codec.space, 6) == 4
-
-
 @dataclass(frozen=True)
 class ChoosingCodec(ActionCodec):
     """Actions that choose one of some methods as well, in a last field."""

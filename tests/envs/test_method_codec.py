@@ -130,20 +130,3 @@ def test_an_action_without_a_method_has_the_first() -> None:
     other = Candidate(Placement.from_assignment(PLACED[:6], PLACED[6:]), Method(microbatches=2))
     with pytest.raises(InvalidInput, match="none of the 5 methods"):
         CODEC.encode(other)
-
-
-def test_an_environment_of_a_space_measures_the_method_that_is_chosen() -> None:
-    profile = generate("chain", 6, 0)
-    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e8, latency_seconds=5e-5))
-    measurer = SimulatedCluster(profile, cluster)
-    declared = CostPrior.of(profile, cluster, space=Space(Method()))
-    env = PlacementEnv(MeasurementMemory(measurer), declared=declared)
-    assert env.action_space == CODEC.space
-    for method in METHODS:
-        candidate = Candidate(env.codec.decode(PLACED).placement, method)
-        _, _, _, _, info = env.step(env.codec.encode(candidate))
-        alone = measurer.measure(candidate)
-        assert info["seconds"] == alone.seconds_per_minibatch
-    assert env.memory.distinct == len(METHODS)
-    alone = PlacementEnv(MeasurementMemory(measurer), declared=CostPrior.of(profile, cluster))
-    assert alone.action_space == spaces.MultiDiscrete([3] * 9)

@@ -9,10 +9,8 @@ import pytest
 
 from drlpp.capturing.capture import capture
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement import execution_plan
-from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
@@ -73,14 +71,3 @@ def test_what_cannot_run_reaches_no_worker(session: ClusterSession, calls: Count
     assert info["error_type"] == "invalid placement"
     assert calls == {"validate_for": 1}
     assert session.spent.deploying_seconds == deployed
-
-
-def test_a_session_takes_a_candidate_or_its_plan(session: ClusterSession) -> None:
-    placement = Placement.from_assignment([0, 0, 1], [0, 1])
-    flushing = Candidate(placement, Method(schedule="gpipe", policy="sync"))
-    for given in (flushing, session.plan(flushing)):
-        assert isinstance(session.measure(given, 4), Measurement)
-        assert session.deploy(given).method == flushing.method
-    assert session.deploy(placement).method == session.method
-    with pytest.raises(InvalidInput, match="a candidate, which has one of its own"):
-        session.measure(flushing, 4, session.method)

@@ -1,7 +1,6 @@
 """One step measures one placement, and nothing invalid reaches the measurer."""
 
 import math
-import sys
 import types
 import warnings
 from pathlib import Path
@@ -10,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
-from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 from drlpp.costs.profile import OperatorProfile, Profile
@@ -19,7 +17,6 @@ from drlpp.envs.measuring_env import outcome_in
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.placement.measurement import FailedMeasurement, Measurement
-from drlpp.placement.placement import Placement
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
@@ -71,16 +68,6 @@ def test_the_reward_is_minus_the_logarithm_of_the_seconds() -> None:
     assert (terminated, truncated) == (True, False)
     assert reward == -math.log(info["seconds"])
     assert (info["configuration"], info["stages"]) == ("3-1", 2)
-
-
-def test_an_accelerator_whose_stage_has_no_operators_is_idle() -> None:
-    env = environment(FakeMeasurer(chain(6)))
-    env.reset()
-    _, _, _, _, info = env.step(np.array([0, 0, 0, 2, 2, 2, 0, 2, 1, 3]))
-    assert info["configuration"] == "1-1"
-    (candidate,) = env.outcomes
-    assert candidate.placement.assignment(6, 4) == (0, 0, 0, 1, 1, 1, 0, 1, 2, 2)
-    assert Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 2, 2]) == candidate.placement
 
 
 @pytest.mark.parametrize(
@@ -148,14 +135,6 @@ def test_a_render_mode_is_refused_in_a_line() -> None:
     assert len(str(refused.value)) < 100
 
 
-def test_failed_placements_are_penalised_with_their_reason() -> None:
-    env = environment(FakeMeasurer(chain(6), failures={"4": OUT_OF_MEMORY}))
-    _, reward, _, _, info = env.step(np.zeros(10, np.int64))
-    assert reward == env.invalid_reward
-    assert info == {"error_type": "out of memory", "reason": "worker 0 needs 9 GB"}
-    assert env.summary.failed == 1
-
-
 def test_a_step_is_a_measurement_as_reward_and_info() -> None:
     measurer = FakeMeasurer(chain(6), failures={"4": OUT_OF_MEMORY})
     env = environment(measurer)
@@ -174,39 +153,7 @@ def test_a_step_is_a_measurement_as_reward_and_info() -> None:
     assert env.summary.distinct == 2
 
 
-def test_resetting_touches_nothing() -> None:
-    measurer = FakeMeasurer(chain(6))
-    env = environment(measurer)
-    for _ in range(3):
-        env.reset(seed=1)
-    assert not measurer.measured
-
-
 def test_a_measurer_that_was_passed_stays_open() -> None:
     measurer = FakeMeasurer(chain(6))
     gym.make("drlpp/PlacementLive-v0", measurer=measurer).close()
     assert measurer.closed == 0
-
-
-def test_a_session_that_was_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-
-    def open_session(model: str, workers: int, **options: str) -> FakeMeasurer:
-        opened.append((model, workers, options))
-        return measurer
-
-    measurer = FakeMeasurer(chain(6))
-    runtime = types.ModuleType("drlpp.runtime")
-    runtime.ClusterSession = open_session  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "drlpp.runtime", runtime)
-    env = gym.make("drlpp/PlacementLive-v0", model="vgg16", workers=2, policy="stash")
-    assert opened == [("vgg16", 2, {"policy": "stash"})]
-    env.close()
-    assert measurer.closed == 1
-
-
-def test_any_agent_of_stable_baselines_runs_on_it() -> None:
-    measurer = FakeMeasurer(chain(4), accelerators=2)
-    env = environment(measurer)
-    PPO("MlpPolicy", env, n_steps=32, batch_size=32, device="cpu", seed=0).learn(64)
-    assert env.summary.distinct == len(measurer.measured) > 0

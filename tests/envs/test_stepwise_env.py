@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sb3_contrib import MaskablePPO
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs import MeasurementMemory, PlacementEnv, StepwisePlacementEnv
@@ -57,21 +56,3 @@ def test_a_masked_action_ends_the_episode_with_a_reason() -> None:
     assert reward == env.invalid_reward
     assert info["error_type"] == "invalid action"
     assert info["reason"].endswith("allowed here: 2, 3")
-
-
-def test_the_first_zero_of_an_observation_is_what_comes_next() -> None:
-    env = environment(chain(2), accelerators=2)
-    observation, _ = env.reset()
-    assert observation.tolist() == [0, 0, 0, 0]
-    assert env.step(np.int64(0))[0].tolist() == [0.5, 0, 0, 0]
-    assert env.step(np.int64(1))[0].tolist() == [0.5, 1, 0, 0]
-
-
-def test_maskable_ppo_never_asks_for_an_invalid_placement() -> None:
-    env = environment(chain(5), accelerators=3)
-    penalties = []
-    reward_of = env._penalty
-    env._penalty = lambda *reason: penalties.append(reason) or reward_of(*reason)  # type: ignore
-    MaskablePPO("MlpPolicy", env, n_steps=128, batch_size=64, device="cpu", seed=0).learn(256)
-    assert not penalties
-    assert env.summary.distinct > 1

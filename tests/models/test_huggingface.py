@@ -6,15 +6,13 @@ import torch
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import fast_are, in_turns
-from tests.support.models.forked import largest_difference
 from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
-ADAMW = OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4})
 MODELS = ["bert", "gpt2", "t5", "resnet"]
 TIED = ["bert", "gpt2", "t5"]
 
@@ -67,31 +65,3 @@ def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) ->
     assert captured.aliases
     assert in_a_row(captured.graph, *range(stages)).ties(captured.graph)
     check_against_plain_training(captured, *range(stages))
-
-
-@pytest.mark.parametrize(
-    ("name", "stages", "policy"),
-    in_turns(TIED, [2, 4], ["pipeoptim", "stash"], one_of=4, slow=["bert", "t5"]),
-)
-def test_tied_embeddings_in_stages_equal_the_reference(name: str, stages: int, policy: str) -> None:
-    reference = ModelReference.named(f"examples.huggingface:{name}", tied=True, layers=2)
-    captured = capture(reference, in_float64(reference.build()))
-    task, method = captured.task, Method(policy=policy)
-    assert task.targets is not None
-    placement = in_a_row(captured.graph, *range(stages))
-    order = torch.stack([torch.randperm(8) for _ in range(8)])
-    wanted = run_reference(
-        captured,
-        placement,
-        Minibatches(task.inputs, task.targets),
-        8,
-        method=method,
-        optimizer=ADAMW,
-        options=RunOptions(order=order),
-    )
-    with ClusterSession(captured, workers=stages) as session:
-        session.use_samples(task.inputs, task.targets)
-        deployment = session.deploy(placement, method, ADAMW)
-        session.run(deployment, 8, RunOptions(order=order))
-        state, _ = session.collect(deployment)
-    assert largest_difference(state, wanted.state) < 1e-6

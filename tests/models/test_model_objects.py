@@ -106,13 +106,6 @@ def test_what_is_no_model_is_refused_with_the_way_out(model: Any, reason: str) -
         capture(model)
 
 
-def test_a_task_keeps_its_modules_own_weights_whatever_the_seed() -> None:
-    task = perceptron()
-    captured = capture(task, seed=7)
-    assert captured.task.module is task.module
-    assert captured.state["0.weight"].data_ptr() == task.module[0].weight.data_ptr()
-
-
 def test_copies_share_the_object_and_pickles_and_files_have_the_name_alone(tmp_path: Path) -> None:
     captured = capture(_not_importable())
     reference = captured.reference

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 from drlpp.errors import InvalidModel
@@ -51,22 +50,6 @@ def test_a_users_factory_in_the_current_folder(models: str) -> None:
     assert task.batch_size == 4
     assert task.targets is None
     assert task.loss is None
-
-
-def test_all_five_elements_arrive(models: str) -> None:
-    task = ModelReference.named(f"{models}:whole").build()
-    assert task.targets is not None
-    assert task.loss is not None
-    assert task.score is not None
-
-
-def test_building_leaves_the_random_state_alone(models: str) -> None:
-    reference = ModelReference.named(f"{models}:pair")
-    before = torch.random.get_rng_state()
-    first, second, other = reference.build(1), reference.build(1), reference.build(2)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(first.module.weight, second.module.weight)
-    assert not torch.equal(first.module.weight, other.module.weight)
 
 
 def test_a_model_on_a_device_is_refused_with_the_way_out(
@@ -139,19 +122,3 @@ def test_a_model_of_the_zoo_that_does_not_fit_is_not_built(
 ) -> None:
     with pytest.raises(InvalidModel, match=reason):
         ModelReference.named(name, **options).build()
-
-
-def test_an_unknown_option_is_named(models: str) -> None:
-    with pytest.raises(InvalidModel, match="unexpected keyword argument 'depth'"):
-        ModelReference.named(f"{models}:pair", depth=3).build()
-
-
-def test_a_reference_reads_like_a_call() -> None:
-    assert str(ModelReference(name="vgg16")) == "vgg16"
-    assert str(ModelReference(name="vgg16", options={"width": 0.5})) == "vgg16(width=0.5)"
-
-
-def test_options_may_have_any_name(models: str) -> None:
-    """As in ``--model-option name=vit_tiny``, which timm's factories take."""
-    reference = ModelReference.named("mymodels:f", "published", name="vit", size=3)
-    assert reference.options == {"name": "vit", "size": 3}

@@ -21,7 +21,6 @@ from tests.support.models.zoo.tiny_models import GRAPHS, tiny
 from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
-RANDOM_CUTS, STAGES = 3, 4
 
 
 def run(captured: CapturedModel, placement: Placement) -> list[Tensor]:
@@ -53,11 +52,6 @@ def cut_at(captured: CapturedModel, *places: int) -> Placement:
     return Placement.from_assignment(stages, range(len(places) + 1))
 
 
-def random_places(captured: CapturedModel, count: int) -> list[int]:
-    choices = range(1, len(captured.graph))
-    return sorted(random.Random(captured.graph.model).sample(choices, min(count, len(choices))))
-
-
 @pytest.mark.parametrize("name", GRAPHS)
 def test_cut_between_all_operators_a_model_computes_the_same(name: str) -> None:
     captured = captured_in_float64(name)
@@ -67,32 +61,20 @@ def test_cut_between_all_operators_a_model_computes_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_every_cut_in_two_is_legal(name: str) -> None:
+def test_stages_send_what_the_graph_says(name: str) -> None:
     captured = captured_in_float64(name)
     graph = captured.graph
-    for place in range(1, len(graph)):
-        placement = cut_at(captured, place)
-        placement.validate_for(graph, accelerators=2)
-        assert [(edge.source, edge.target) for edge in placement.pipeline(graph).edges] == [(0, 1)]
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_stages_send_what_the_graph_says_and_compute_the_same(name: str) -> None:
-    captured = captured_in_float64(name)
-    graph = captured.graph
-    whole = run(captured, cut_at(captured))
-    for place in random_places(captured, RANDOM_CUTS):
-        placement = cut_at(captured, place)
-        crossing = {
-            (edge.source, output)
-            for edge in graph.edges
-            if edge.source < place <= edge.target
-            for output in edge.outputs
-        } | {(source, output) for source, output in graph.outputs if source < place}
-        first, _ = cut_stages(captured, placement)
-        sent = sorted(spec.bytes_ for _, spec in first.sends[1])
-        assert sent == sorted(graph.operators[i].outputs[j].bytes_ for i, j in crossing)
-        torch.testing.assert_close(run(captured, placement), whole)
+    place = random.Random(name).randrange(1, len(graph))
+    placement = cut_at(captured, place)
+    crossing = {
+        (edge.source, output)
+        for edge in graph.edges
+        if edge.source < place <= edge.target
+        for output in edge.outputs
+    } | {(source, output) for source, output in graph.outputs if source < place}
+    first, _ = cut_stages(captured, placement)
+    sent = sorted(spec.bytes_ for _, spec in first.sends[1])
+    assert sent == sorted(graph.operators[i].outputs[j].bytes_ for i, j in crossing)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -108,7 +90,9 @@ def test_two_minibatches_in_stages_equal_a_plain_loop(name: str) -> None:
     normalised = any(isinstance(module, nn.BatchNorm2d) for module in task.module.modules())
     # The captures that tests share are checked.
     captured = capture(tiny(name), task, check=False)
-    placement = cut_at(captured, *random_places(captured, STAGES - 1))
+    placement = cut_at(
+        captured, *sorted(random.Random(name).sample(range(1, len(captured.graph)), 3))
+    )
     method = Method(schedule="gpipe", policy="sync", microbatches=1 if normalised else 2)
     order = torch.stack([torch.arange(task.batch_size), torch.arange(task.batch_size).flip(0)])
     minibatches = Minibatches(task.inputs, task.targets, order)

@@ -138,12 +138,6 @@ def test_every_cut_of_even_runs_is_as_near_to_its_share_as_can_be(
         assert off[end] == min(off.values())
 
 
-def test_a_tensor_crosses_to_a_stage_once() -> None:
-    assert DIAMOND.crossing_bytes([0, 1, 1, 1]) == {(0, 1): 10}
-    assert DIAMOND.crossing_bytes([0, 1, 2, 3]) == {(0, 1): 10, (0, 2): 10, (1, 3): 20, (2, 3): 30}
-    assert DIAMOND.crossing_bytes([0, 0, 0, 0]) == {}
-
-
 def test_neighbours_and_totals() -> None:
     assert DIAMOND.predecessors == ((), (0,), (0,), (1, 2))
     assert DIAMOND.successors == ((1, 2), (3,), (3,), ())

@@ -1,9 +1,16 @@
-"""The models of the papers, and a decoder, built from their public definitions."""
+"""The models of the papers, and a decoder, built from their public definitions.
+
+Options of one name mean the same everywhere: ``batch_size`` samples in a minibatch; for images
+``input_size``, their height and width, and ``width``, a factor on the channels of every layer; for
+language ``sequence_length`` tokens of ``vocabulary`` kinds, ``hidden`` units of ``layers`` layers,
+and ``dropout``, a probability.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,26 +19,26 @@ from drlpp.errors import InvalidModel
 from drlpp.models.task import Option, Task
 from drlpp.models.zoo import images, inceptions, language, recurrent
 
-_FACTORIES: tuple[Callable[..., Task], ...] = (
-    images.alexnet,
-    images.vgg16,
-    images.resnet50,
-    images.resnet101,
-    images.resnet152,
-    images.resnext50,
-    images.resnext101,
-    inceptions.googlenet,
-    inceptions.inception_v3,
-    recurrent.residual_lstm,
-    recurrent.gnmt4,
-    recurrent.gnmt8,
-    recurrent.gnmt16,
-    recurrent.awd_lm,
-    recurrent.s2vt,
-    language.gpt2,
-)
+_resnext = partial(images.resnet, groups=32)
 
-ZOO: dict[str, Callable[..., Task]] = {factory.__name__: factory for factory in _FACTORIES}
+ZOO: dict[str, Callable[..., Task]] = {
+    "alexnet": images.alexnet,
+    "vgg16": images.vgg16,
+    "resnet50": images.resnet,
+    "resnet101": partial(images.resnet, blocks=(3, 4, 23, 3)),
+    "resnet152": partial(images.resnet, blocks=(3, 8, 36, 3)),
+    "resnext50": partial(_resnext, group_width=4),
+    "resnext101": partial(_resnext, blocks=(3, 4, 23, 3), group_width=8),
+    "googlenet": inceptions.googlenet,
+    "inception_v3": inceptions.inception_v3,
+    "residual_lstm": recurrent.residual_lstm,
+    "gnmt4": partial(recurrent.gnmt, batch_size=128, vocabulary=32_000, hidden=256),
+    "gnmt8": recurrent.gnmt,
+    "gnmt16": partial(recurrent.gnmt, layers=8),
+    "awd_lm": recurrent.awd_lm,
+    "s2vt": recurrent.s2vt,
+    "gpt2": language.gpt2,
+}
 """Factories by name; their defaults are the published sizes."""
 
 _Options = dict[str, Option]
@@ -71,7 +78,7 @@ _MOST = {"layers": 1000, "sequence_length": 10_000, "frames": 10_000, "words": 1
 """What a factory or its capture repeats takes time and memory, however small each part is."""
 
 
-def check_size(factory: Callable[..., Task], options: Mapping[str, Option]) -> None:
+def check_size(name: str, options: Mapping[str, Option]) -> None:
     """Build the model without memory, and count what it would take, before any is allocated.
 
     Options may come from a file. Where memory is only promised, as on most systems, a model that is
@@ -81,12 +88,12 @@ def check_size(factory: Callable[..., Task], options: Mapping[str, Option]) -> N
         InvalidModel: weights, buffers and examples are more than this machine's memory.
         Exception: what the factory itself raises.
     """
-    for name, most in _MOST.items():
-        value = options.get(name)
+    for option, most in _MOST.items():
+        value = options.get(option)
         if isinstance(value, int | float) and value > most:
-            raise InvalidModel(f"model {factory.__name__}: {name} is {value}; {most} is the most")
+            raise InvalidModel(f"model {name}: {option} is {value}; {most} is the most")
     with torch.device("meta"):
-        task = factory(**options)
+        task = ZOO[name](**options)
     tensors: list[Any] = [*task.module.parameters(), *task.module.buffers(), *task.inputs]
     if task.targets is not None:
         tensors.append(task.targets)
@@ -94,6 +101,6 @@ def check_size(factory: Callable[..., Task], options: Mapping[str, Option]) -> N
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
         raise InvalidModel(
-            f"model {factory.__name__}: with these options its weights and one minibatch take "
+            f"model {name}: with these options its weights and one minibatch take "
             f"{needed / 1e9:,.1f} GB, more than the {available / 1e9:,.1f} GB of this machine"
         )

@@ -146,13 +146,7 @@ class PlainClassifier(nn.Module):
 def alexnet(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """Return AlexNet on random images.
-
-    Args:
-        batch_size: images in a minibatch.
-        input_size: height and width of the images, at least 63.
-        classes: number of classes.
-        width: factor on the channels of every layer.
+    """Return AlexNet on random images of at least 63 pixels.
 
     Raises:
         InvalidInput: if the images are too small.
@@ -171,7 +165,7 @@ def alexnet(
 def vgg16(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """Return VGG-16 on random images of at least 32 pixels; arguments as of :func:`alexnet`."""
+    """Return VGG-16 on random images of at least 32 pixels."""
     check_input_size("vgg16", input_size, smallest=32)
     module = PlainClassifier(_VGG16, False, input_size, classes, width)
     for layer in module.modules():
@@ -244,12 +238,12 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        blocks: Sequence[int] = (3, 4, 6, 3),
-        classes: int = 1000,
-        width: float = 1.0,
-        groups: int = 1,
-        group_width: int = 64,
-        small_images: bool = False,
+        blocks: Sequence[int],
+        classes: int,
+        width: float,
+        groups: int,
+        group_width: int,
+        small_images: bool,
     ) -> None:
         super().__init__()
         channels = scaled(64, width)
@@ -283,58 +277,19 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-def resnet50(
+def resnet(
     batch_size: int = 64,
     input_size: int = 224,
     classes: int = 1000,
     width: float = 1.0,
+    blocks: Sequence[int] = (3, 4, 6, 3),
+    groups: int = 1,
+    group_width: int = 64,
     small_images: bool = False,
 ) -> Task:
-    """Return ResNet-50 on random images.
+    """Return a :class:`ResNet` on random images of any size.
 
-    Args:
-        batch_size: images in a minibatch.
-        input_size: height and width of the images; any size will do.
-        classes: number of classes.
-        width: factor on the channels of every layer.
-        small_images: begin with a 3 × 3 convolution and no pooling; pipemare (appendix C.1)
-            trains this form of the model on CIFAR-10.
+    pipemare (appendix C.1) trains the form with ``small_images`` on CIFAR-10.
     """
-    module = ResNet((3, 4, 6, 3), classes, width, small_images=small_images)
-    return classification_task(module, batch_size, input_size, classes)
-
-
-def resnet101(
-    batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
-) -> Task:
-    """Return ResNet-101 on random images, with the arguments of :func:`resnet50`."""
-    module = ResNet((3, 4, 23, 3), classes, width)
-    return classification_task(module, batch_size, input_size, classes)
-
-
-def resnet152(
-    batch_size: int = 64,
-    input_size: int = 224,
-    classes: int = 1000,
-    width: float = 1.0,
-    small_images: bool = False,
-) -> Task:
-    """Return ResNet-152 on random images, with the arguments of :func:`resnet50`."""
-    module = ResNet((3, 8, 36, 3), classes, width, small_images=small_images)
-    return classification_task(module, batch_size, input_size, classes)
-
-
-def resnext50(
-    batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
-) -> Task:
-    """Return ResNeXt-50 (32 × 4d) on random images, with the arguments of :func:`resnet50`."""
-    module = ResNet((3, 4, 6, 3), classes, width, groups=32, group_width=4)
-    return classification_task(module, batch_size, input_size, classes)
-
-
-def resnext101(
-    batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
-) -> Task:
-    """Return ResNeXt-101 (32 × 8d) on random images, with the arguments of :func:`resnet50`."""
-    module = ResNet((3, 4, 23, 3), classes, width, groups=32, group_width=8)
+    module = ResNet(blocks, classes, width, groups, group_width, small_images)
     return classification_task(module, batch_size, input_size, classes)

@@ -82,13 +82,12 @@ class FourBranches(nn.Module):
         super().__init__()
         one, before_three, three, before_five, five, pooled = widths
         self.branch1 = NormalizedConvolution(channels, one, kernel_size=1)
-        self.branch2 = nn.Sequential(
-            NormalizedConvolution(channels, before_three, kernel_size=1),
-            NormalizedConvolution(before_three, three, kernel_size=3, padding=1),
-        )
-        self.branch3 = nn.Sequential(
-            NormalizedConvolution(channels, before_five, kernel_size=1),
-            NormalizedConvolution(before_five, five, kernel_size=3, padding=1),
+        self.branch2, self.branch3 = (
+            nn.Sequential(
+                NormalizedConvolution(channels, before, kernel_size=1),
+                NormalizedConvolution(before, outer, kernel_size=3, padding=1),
+            )
+            for before, outer in ((before_three, three), (before_five, five))
         )
         self.branch4 = nn.Sequential(
             nn.MaxPool2d(kernel_size=3, stride=1, padding=1, ceil_mode=True),
@@ -166,7 +165,7 @@ class GoogLeNet(nn.Module):
 def googlenet(
     batch_size: int = 128, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """Return GoogLeNet on random images of at least 15 pixels; arguments as of ``alexnet``.
+    """Return GoogLeNet on random images of at least 15 pixels.
 
     0.3 of the loss of each auxiliary head is added.
     """
@@ -364,7 +363,7 @@ class InceptionV3(nn.Module):
 def inception_v3(
     batch_size: int = 64, input_size: int = 299, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """Return Inception-V3 on random images of at least 75 pixels; arguments as of ``alexnet``.
+    """Return Inception-V3 on random images of at least 75 pixels.
 
     0.4 of the loss of the auxiliary head is added.
     """

@@ -156,14 +156,7 @@ def gpt2(
     """Return GPT-2, the smallest of the four, on random text.
 
     Args:
-        batch_size: sequences in a minibatch.
-        sequence_length: tokens of a sequence, at most ``positions``.
-        vocabulary: number of tokens.
-        hidden: units of every layer; the feed-forward networks have four times as many.
-        layers: number of blocks.
-        heads: of the attention.
         positions: the longest sequence that the model can read.
-        dropout: probability, as everywhere in GPT-2.
         tied: project on the vocabulary with the weights of its embedding, as published.
 
     Raises:

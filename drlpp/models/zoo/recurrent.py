@@ -126,60 +126,29 @@ class GNMT(nn.Module):
         return self.decoder(target, self.encoder(source))
 
 
-def gnmt4(
-    batch_size: int = 128,
+def gnmt(
+    batch_size: int = 64,
     sequence_length: int = 50,
-    vocabulary: int = 32_000,
-    hidden: int = 256,
+    vocabulary: int = 32_320,
+    hidden: int = 1024,
     layers: int = 4,
     dropout: float = 0.2,
 ) -> Task:
-    """Return GNMT-4 of drl-pp on random sentences; for each target token it gives the next.
+    """Return GNMT on random sentences: for each target token the next one is asked for.
 
-    The paper's "4 LSTM layers version" with "256 hidden units" is read as 4 encoder layers, the
-    first of them bidirectional, and 4 decoder layers, as GNMT counts. PipeDream counts both sides
-    together: by its count this model is ``layers=2``. Sentences in the paper have 20 to 50 words;
-    here all have the same length.
+    The defaults are GNMT-8 of PipeDream and pipeoptim, in the sizes of PipeDream's published
+    profile: 4 encoder and 4 decoder layers of 1024 units. drl-pp's "4 LSTM layers version" with
+    "256 hidden units" is read as 4 and 4 layers as well, as GNMT counts; by PipeDream's count, of
+    both sides together, it is ``layers=2``. Its sentences have 20 to 50 words; here all have the
+    same length.
 
     Args:
-        batch_size: pairs of sentences in a minibatch.
-        sequence_length: tokens of a sentence, source and target alike.
-        vocabulary: tokens that each language has; the paper does not give it, GNMT's is 32,000.
-        hidden: units of every LSTM, and size of the embeddings.
-        layers: of the encoder, and of the decoder.
-        dropout: probability, before every LSTM.
+        layers: of the encoder, the first of them bidirectional, and of the decoder.
     """
     module = GNMT(vocabulary, hidden, layers, dropout)
     source = torch.randint(vocabulary, (batch_size, sequence_length))
     target, following = random_sentences(batch_size, sequence_length, vocabulary)
     return Task(module, (source, target), following, token_loss, token_accuracy)
-
-
-def gnmt8(
-    batch_size: int = 64,
-    sequence_length: int = 50,
-    vocabulary: int = 32_320,
-    hidden: int = 1024,
-    layers: int = 4,
-    dropout: float = 0.2,
-) -> Task:
-    """Return GNMT-8 of PipeDream and pipeoptim: 4 encoder and 4 decoder layers of 1024 units.
-
-    Sizes are those of PipeDream's published profile; the arguments are those of :func:`gnmt4`.
-    """
-    return gnmt4(batch_size, sequence_length, vocabulary, hidden, layers, dropout)
-
-
-def gnmt16(
-    batch_size: int = 64,
-    sequence_length: int = 50,
-    vocabulary: int = 32_320,
-    hidden: int = 1024,
-    layers: int = 8,
-    dropout: float = 0.2,
-) -> Task:
-    """Return GNMT-16 of PipeDream and pipeoptim: 8 encoder and 8 decoder layers of 1024 units."""
-    return gnmt4(batch_size, sequence_length, vocabulary, hidden, layers, dropout)
 
 
 class LockedDropout(nn.Module):
@@ -302,15 +271,10 @@ def awd_lm(
     tied: bool = False,
     dropout: float = 1.0,
 ) -> Task:
-    """Return AWD-LM on random text.
+    """Return AWD-LM on random text of at least 2 tokens, with Penn Treebank's vocabulary.
 
     Args:
-        batch_size: pieces of text in a minibatch.
-        sequence_length: tokens of a piece, at least 2.
-        vocabulary: number of tokens, as in Penn Treebank.
         embedding: size of the embedding, and units of the last LSTM.
-        hidden: units of the LSTMs before it.
-        layers: number of LSTMs.
         tied: use the embedding's weights for the output as well, as the paper does. Stages that
             share them hold a copy each.
         dropout: factor on the published probabilities of all kinds of dropout.
@@ -371,17 +335,13 @@ def s2vt(
     hidden: int = 1000,
     dropout: float = 0.5,
 ) -> Task:
-    """Return S2VT on random videos and captions.
+    """Return S2VT on random videos and captions, with the vocabulary that the paper counts in MSVD.
 
     Args:
-        batch_size: videos in a minibatch.
         frames: of a video; with ``words`` the paper's 80 time steps.
         words: of a caption.
-        vocabulary: number of words, as the paper counts in MSVD.
         features: of a frame, those of VGG's second linear layer.
         embedding: size to which frames and words are reduced.
-        hidden: units of each LSTM.
-        dropout: probability, on frames, words and the last LSTM's output.
     """
     module = S2VT(vocabulary, features, embedding, hidden, dropout)
     videos = torch.randn(batch_size, frames, features)
@@ -471,18 +431,8 @@ def residual_lstm(
 ) -> Task:
     """Return Residual LSTM on random reviews, which it calls positive or negative.
 
-    pipeoptim says no more than the name, IMDb and a minibatch of 256; cells, units and layers are
-    those of the smallest model of Kim et al.
-
-    Args:
-        batch_size: reviews in a minibatch.
-        sequence_length: tokens of a review.
-        vocabulary: number of tokens.
-        hidden: outputs of every layer, and size of the embedding.
-        cells: memory cells of every layer.
-        layers: number of residual LSTM layers.
-        classes: number of classes.
-        dropout: probability, before the linear layer.
+    pipeoptim says no more than the name, IMDb and a minibatch of 256; ``cells`` (memory cells of a
+    layer), units and layers are those of the smallest model of Kim et al.
     """
     module = ResidualLSTM(vocabulary, hidden, cells, layers, classes, dropout)
     tokens = torch.randint(vocabulary, (batch_size, sequence_length))

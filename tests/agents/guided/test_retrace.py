@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 
 from drlpp.agents import PlacementContext, retrace
 from drlpp.agents.guided.idle import assign_idle_accelerators
-from drlpp.agents.paper.walk import CUT, Walk
 from drlpp.agents.transfer.context_batch import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
-from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidPlacement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.search.random_placements import random_placement
-from tests.support.planning.fake_measurer import branching, graphs
+from tests.support.planning.fake_measurer import branching
 from tests.support.planning.transfer_contexts import assignment, context_of, problem_of, problems
 
 NETWORK = TransferNetwork()
@@ -37,23 +35,6 @@ def test_random_placements_are_found_again(problem: PlanningProblem, seed: int) 
     assert found.scheduler_log_probs.isfinite().all()
 
 
-@settings(max_examples=60)
-@given(graph=graphs(), accelerators=st.integers(1, 4), seed=st.integers(0, 9))
-def test_sampled_placements_are_found_again_without_costs(
-    graph: OpGraph, accelerators: int, seed: int
-) -> None:
-    draw = Random(seed)
-    context = PlacementContext.of_graph(graph, accelerators)
-    walk = Walk(graph, accelerators)
-    while not walk.finished:
-        lowest = 0 if walk.begins else CUT
-        walk.take(draw.randint(lowest, len(walk.candidates) - 1), 0.0)
-    made = walk.result()
-    held = [*range(made.stages), *(draw.randrange(made.stages) for _ in range(accelerators))]
-    again = retrace(context, accelerators, made.stage_of_operator, held[:accelerators], draw)
-    assert again.walk.stage_of_operator == made.stage_of_operator
-
-
 @pytest.mark.parametrize(
     ("stages", "held", "message"),
     [
@@ -69,12 +50,6 @@ def test_what_is_no_placement_is_refused(
     context = PlacementContext.of_graph(branching(6), 2)
     with pytest.raises(InvalidPlacement, match=message):
         retrace(context, 2, stages, held, Random(0))
-
-
-def test_too_many_stages_are_refused() -> None:
-    context = PlacementContext.of_graph(branching(6), 2)
-    with pytest.raises(InvalidPlacement, match="there can be 1"):
-        retrace(context, 1, (0, 0, 0, 0, 0, 1), (0, 1), Random(0))
 
 
 def test_idle_accelerators_go_where_they_hurt_least() -> None:

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from drlpp.agents import AGENTS, DRLPP
@@ -71,17 +69,6 @@ def test_it_finds_the_good_arm_of_a_bandit() -> None:
     assert action.tolist() == [0, 1, 1, 0]
 
 
-@pytest.mark.slow
-def test_the_mean_reward_rises_within_a_small_budget() -> None:
-    rises = []
-    for seed in range(2):
-        rewards = Rewards()
-        AGENTS["tuned"].build(environment(10, 4), seed=seed).learn(160, callback=rewards)
-        # The first two rollouts are the untrained policy's.
-        rises.append(np.mean(rewards.values[-64:]) - np.mean(rewards.values[:16]))
-    assert np.mean(rises) > 0.25
-
-
 def test_total_timesteps_count_placements() -> None:
     env = environment()
     agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
@@ -116,25 +103,6 @@ def test_a_saved_agent_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert same(weights(agent), weights(loaded))
 
 
-def test_an_agent_is_loaded_without_an_environment_to_predict(tmp_path: Path) -> None:
-    env = environment()
-    agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"temperature": 1.0})
-    agent.save(tmp_path / "model.zip")
-    loaded = DRLPP.load(tmp_path / "model.zip")
-    observation = np.zeros(1, np.float32)
-    expected, _ = agent.predict(observation, deterministic=True)
-    assert loaded.predict(observation, deterministic=True)[0].tolist() == expected.tolist()
-    assert env.action_space.contains(expected)
-
-
-def test_evaluate_policy_works() -> None:
-    env = Monitor(environment())
-    agent = AGENTS["tuned"].build(env, seed=0)
-    mean, deviation = evaluate_policy(agent, env, n_eval_episodes=4)
-    assert mean > env.unwrapped.invalid_reward  # type: ignore[attr-defined]
-    assert deviation == 0.0
-
-
 def test_several_environments_share_a_rollout() -> None:
     env = DummyVecEnv([environment, environment])
     agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
@@ -144,36 +112,6 @@ def test_several_environments_share_a_rollout() -> None:
         DRLPP("PlacementPolicy", DummyVecEnv([environment] * 3), **SMALL)
 
 
-def test_the_log_has_the_usual_names() -> None:
-    agent = DRLPP("PlacementPolicy", environment(), **SMALL)
-    names: set[str] = set()
-
-    class Names(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
-        def _on_rollout_end(self) -> None:
-            names.update(self.logger.name_to_value)
-
-    agent.learn(24, callback=Names())
-    assert names >= {
-        "train/entropy_loss",
-        "train/approx_kl",
-        "train/clip_fraction",
-        "train/policy_gradient_loss",
-        "train/loss",
-        "train/learning_rate",
-        "placement/best_seconds",
-        "placement/mean_reward",
-        "placement/baseline",
-        "placement/distinct",
-        "placement/failed",
-        "placement/invalid_share",
-        "placement/distinct_share",
-        "placement/mean_stages",
-    }
-
-
 def test_a_run_of_nothing_but_failures_goes_on() -> None:
     failed = FailedMeasurement(failure="timeout", reason="nothing came back")
     every = {"1": failed, "2": failed, "1-1": failed}
@@ -181,38 +119,6 @@ def test_a_run_of_nothing_but_failures_goes_on() -> None:
     agent.learn(24)
     assert agent.baseline is None
     assert all(value.isfinite().all() for value in weights(agent).values())
-
-
-def test_penalties_do_not_move_the_baseline() -> None:
-    failed = FailedMeasurement(failure="timeout", reason="nothing came back")
-    agent = DRLPP("PlacementPolicy", environment(4, 2, failures={"1-1": failed}), **SMALL)
-    agent.learn(24)
-    assert agent.baseline is not None
-    assert agent.baseline > 0
-
-
-def test_one_accelerator_leaves_nothing_to_choose() -> None:
-    agent = DRLPP("PlacementPolicy", environment(4, 1), **SMALL)
-    before = weights(agent)
-    agent.learn(8)
-    assert same(before, weights(agent))
-
-
-def test_threads_are_given_back() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        DRLPP("PlacementPolicy", environment(), **SMALL).learn(8)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-
-
-def test_the_callers_policy_arguments_are_left_alone() -> None:
-    arguments = {"feasible": True}
-    DRLPP("PlacementPolicy", environment(), **SMALL, policy_kwargs=arguments)
-    DRLPP("PlacementPolicy", environment(7), **SMALL, policy_kwargs=arguments)
-    assert arguments == {"feasible": True}
 
 
 def test_other_graphs_and_other_environments_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 import torch
 
 from drlpp.agents import AGENTS, DRLPP, PlacementPolicy
-from drlpp.agents.paper.scheduler import MethodChooser
-from drlpp.agents.paper.trajectory import MethodTrajectory, Trajectory
+from drlpp.agents.paper.trajectory import MethodTrajectory
 from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
@@ -67,14 +65,6 @@ def policy_of(env: PlacementEnv, **options: Any) -> PlacementPolicy:
     )
 
 
-def test_unless_asked_actions_are_the_papers() -> None:
-    policy = policy_of(environment(None))
-    assert not [name for name, _ in policy.named_parameters() if "method" in name]
-    trajectory = policy.sample(1)[0]
-    assert type(trajectory) is Trajectory
-    assert len(trajectory.action) == 12 + 4
-
-
 @pytest.mark.parametrize(("vary", "numbers"), [(DEPTH, 4), (MICROBATCHES, 1)])
 def test_actions_choose_a_method_and_are_replayed(vary: frozenset[Vary], numbers: int) -> None:
     env = environment(vary)
@@ -93,35 +83,6 @@ def test_actions_choose_a_method_and_are_replayed(vary: frozenset[Vary], numbers
     free = evaluation.scheduler_free
     assert free.shape == (16, 4 + numbers)
     torch.testing.assert_close(evaluation.scheduler_log_probs, sampled[free], atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
-def test_probabilities_of_all_methods_sum_to_one() -> None:
-    torch.manual_seed(0)
-    chooser = MethodChooser(methods=3, numbers=3, units=8)
-    for parameter in chooser.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
-    summaries, stages = torch.randn(3, 3, 8), torch.tensor([1, 2, 3])
-    scores = chooser(summaries, stages)
-    pair = torch.cat([chooser.embeddings.weight[2], summaries[1, 0]])
-    assert scores[1, 0, 2].item() == pytest.approx(chooser.pair_score(pair).item(), abs=1e-5)
-    for scheme, count in enumerate(stages.tolist()):
-        behind = [[0]] * (3 - count)
-        chosen = torch.tensor(list(itertools.product(*[range(3)] * count, *behind)))
-        evaluation = chooser.evaluate(scores[scheme].expand(len(chosen), -1, -1), chosen)
-        assert evaluation.log_probs.sum(dim=1).exp().sum().item() == pytest.approx(1, abs=1e-5)
-        assert evaluation.free[0].tolist() == [True] * count + [False] * (3 - count)
-
-
-def test_the_choice_of_a_method_learns() -> None:
-    policy = policy_of(environment(), temperature=1.0)
-    trajectories = policy.sample(8)
-    evaluation = policy.evaluate([one.walk for one in trajectories], trajectories)
-    evaluation.scheduler_log_probs.sum().backward()
-    assert policy.method_chooser is not None
-    for name, parameter in policy.method_chooser.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.any(), name
 
 
 def test_the_agent_learns_which_method_is_fast() -> None:
@@ -162,17 +123,6 @@ def test_what_is_too_stale_is_not_measured(repetitions: int) -> None:
     assert outcomes[2]["error_type"] == "invalid placement"
     assert outcomes[2]["reason"] == "a stage has a staleness of 5, of at most 2"
     assert len(env.outcomes) == 2
-
-
-def test_a_limit_alone_leaves_nothing_to_choose() -> None:
-    env = environment(frozenset(), most_staleness=1)
-    policy = policy_of(env, feasible=True)
-    trajectories = policy.sample(8)
-    evaluation = policy.evaluate([one.walk for one in trajectories], trajectories)
-    assert not evaluation.scheduler_free[:, -1].any()
-    reasons = {env.step(one.action)[4].get("reason", "ran") for one in trajectories}
-    assert reasons <= {"ran", *(f"a stage has a staleness of {s}, of at most 1" for s in (2, 3))}
-    assert len(reasons) > 1
 
 
 def test_two_stages_on_an_accelerator_are_not_for_this_policy() -> None:

@@ -116,17 +116,3 @@ def test_the_automatic_temperature_makes_about_as_many_cuts_as_there_can_be(grap
     walks = partitioner.sample(nodes, 200, partitions=len(graph))
     cuts = [sum(decision.choice == CUT for decision in walk.decisions) for walk in walks]
     assert sum(cuts) / len(cuts) == pytest.approx(3, abs=0.8)
-
-
-def test_a_constant_temperature_stays() -> None:
-    partitioner = RecurrentPartitioner(chain(5), 3, UNITS, temperature=1.5)
-    partitioner.calibrate(torch.randn(5, UNITS))
-    assert partitioner.temperature.item() == 1.5
-
-
-def test_the_likeliest_walk_is_always_the_same() -> None:
-    graph = branching(9)
-    partitioner = randomised(graph, 3, temperature=0.0)
-    nodes = torch.randn(len(graph), UNITS)
-    walks = partitioner.sample(nodes, 3, deterministic=True)
-    assert len({walk.order for walk in walks}) == 1

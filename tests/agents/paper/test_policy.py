@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from drlpp.agents import PlacementPolicy
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from tests.support.planning.fake_measurer import FakeMeasurer, branching, chain, graphs
+from tests.support.planning.fake_measurer import FakeMeasurer, branching, graphs
 
 
 def policy_of(graph: OpGraph, accelerators: int = 4, **options: Any) -> PlacementPolicy:
@@ -28,14 +28,6 @@ def test_feasible_samples_are_valid_placements(graph: OpGraph, accelerators: int
     for trajectory in policy.sample(4, 2):
         assert env.action_space.contains(trajectory.action)
         assert "seconds" in env.step(trajectory.action)[4]
-
-
-def test_placements_of_a_scheme_share_its_walk() -> None:
-    trajectories = policy_of(chain(8)).sample(3, 2)
-    assert [trajectories[2 * i].walk is trajectories[2 * i + 1].walk for i in range(3)] == [
-        True
-    ] * 3
-    assert trajectories[0].walk is not trajectories[2].walk
 
 
 @pytest.mark.parametrize("feasible", [False, True])
@@ -66,12 +58,3 @@ def test_every_weight_learns() -> None:
     for name, parameter in policy.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.any(), name
-
-
-def test_a_policy_is_saved_and_loaded_by_itself(tmp_path: Any) -> None:
-    policy = policy_of(chain(8), feasible=True)
-    policy.save(tmp_path / "policy.zip")
-    loaded = PlacementPolicy.load(tmp_path / "policy.zip")
-    for name, value in policy.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], value), name
-    assert loaded.scheduler.feasible

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 from drlpp.agents import DRLPP
 from drlpp.agents.paper.advantages import less_penalties
@@ -82,22 +81,6 @@ def test_every_scheme_gets_its_placements() -> None:
     )
 
 
-def test_the_penalised_placement_stays_for_the_scheduler_only() -> None:
-    agent, rollouts = learned(environment(), timesteps=1, redraws=1000)
-    buffer = agent.rollout_buffer
-    invalid = [rewarded for rewarded in buffer.content if rewarded.invalid]
-    assert {rewarded.reward for rewarded in invalid} == {-10.0}
-    assert len(buffer.rewards) == len(buffer.content) > SCHEMES * PLACEMENTS
-    schemes, means = buffer.partition_rewards()
-    assert len(schemes) == SCHEMES
-    for walk, mean in zip(schemes, means, strict=True):
-        rewards = [r.reward for r in buffer.content if r.trajectory.walk is walk and not r.invalid]
-        assert len(rewards) == PLACEMENTS
-        assert mean == pytest.approx(sum(rewards) / PLACEMENTS)
-    share = rollouts.logged[0]["placement/invalid_share"]
-    assert share == pytest.approx(len(invalid) / len(buffer.content))
-
-
 class NothingRuns(FakeMeasurer):
     def measure(self, plan: Any, minibatches: int = 30) -> Any:
         raise InvalidInput("the method has no room for that many minibatches in flight")
@@ -112,44 +95,6 @@ def test_a_scheme_that_can_never_run_is_given_up(redraws: int) -> None:
     assert set(drawn.values()) == {PLACEMENTS * (1 + redraws)}
     assert agent.baseline is None
     assert all(value.isfinite().all() for value in agent.policy.state_dict().values())
-
-
-@pytest.mark.parametrize("environments", [2, 3])
-def test_several_environments_step_together(environments: int) -> None:
-    env = DummyVecEnv([environment] * environments)
-    agent, rollouts = learned(env, redraws=1000)
-    lengths = [len(content) for content in rollouts.content]
-    assert all(length % environments == 0 for length in lengths)
-    assert agent.num_timesteps == sum(lengths)
-    for content in rollouts.content:
-        valid, _ = by_scheme(content)
-        assert len(valid) == SCHEMES
-        assert all(PLACEMENTS <= count < PLACEMENTS + environments for count in valid.values())
-
-
-def test_what_was_drawn_again_is_replayed_exactly() -> None:
-    agent, rollouts = learned(environment(), timesteps=1, redraws=1000, learning_rate=1e-30)
-    trajectories = [rewarded.trajectory for rewarded in rollouts.content[0]]
-    with torch.no_grad():
-        evaluation = agent.policy.evaluate([trajectories[0].walk], trajectories)
-    sampled = torch.tensor([trajectory.log_probs for trajectory in trajectories])
-    torch.testing.assert_close(
-        evaluation.scheduler_log_probs, sampled[evaluation.scheduler_free], atol=1e-5, rtol=0
-    )
-
-
-def test_placements_are_drawn_for_the_schemes_that_are_given() -> None:
-    policy = DRLPP("PlacementPolicy", environment(), seed=0).policy
-    one, other = (trajectory.walk for trajectory in policy.sample(2))
-    drawn = policy.resample([other, one, other])
-    walks = [trajectory.walk for trajectory in drawn]
-    assert walks[0] is walks[2] is other
-    assert walks[1] is one
-    assert all(
-        set(trajectory.stage_of_accelerator) <= set(range(trajectory.walk.stages))
-        for trajectory in drawn
-    )
-    assert policy.resample([]) == []
 
 
 @pytest.mark.parametrize("feasible", [False, True])

@@ -57,13 +57,6 @@ def test_new_weights_draw_the_best_half_of_the_time() -> None:
     assert 0.4 * 400 < wanted < 400
 
 
-def test_without_the_switch_it_stays_where_it_is() -> None:
-    agent = built(environment())
-    before = settle(agent)
-    assert agent.restarts == 0
-    assert next(agent.policy.parameters()) is before
-
-
 @pytest.mark.parametrize(
     ("stuck", "reward", "restarts"), [(2, 0.0, 0), (3, 0.0, 1), (3, 0.99, 0), (3, 0.97, 1)]
 )
@@ -76,17 +69,6 @@ def test_it_is_stuck_after_some_rollouts_below_the_best(
     agent.rollout_buffer.content = [Rewarded(trajectories[1], reward, None)]
     agent._rollouts_stuck = stuck
     assert int(agent._stuck) == restarts
-
-
-def test_nothing_new_is_counted_in_a_row() -> None:
-    agent = built(environment(2, 2), restart_after=1000)
-    counts = []
-    for _ in range(6):
-        agent.learn(32, reset_num_timesteps=False)
-        counts.append(agent._rollouts_stuck)
-    # There are but three placements of two operators on two accelerators, up to equal ones.
-    assert counts[0] == 0
-    assert counts[-3:] == [counts[-3], counts[-3] + 1, counts[-3] + 2]
 
 
 def test_the_mended_agent_goes_on_from_a_file() -> None:
@@ -103,24 +85,3 @@ def test_the_mended_agent_goes_on_from_a_file() -> None:
     np.testing.assert_array_equal(loaded.stage_baselines.averages([1, 2, 3, 4]), wanted)
     assert (loaded.restarts, loaded._rollouts_stuck, loaded.restart_after) == (2, 4, 5)
     assert loaded.policy.scheduler.feasible
-
-
-def test_an_agent_of_before_the_switches_is_loaded() -> None:
-    agent = built(environment())
-    agent.learn(32)
-    for name in ("stage_baselines", "restart_after", "restarts", "_rollouts_stuck"):
-        del agent.__dict__[name]
-    content = io.BytesIO()
-    agent.save(content)
-    loaded = DRLPP.load(content, env=environment())
-    assert loaded.stage_baselines is None
-    assert loaded.restart_after == 0
-    loaded.learn(32)
-
-
-def test_the_mended_agent_draws_nothing_invalid() -> None:
-    env = PlacementEnv(MeasurementMemory(FakeMeasurer(chain(8), 4)))
-    agent = AGENTS["drl-pp-mended"].build(env, seed=0)
-    agent.learn(64)
-    assert not any(rewarded.invalid for rewarded in agent.rollout_buffer.content)
-    assert agent.num_timesteps == 64

@@ -51,12 +51,3 @@ def test_the_scheduler_is_a_perceptron_of_two_layers_of_128_units(policy: Placem
     assert policy.scheduler.embeddings.weight.shape == (ACCELERATORS, 128)
     assert hidden_layers(policy.scheduler.pair_score) == [128, 128]
     assert policy.scheduler.pair_score[0].in_features == 2 * 128
-
-
-def test_nothing_goes_beyond_the_paper(policy: PlacementPolicy) -> None:
-    paper = AGENTS["drl-pp"]
-    assert not paper.feasible
-    assert not policy.scheduler.feasible
-    assert paper.imitation_coef == 0
-    assert paper.placements_per_partition > 1
-    assert paper.redraws > 0

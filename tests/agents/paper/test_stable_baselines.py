@@ -14,9 +14,7 @@ import pytest
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.callbacks import (
-    CheckpointCallback,
     EvalCallback,
-    StopTrainingOnRewardThreshold,
 )
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -98,30 +96,6 @@ def test_the_best_model_of_an_evaluation_reloads(tmp_path: Path) -> None:
     loaded.learn(8)
 
 
-def test_training_stops_at_a_reward(tmp_path: Path) -> None:
-    env = environment()
-    stop = StopTrainingOnRewardThreshold(reward_threshold=-9.0)
-    callback = EvalCallback(Monitor(environment()), callback_on_new_best=stop, eval_freq=8)
-    agent = agent_on(env)
-    agent.learn(10_000, callback=callback)
-    # Any placement that runs takes less than a second for a minibatch.
-    assert agent.num_timesteps < 1000
-    assert callback.best_mean_reward > -9.0
-
-
-def test_checkpoints_reload(tmp_path: Path) -> None:
-    callback = CheckpointCallback(save_freq=10, save_path=str(tmp_path), name_prefix="agent")
-    agent = agent_on(environment())
-    agent.learn(40, callback=callback)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names[:3] == ["agent_10_steps.zip", "agent_20_steps.zip", "agent_30_steps.zip"]
-    loaded = DRLPP.load(tmp_path / "agent_20_steps.zip", environment())
-    assert loaded.num_timesteps == 20
-    assert loaded.redraws == agent.redraws
-    loaded.learn(8, reset_num_timesteps=False)
-    assert loaded.num_timesteps >= 28
-
-
 def test_every_format_of_the_log_has_the_scalars(tmp_path: Path) -> None:
     agent = agent_on(environment())
     agent.set_logger(configure(str(tmp_path), ["csv", "tensorboard", "json"]))
@@ -143,27 +117,6 @@ def test_every_format_of_the_log_has_the_scalars(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path)).Reload()
     assert expected <= set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("placement/best_seconds")] == steps
-
-
-def test_a_second_learn_goes_on_with_the_same_curve(tmp_path: Path) -> None:
-    agent = agent_on(environment(), tensorboard_log=str(tmp_path))
-    agent.learn(16, tb_log_name="run")
-    first = agent.num_timesteps
-    agent.learn(16, tb_log_name="run", reset_num_timesteps=False)
-    assert agent.num_timesteps >= first + 16
-    (folder,) = tmp_path.iterdir()
-    events = EventAccumulator(str(folder)).Reload()
-    steps = [event.step for event in events.Scalars("placement/distinct")]
-    assert steps[-1] == agent.num_timesteps
-    assert steps == sorted(set(steps))
-    agent.learn(8, tb_log_name="run")
-    assert agent.num_timesteps < first + 16
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_progress_bar_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    agent_on(environment()).learn(8, progress_bar=True)
-    assert "100%" in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("kind", [DummyVecEnv, SubprocVecEnv])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from drlpp.agents.paper.partitioner import RecurrentPartitioner
-from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
+from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer
 from drlpp.agents.paper.walk import PartitionWalk
 from tests.support.planning.fake_measurer import chain
 
@@ -39,24 +39,3 @@ def test_a_scheme_is_rewarded_with_the_mean_of_its_placements(walks: list[Partit
     assert buffer.rewards.tolist() == [3.0, 1.0, -10.0, -10.0, -10.0, 2.0]
     buffer.reset()
     assert not buffer.content
-
-
-def test_equal_schemes_that_were_walked_twice_stay_two(walks: list[PartitionWalk]) -> None:
-    buffer = TrajectoryBuffer()
-    for _ in range(2):
-        twin = PartitionWalk(
-            walks[0].order, walks[0].starts, walks[0].stage_of_operator, walks[0].decisions, ()
-        )
-        buffer.add(rewarded(twin, (0, 1), 1.0))
-    assert len(buffer.partition_rewards()[0]) == 2
-
-
-def test_the_best_are_distinct_and_measured(walks: list[PartitionWalk]) -> None:
-    content = [
-        rewarded(walks[0], (0, 1), 1.0),
-        rewarded(walks[0], (1, 0), 3.0),
-        rewarded(walks[0], (1, 0), 3.0),
-        rewarded(walks[0], (0, 0), 2.0),
-        rewarded(walks[0], (1, 1), 9.0, "timeout"),
-    ]
-    assert best_of(content, 2) == [content[1], content[3]]

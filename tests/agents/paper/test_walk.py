@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,12 +59,6 @@ def test_a_candidate_drags_in_what_it_depends_on() -> None:
     assert walk.candidates == (2, 5)
     assert walk.take(1, 0.0) == (2, 4, 5)
     assert walk.finished
-
-
-@pytest.mark.parametrize(("partitions", "stages"), [(1, 1), (2, 2), (3, 3), (9, 5)])
-def test_a_walk_that_always_cuts_uses_every_partition(partitions: int, stages: int) -> None:
-    walk = walked(chain(5), partitions, lambda walk: 0 if walk.begins else CUT)
-    assert walk.stages == stages
 
 
 def test_after_the_last_cut_the_rest_is_the_last_partition() -> None:

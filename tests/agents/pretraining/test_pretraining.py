@@ -14,7 +14,6 @@ from drlpp.agents.pretraining.canonical import with_latest_cuts
 from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import FAMILIES, ProblemStream, SolvedProblem
 from drlpp.agents.pretraining.reinforcement import evaluate_rollout, sample_rollout
-from drlpp.agents.pretraining.training import greedy_gaps
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import load_weights
 from drlpp.cli.learning.pretrain import app
@@ -38,13 +37,6 @@ def test_problems_are_those_of_the_training_families(solved: list[SolvedProblem]
         assert each.optimum_ideals >= 1 - 1e-9
         assert each.imitated_seconds >= each.optimum_seconds * (1 - 1e-9)
         assert each.imitated.accelerators == tuple(range(each.context.accelerators))
-
-
-def test_the_stream_remembers_the_latest() -> None:
-    stream = ProblemStream(Random(1), operators=(4, 6), accelerators=(2, 2), kept=3)
-    made = [stream.new() for _ in range(5)]
-    assert len(stream) == 3
-    assert {id(each) for each in stream.recent(9)} == {id(each) for each in made[2:]}
 
 
 @settings(max_examples=30)
@@ -95,14 +87,6 @@ def test_reinforcement_makes_fast_placements_likelier(solved: list[SolvedProblem
     assert updates[0].approx_kl == pytest.approx(0.0, abs=1e-5)
     before, after = (updates[i].policy_gradient_loss.item() for i in (0, -1))
     assert after < before - 0.02
-
-
-def test_greedy_gaps_are_those_of_the_likeliest_placements(solved: list[SolvedProblem]) -> None:
-    network = TransferNetwork()
-    found = greedy_gaps(network, solved)
-    assert 0 <= found.median <= found.ninety <= found.worst
-    assert found.mean <= found.worst
-    assert greedy_gaps(network, solved) == found
 
 
 @pytest.mark.slow

@@ -2,12 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from drlpp.agents.pretraining import solving_ahead
-from drlpp.agents.pretraining.problems import ProblemStream, SolvedProblem
+from drlpp.agents.pretraining.problems import SolvedProblem
 from drlpp.agents.pretraining.solving_ahead import Number, Solution, solution, solve_ahead
 from drlpp.planners import PLANNERS
 
@@ -60,17 +59,3 @@ def test_solving_does_not_depend_on_when(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Solution.model_validate_json(found.model_dump_json()) == found
     monkeypatch.setattr(solving_ahead, "count", lambda: iter([found.attempt]))
     assert solution(Number(SEED, 1)) == found
-
-
-@pytest.mark.usefixtures("in_threads")
-def test_a_stream_begins_with_what_was_solved_ahead(tmp_path: Path) -> None:
-    ahead = list(solve_ahead(SEED, 2, tmp_path / "problems.jsonl", 1))
-    small = (4, 6), (2, 2)
-    stream = ProblemStream(Random(1), *small, ahead=ahead)
-    assert [stream.new(), stream.new()] == ahead
-    # Then it goes on as it would have without.
-    alone = ProblemStream(Random(1), *small)
-    assert [seconds_of(stream.new()) for _ in range(3)] == [
-        seconds_of(alone.new()) for _ in range(3)
-    ]
-    assert len(stream) == 5

@@ -14,14 +14,12 @@ from drlpp.agents import DRLPP, PRETRAINED, PlacementContext, TransferPolicy
 from drlpp.agents.transfer.context_batch import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.costs.synthetic_profiles import generate
-from drlpp.costs.workload import Workload
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.simulator import SimulatedCluster
-from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.transfer_contexts import context_of, problem_of, problems
 
 
@@ -94,60 +92,6 @@ def test_samples_are_valid_placements(problem: PlanningProblem, deterministic: b
         assert AnalyticObjective(problem)(placement) > 0
 
 
-def test_a_problem_is_seen_alike_alone_and_among_others() -> None:
-    found = [problem_of("chain", 9, 2), problem_of("blocks", 14, 5), problem_of("towers", 11, 3)]
-    contexts = [context_of(problem) for problem in found]
-    together = NETWORK.sample(ContextBatch.of(contexts), [0, 1, 2], deterministic=True)
-    for context, trajectory in zip(contexts, together, strict=True):
-        alone = NETWORK.sample(ContextBatch.of([context]), [0], deterministic=True)[0]
-        assert alone.walk.stage_of_operator == trajectory.walk.stage_of_operator
-        assert alone.stage_of_accelerator == trajectory.stage_of_accelerator
-
-
-def test_equal_accelerators_can_choose_differently() -> None:
-    problem = problem_of("chain", 10, accelerators=4)
-    torch.manual_seed(1)
-    found = NETWORK.sample(ContextBatch.of([context_of(problem)]), [0] * 20, deterministic=False)
-    several = [t for t in found if t.walk.stages > 1]
-    assert several
-    assert all(len(set(t.stage_of_accelerator)) == t.walk.stages for t in several)
-
-
-def test_units_do_not_matter() -> None:
-    """A model of seconds and one of milliseconds look alike if the links differ as much."""
-    problem = problem_of("residual", 10, 3)
-    slow = context_of(problem)
-    profile = generate("residual", 10, seed=0)
-    faster = profile.model_copy(
-        update={
-            "operators": tuple(
-                cost.model_copy(
-                    update={
-                        "forward_seconds": cost.forward_seconds / 1000,
-                        "backward_seconds": cost.backward_seconds / 1000,
-                    }
-                )
-                for cost in profile.operators
-            )
-        }
-    )
-    link = problem.cluster.within_host
-    quicker = Link(
-        bandwidth_bytes_per_second=link.bandwidth_bytes_per_second * 1000,
-        latency_seconds=link.latency_seconds / 1000,
-    )
-    cluster = local_cluster(3, quicker)
-    fast = PlacementContext.of_workload(Workload.of(faster), cluster)
-    torch.testing.assert_close(slow.node_features, fast.node_features)
-    torch.testing.assert_close(slow.global_features, fast.global_features)
-
-
-def test_the_same_weights_fit_other_models_and_clusters() -> None:
-    first, other = policy_of("chain", 9, 2), policy_of("blocks", 30, 7)
-    other.load_state_dict(first.state_dict())
-    assert other.sample(2)[0].walk.stages >= 1
-
-
 def test_every_weight_of_the_policy_learns_and_the_estimator_does_not() -> None:
     policy = policy_of(operators=14, accelerators=4)
     policy.network.load_state_dict(NETWORK.state_dict())
@@ -160,17 +104,6 @@ def test_every_weight_of_the_policy_learns_and_the_estimator_does_not() -> None:
         else:
             assert parameter.grad is not None, name
             assert parameter.grad.any(), name
-
-
-def test_a_context_changes_what_is_sampled_from_then_on() -> None:
-    policy = policy_of("layered", 12, 3)
-    trajectories = policy.sample(4)
-    walks = [trajectory.walk for trajectory in trajectories]
-    before = policy.evaluate(walks, trajectories).partitioner_log_probs
-    policy.set_context(context_of(problem_of("layered", 12, 3, speeds=[1.0, 0.5, 0.5])))
-    after = policy.evaluate(walks, trajectories).partitioner_log_probs
-    assert before.shape == after.shape
-    assert not torch.allclose(before, after)
 
 
 def test_wrong_contexts_are_refused() -> None:
@@ -205,14 +138,3 @@ def test_drlpp_trains_it_and_saves_it(tmp_path: Path) -> None:
     expected = agent.predict(observation, deterministic=True)[0]
     assert loaded.predict(observation, deterministic=True)[0].tolist() == expected.tolist()
     loaded.learn(8, reset_num_timesteps=False)
-
-
-def test_the_policy_starts_from_the_weights_of_a_file() -> None:
-    policy = policy_of("blocks", 20, 4, pretrained=PRETRAINED)
-    fresh = policy_of("blocks", 20, 4)
-    assert any(
-        not torch.equal(value, fresh.state_dict()[name])
-        for name, value in policy.state_dict().items()
-    )
-    with pytest.raises(InvalidFile, match="no such file"):
-        policy_of("blocks", 20, 4, pretrained=Path("nowhere.safetensors"))

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from drlpp.agents import retrace
 from drlpp.agents.paper.walk import CUT
 from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed, stage_ideals
-from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, recorded
+from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.planners.search.random_placements import random_placement
-from tests.support.planning.transfer_contexts import assignment, context_of, problem_of, problems
+from tests.support.planning.transfer_contexts import assignment, context_of, problems
 
 
 def ideal_seconds(problem: PlanningProblem) -> float:
@@ -81,19 +81,6 @@ def test_an_outlook_comes_true_and_changes_nothing(
         walk.take(choice, 0.0)
         expected = (0.0,) * 4 if choice == CUT else outlook[choice]
         assert walk.sums == pytest.approx(expected)
-
-
-def test_a_record_of_another_context_is_made_anew() -> None:
-    problem = problem_of(operators=9)
-    context = context_of(problem)
-    stages = tuple(int(op > 4) for op in range(9))
-    walk = retrace(context, 3, stages, (0, 1, 1), Random(0)).walk
-    assert recorded(context, walk) is walk
-    again = recorded(context_of(problem), walk)
-    assert again is not walk
-    assert again == walk
-    assert isinstance(walk, RecordedWalk)
-    assert again.record.sums.tolist() == walk.record.sums.tolist()
 
 
 def test_the_fewest_replicas_that_keep_a_target() -> None:

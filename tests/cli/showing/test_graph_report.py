@@ -6,6 +6,7 @@ from hypothesis import given
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.cli.showing.tables import report_lines
+from tests.support.planning.fake_measurer import crossing_bytes
 from tests.support.strategies.graphs import graphs
 
 
@@ -51,4 +52,4 @@ def test_what_passes_a_cut_is_what_two_stages_send(graph: OpGraph) -> None:
     assert len(widths) == len(graph) - 1
     for place, width in enumerate(widths):
         stage_of = [int(op > place) for op in range(len(graph))]
-        assert width == graph.crossing_bytes(stage_of).get((0, 1), 0)
+        assert width == crossing_bytes(graph, stage_of)

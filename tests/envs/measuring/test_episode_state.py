@@ -68,19 +68,3 @@ def test_a_state_is_of_one_model_and_number_of_accelerators() -> None:
         state.replay(SimulatedCluster(generate("chain", 6, 1), CLUSTER))
     with pytest.raises(InvalidInput, match="and there are 2"):
         state.replay(SimulatedCluster(PROFILE, CLUSTER.part((0, 1))))
-
-
-@pytest.mark.parametrize("name", ["Placement", "PlacementStepwise"])
-def test_environments_in_a_vector(name: str) -> None:
-    """The same actions give the same rewards as one by one."""
-    vector = gym.make_vec(f"drlpp/{name}Sim-v0", num_envs=3, vectorization_mode="sync", **MADE)
-    vector.reset(seed=1)
-    vector.action_space.seed(1)
-    actions = vector.action_space.sample()
-    _, rewards, terminated, _, _ = vector.step(actions)
-    for action, reward, done in zip(actions, rewards, terminated, strict=True):
-        env = made(name)
-        env.reset()
-        _, expected, ended, _, _ = env.step(action)
-        assert (reward, done) == (expected, ended)
-    vector.close()

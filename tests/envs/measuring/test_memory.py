@@ -1,13 +1,10 @@
 """Every distinct placement is measured once, and the file survives a kill."""
 
-import io
 import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from drlpp.cli.showing.tables import describe_measurements
 from drlpp.envs import MeasurementMemory
 from drlpp.errors import InvalidFile
 from drlpp.placement.measurement import FailedMeasurement, Measurement
@@ -46,18 +43,6 @@ def test_failures_are_remembered_and_never_the_best() -> None:
     assert (memory.distinct, memory.failed, memory.hits) == (2, 1, 1)
 
 
-def test_the_fastest_is_the_best() -> None:
-    memory = MeasurementMemory(FakeMeasurer(chain(6)))
-    seconds = {}
-    for placement in (UNEVEN, HALVES, WHOLE):
-        outcome, _ = memory.measure(placement)
-        assert isinstance(outcome, Measurement)
-        seconds[placement] = outcome.seconds_per_minibatch
-    best = memory.best()
-    assert best is not None
-    assert best[0].placement == min(seconds, key=lambda placement: seconds[placement])
-
-
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "run" / "measurements.jsonl"
@@ -94,27 +79,6 @@ def test_what_a_placement_may_not_be_to_blame_for_counts_the_second_time(
     assert len(path.read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("failure", ["out of memory", "error in the model", "worker lost twice"])
-def test_what_would_fail_again_is_not_measured_again(tmp_path: Path, failure: str) -> None:
-    path = tmp_path / "measurements.jsonl"
-    outcome = FailedMeasurement(failure=failure, reason="as it was")
-    MeasurementMemory(FakeMeasurer(chain(6), failures={"4": outcome}), path=path).measure(WHOLE)
-    assert MeasurementMemory(FakeMeasurer(chain(6)), path=path).measure(WHOLE) == (outcome, True)
-
-
-def test_a_file_is_described_by_what_came_of_a_placement_at_last(tmp_path: Path) -> None:
-    path = tmp_path / "measurements.jsonl"
-    silent = FailedMeasurement(failure="timeout", reason="workers [1] did not answer")
-    failing = FakeMeasurer(chain(6), failures={"4": silent, "2-2": silent})
-    for placement in (WHOLE, HALVES):
-        MeasurementMemory(failing, path=path).measure(placement)
-    MeasurementMemory(FakeMeasurer(chain(6)), path=path).measure(WHOLE)
-    table, summary, *reasons = describe_measurements(path).renderables  # type: ignore
-    assert list(table.columns[1].cells) == ["4"]
-    assert summary == "2 placements, 1 failed"
-    assert reasons == ["timeout: workers [1] did not answer"]
-
-
 @pytest.mark.parametrize("lost_bytes", [1, 20])
 def test_a_half_written_last_line_is_dropped(written: Path, lost_bytes: int) -> None:
     written.write_bytes(written.read_bytes()[:-lost_bytes])
@@ -131,15 +95,6 @@ def test_a_kill_while_the_header_was_written_leaves_a_usable_file(tmp_path: Path
     path.write_text('{"kind":"meas')
     MeasurementMemory(FakeMeasurer(chain(6)), path=path).measure(HALVES)
     assert MeasurementMemory(FakeMeasurer(chain(6)), path=path).distinct == 1
-
-
-@pytest.mark.parametrize("content", ["one line without an end", "first\nsecond, without an end"])
-def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text(content)
-    with pytest.raises(InvalidFile, match="line 1 does not say"):
-        MeasurementMemory(FakeMeasurer(chain(6)), path=path)
-    assert path.read_text() == content
 
 
 def test_a_file_of_another_run_is_refused(written: Path) -> None:
@@ -170,23 +125,6 @@ def test_other_and_newer_files_are_refused(tmp_path: Path, written: Path) -> Non
     written.write_text("\n".join([newer, *rest]) + "\n")
     with pytest.raises(InvalidFile, match="newer drlpp"):
         MeasurementMemory(FakeMeasurer(chain(6)), path=written)
-
-
-def test_a_file_of_measurements_is_described(tmp_path: Path) -> None:
-    path = tmp_path / "measurements.jsonl"
-    measurer = FakeMeasurer(chain(6))
-    memory = MeasurementMemory(measurer, path=path)
-    memory.measure(WHOLE)
-    memory.measure(HALVES)
-    path.open("a").write('{"placement": {"sta')
-    console = Console(width=100, file=io.StringIO(), markup=False)
-    console.print(describe_measurements(path))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "2 placements, 0 failed" in shown
-    assert "3 on 0, 1; 3 on 2, 3" in shown
-    assert path.read_text().endswith('{"sta'), "reading changes nothing"
-    with pytest.raises(InvalidFile, match="no such file"):
-        describe_measurements(tmp_path / "none.jsonl")
 
 
 def test_a_placement_that_cannot_be_is_told(tmp_path: Path) -> None:

@@ -84,12 +84,3 @@ def test_what_one_method_took_is_not_taken_for_another(tmp_path: Path) -> None:
     assert later.measure(HALVES)[1] is False
     assert measurer.measured == [HALVES, HALVES]
     assert list(later.outcomes) == [of(HALVES), Candidate(HALVES, FLUSHING)]
-
-
-def test_a_first_line_that_a_kill_cut_off_is_written_anew(tmp_path: Path) -> None:
-    path = tmp_path / "measurements.jsonl"
-    for line in (VERSION_2.splitlines()[0][:60], '{"kind":"measurements","version":3,"mod'):
-        path.write_text(line)
-        memory, _ = opened(path)
-        memory.measure(WHOLE)
-        assert opened(path)[0].outcomes == memory.outcomes

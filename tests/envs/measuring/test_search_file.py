@@ -11,20 +11,6 @@ PART = SearchFile(
 )
 
 
-def test_shares_of_the_time_are_of_the_whole() -> None:
-    assert PART.split_text == (
-        "learning took 20 s for 8 placements, 12 s of them on the cluster: measuring 60.0%, "
-        "outside of it 40.0% (deploying 15.0%, the agent and logging 25.0%)"
-    )
-    assert list(PART.lines) == [
-        "3-1 with 1f1b, pipeoptim, 1 in flight per link beyond NOAM is within 1% of the fastest "
-        "with a probability of 88%, by draws of what is uncertain; the best of each draw is "
-        "expected to be 0.4% faster",
-        PART.split_text,
-    ]
-    assert list(PART.model_copy(update={"sureness": None}).lines) == [PART.split_text]
-
-
 def test_parts_of_a_run_add_up_and_the_last_word_counts() -> None:
     interrupted = SearchFile(
         placements=2, seconds=5.0, cluster_seconds=4.0, deploying_seconds=0.5, sureness=None
