@@ -1,6 +1,6 @@
 # What users import from here, each when it is first used.
 from .deploying.deployment import Deployment as Deployment
-from .deploying.evaluation_commands import Evaluation as Evaluation
+from .deploying.deployment import Evaluation as Evaluation
 from .deploying.run_commands import RunOptions as RunOptions
 from .hosts.session_hosts import default_num_workers as default_num_workers
 from .ipc.time_limits import TimeLimits as TimeLimits

@@ -1,9 +1,9 @@
-"""What a plan means for every worker: its stage, its replicas, its weight policy."""
+"""What every worker is given: its stage and weight policy, or its stage to evaluate."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,13 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import stages_in_shapes
-from drlpp.runtime.ipc.protocol import Deploy, TiedSpec, Transport
+from drlpp.runtime.ipc.protocol import Deploy, Run, RunResult, Stream, TiedSpec, Transport
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.schedule.actions import MicrobatchId
+from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import build_schedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 
@@ -80,17 +83,9 @@ def deployment_commands(
     checkpoint: str | None,
     in_flight: bool,
 ) -> dict[int, Deploy]:
-    """Return the command for every worker of ``plan``.
+    """Return the command for every worker of ``plan``; see :class:`Deploy` for the arguments.
 
-    Args:
-        captured: the model, captured for one microbatch of the method.
-        plan: of a candidate for the model.
-        optimizer: updates the weights.
-        name: of this deployment, never used twice.
-        seed: of dropout.
-        transport: how the workers exchange tensors.
-        checkpoint: a file in the session's folder to continue from.
-        in_flight: also with the parts that were in flight.
+    The model is captured for one microbatch of the method.
 
     Raises:
         InvalidInput: if the method wants a momentum of the optimizer that it does not have, or a
@@ -100,28 +95,32 @@ def deployment_commands(
     optimizer = settled(optimizer, captured.trained, captured.aliases)
     stages = stages_in_shapes(captured, plan.placement)
     commands: dict[int, Deploy] = {}
+    for held, workers in _held_stages(pipeline):
+        command = Deploy(
+            name=name,
+            workers=pipeline.workers,
+            replicas=workers,
+            stages=pickle.dumps([stages[k] for k in held]),
+            method=plan.method,
+            optimizer=_optimizer_of(optimizer, plan, plan.delays[held[0]]),
+            delay=plan.delays[held[0]],
+            seed=seed,
+            transport=transport,
+            routes=pipeline.routes,
+            ties=tuple(_ties_of(k, plan, optimizer) for k in held),
+            checkpoint_file=checkpoint,
+            in_flight=in_flight,
+        )
+        commands |= dict.fromkeys(workers, command)
+    return commands
+
+
+def _held_stages(pipeline: Pipeline) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield the stages that some workers hold, each once, and these workers."""
     for stage, workers in enumerate(pipeline.stages):
         held = pipeline.stages_of(workers[0])
-        if stage != held[0]:
-            continue
-        payload = pickle.dumps([stages[k] for k in held])
-        for worker in workers:
-            commands[worker] = Deploy(
-                name=name,
-                workers=pipeline.workers,
-                replicas=workers,
-                stages=payload,
-                method=plan.method,
-                optimizer=_optimizer_of(optimizer, plan, plan.delays[stage]),
-                delay=plan.delays[stage],
-                seed=seed,
-                transport=transport,
-                routes=pipeline.routes,
-                ties=tuple(_ties_of(k, plan, optimizer) for k in held),
-                checkpoint_file=checkpoint,
-                in_flight=in_flight,
-            )
-    return commands
+        if stage == held[0]:
+            yield tuple(held), tuple(workers)
 
 
 def _ties_of(stage: int, plan: ExecutionPlan, optimizer: OptimizerSpec) -> dict[int, TiedSpec]:
@@ -160,3 +159,54 @@ def merge_stages(
     for alias, name in captured.aliases.items():
         model[alias] = model[name]
     return model, optimizer
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The loss of every minibatch, and where the task has a score, that of each of its samples."""
+
+    losses: tuple[float, ...]
+    scores: tuple[Tensor, ...] | None
+
+    @classmethod
+    def of(cls, results: Iterable[RunResult], minibatches: int) -> Evaluation:
+        """Build the evaluation from what all workers saw."""
+        losses: dict[MicrobatchId, float] = {}
+        scores: dict[MicrobatchId, Tensor] = {}
+        for result in results:
+            losses |= result.losses
+            scores |= result.scores
+        parts = [(minibatch, 0) for minibatch in range(minibatches)]
+        return cls(
+            losses=tuple(losses[part] for part in parts),
+            scores=tuple(scores[part] for part in parts) if scores else None,
+        )
+
+
+@discarded_fx_sources()
+def evaluation_commands(
+    captured: CapturedModel,
+    deployment: Deployment,
+    minibatches: int,
+    order: Tensor | None,
+    stream: Stream | None,
+) -> dict[int, Run]:
+    """Return the commands that evaluate a deployment's weights on whole minibatches."""
+    pipeline = deployment.pipeline
+    schedule = build_schedule(pipeline, minibatches, FORWARD_ONLY.name)
+    stages = stages_in_shapes(captured, deployment.placement, evaluation=True)
+    commands: dict[int, Run] = {}
+    for held, workers in _held_stages(pipeline):
+        evaluation = pickle.dumps([stages[k] for k in held])
+        for worker in workers:
+            commands[worker] = Run(
+                actions=schedule.actions[worker],
+                plans=(),
+                order=order,
+                first_minibatch=0,
+                microbatches=1,
+                posted=deployment.plan.in_flight[held[0]] + 2,
+                stream=stream,
+                evaluation=evaluation,
+            )
+    return commands

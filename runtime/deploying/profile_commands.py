@@ -60,14 +60,7 @@ def profile_command(
 ) -> ProfileOperators:
     """Return the command to time every operator of a model on several workers at the same time.
 
-    Args:
-        whole_model: the model.
-        captured: the same with fewer blocks, which is timed.
-        method, optimizer: what updates and predictions are timed for.
-        repeats: timed passes; fewer if these take too long.
-        name: of the workers' group, never used twice.
-        workers: that measure.
-        transport: how they share gradients.
+    ``captured`` is the model with fewer blocks, which is timed; the rest as in the command.
     """
     count = len(captured.graph)
     each = cut_stages(captured, _even_cut(count, count))

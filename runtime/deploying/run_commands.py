@@ -99,18 +99,20 @@ def run_commands(
     pipeline = schedule.pipeline
     chunks = 2 if pipeline.is_folded else 1
     recomputed = {
-        (worker, chunk): _recomputed(actions, chunk)
+        (worker, chunk): frozenset(
+            a.part for a in actions if isinstance(a, Recompute) and a.chunk == chunk
+        )
         for worker, actions in schedule.actions.items()
         for chunk in range(chunks)
     }
 
     def weight_plan(part: Segment, worker: int, tie: Tie | None) -> WeightPlan:
-        actions = schedule.actions[worker]
+        version = part.version if tie is None else part.tied_versions.get(tie.number, 0)
         return WeightPlan(
-            uses=_uses_in(part, uses[tie][worker], tie),
+            uses=_uses_in(part, version, uses[tie][worker], tie),
             rates=rates[worker, tie],
-            version=_version_in(part, tie),
-            shared=_several_contribute(actions, tie),
+            version=version,
+            shared=_several_contribute(schedule.actions[worker], tie),
         )
 
     for number, segment in enumerate(segments):
@@ -157,19 +159,14 @@ def _posted(plan: ExecutionPlan, worker: int) -> int:
     return (max(plan.in_flight[stage] for stage in stages) + 2) * max(1, len(ties))
 
 
-def _version_in(segment: Segment, tie: Tie | None) -> int:
-    """Return the version of weights at the beginning of a segment."""
-    return segment.version if tie is None else segment.tied_versions.get(tie.number, 0)
-
-
 def _uses_in(
-    segment: Segment, uses: Mapping[MicrobatchId, WeightUse], tie: Tie | None
+    segment: Segment, version: int, uses: Mapping[MicrobatchId, WeightUse], tie: Tie | None
 ) -> dict[MicrobatchId, WeightUse]:
     """Return uses of the parts that pass in a segment, and of later ones that need its versions."""
     passing = segment.in_flight.union(
         action.part for action in segment.actions if isinstance(action, Pass)
     )
-    newest = _version_in(segment, tie) + sum(map(update_of(tie), segment.actions))
+    newest = version + sum(map(update_of(tie), segment.actions))
     # Parts come in order, and so do the versions that they use.
     later = dropwhile(lambda part: part <= segment.last, uses)
     ahead = takewhile(lambda part: uses[part].stashed <= newest, later)
@@ -184,7 +181,3 @@ def _several_contribute(actions: Sequence[Action], tie: Tie | None) -> bool:
         or (isinstance(action, AllReduce) and action.content == "gradients")
         for action in actions
     )
-
-
-def _recomputed(actions: Sequence[Action], chunk: int) -> frozenset[MicrobatchId]:
-    return frozenset(a.part for a in actions if isinstance(a, Recompute) and a.chunk == chunk)

@@ -26,8 +26,13 @@ from drlpp.placement.measurement import (
     Outcome,
 )
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.deployment import Deployment, DeploymentTimes, deployment_commands
-from drlpp.runtime.deploying.evaluation_commands import Evaluation, evaluation_commands
+from drlpp.runtime.deploying.deployment import (
+    Deployment,
+    DeploymentTimes,
+    Evaluation,
+    deployment_commands,
+    evaluation_commands,
+)
 from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for, known_choice
 from drlpp.runtime.device.emulation import checked_speeds
@@ -286,13 +291,8 @@ class ClusterSession:
         if lent:
             # Workers have it mapped as long as they need it.
             self._workers.present.remove(lent)
-        times = DeploymentTimes(
-            total_seconds=time.perf_counter() - begin,
-            cutting_seconds=cutting,
-            loading_seconds=max(one.loading_seconds for one in deployed),
-            connecting_seconds=max(one.connecting_seconds for one in deployed),
-            building_seconds=max(one.building_seconds for one in deployed),
-        )
+        slowest = {name: max(getattr(one, name) for one in deployed) for name in vars(deployed[0])}
+        times = DeploymentTimes(time.perf_counter() - begin, cutting, **slowest)
         self.spent.deploying_seconds += times.total_seconds
         self._held = Deployment(plan, optimizer, self._workers.generation, times)
         return self._held
