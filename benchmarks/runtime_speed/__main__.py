@@ -4,7 +4,7 @@
     python -m benchmarks.runtime_speed --emulation control-groups   # needs root
     python -m benchmarks.runtime_speed --short                      # a minute, to see it work
 
-Three questions, whose goals and answers ``docs/speed.md`` has: how close the steady state of 1F1B
+Three questions, whose goals and answers ``docs/results.md`` has: how close the steady state of 1F1B
 comes to what the busiest worker computes; how much faster it is than schedules that flush, this
 runtime's and those of ``torch.distributed.pipelining``, and than ``DistributedDataParallel``, with
 the same model, cuts, optimizer and samples for every update; what weight prediction costs. All run

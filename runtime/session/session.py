@@ -15,16 +15,11 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
-from drlpp.errors import (
-    InvalidInput,
-    WorkerLost,
-)
+from drlpp.errors import InvalidInput, WorkerLost
 from drlpp.models.model_reference import Model
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.placement.measurement import (
-    Outcome,
-)
+from drlpp.placement.measurement import Outcome
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import (
     Deployment,
@@ -66,6 +61,8 @@ from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction
+
+Placed = Placement | Candidate | ExecutionPlan
 
 
 class ClusterSession:
@@ -231,9 +228,7 @@ class ClusterSession:
         """
         return self._workers.take_back()
 
-    def plan(
-        self, placement: Placement | Candidate | ExecutionPlan, method: Method | None = None
-    ) -> ExecutionPlan:
+    def plan(self, placement: Placed, method: Method | None = None) -> ExecutionPlan:
         """Return the execution plan of a placement with a method, by default the session's.
 
         Raises:
@@ -248,7 +243,7 @@ class ClusterSession:
 
     def deploy(
         self,
-        placement: Placement | Candidate | ExecutionPlan,
+        placement: Placed,
         method: Method | None = None,
         optimizer: OptimizerSpec | None = None,
         checkpoint: Path | None = None,
@@ -388,7 +383,7 @@ class ClusterSession:
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the model's weights and buffers by name, and the optimizer's state by parameter.
 
-        Of replicas, the first one's buffers (running statistics) are taken.
+        Buffers (running statistics) are those of a stage's first replica.
         """
         self._check_held(deployment)
         return read_model(self._workers, deployment)
@@ -405,10 +400,7 @@ class ClusterSession:
     def write_parts(self, deployment: Deployment, storage: str, folder: str) -> PartsWritten:
         """Let every worker store what :meth:`checkpoint` collects, all at the same time.
 
-        Args:
-            deployment: what :meth:`deploy` returned last.
-            storage: that all hosts reach, as a folder's path or a URL.
-            folder: there, which holds nothing yet.
+        ``storage`` is reached by all hosts, as a folder's path or a URL; ``folder`` there is empty.
 
         Raises:
             RunFailure: if the workers fail.
@@ -434,7 +426,7 @@ class ClusterSession:
 
     def measure(
         self,
-        placement: Placement | Candidate | ExecutionPlan,
+        placement: Placed,
         minibatches: int = 30,
         method: Method | None = None,
     ) -> Outcome:
@@ -474,13 +466,11 @@ class ClusterSession:
         Of blocks that repeat, such as a decoder's layers, only a few are timed
         (:mod:`drlpp.capturing.blocks`).
 
-        As many workers as compute at the same time when they train measure at the same time: one
-        for each core, or all of them if they emulate slower accelerators. Then these run a few
-        short pipelines together, which tell what operators by themselves do not
+        As many workers measure together as compute at the same time when they train. Then these run
+        a few short pipelines, which tell what operators by themselves do not
         (:mod:`drlpp.costs.profiles.short_runs`).
 
-        Args:
-            repeats: timed passes of everything; fewer, but five, if they take more than a second.
+        Of ``repeats`` timed passes there are fewer, but five, if they take more than a second.
 
         Raises:
             HostLost: a host cannot be reached any more; see :meth:`measure`.

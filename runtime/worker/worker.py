@@ -17,12 +17,7 @@ from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
 from drlpp.runtime.comm.mailbox import Mailbox
-from drlpp.runtime.device.devices import (
-    CPU,
-    Accelerator,
-    accelerator_of,
-    to_device,
-)
+from drlpp.runtime.device.devices import CPU, Accelerator, accelerator_of, to_device
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.protocol import (

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-_TORCHS = "torchinductor*"
-"""Torch's cache is there for everyone."""
+_TORCHS = ("torchinductor*", "*/_remote_module_non_scriptable.py")
+"""Torch's cache is there for everyone; the other is what torch 2.8 makes when it is imported."""
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,19 @@ def wait_until_gone(family: Iterable[int], temporary: Path, seconds: float = 30)
     deadline = time.monotonic() + seconds
     while True:
         left = [f"process {process}" for process in family if _runs(process)]
-        left += [path.name for path in temporary.iterdir() if not path.match(_TORCHS)]
+        found = [path.relative_to(temporary) for of in _TORCHS for path in temporary.glob(of)]
+        torchs = {temporary / path.parts[0] for path in found}
+        left += [path.name for path in temporary.iterdir() if path not in torchs]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.02)
 
 
 def _runs(process_id: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
+    # The first thread of a killed process may be gone while others still hold its locks.
+    with suppress(psutil.NoSuchProcess, OSError):
+        zombie = psutil.Process(process_id).status() == psutil.STATUS_ZOMBIE
+        return not zombie or len([*Path(f"/proc/{process_id}/task").iterdir()]) > 1
     return False
 
 

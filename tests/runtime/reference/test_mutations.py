@@ -20,12 +20,12 @@ from tests.support.mutations.mutation import Comparison, Mutation
 ROUNDING, NOTICED = 1e-9, 1e-4
 
 COMPARISONS: dict[str, Comparison] = tied.COMPARISONS | chained.COMPARISONS
-MUTATIONS: tuple[Mutation, ...] = (
+MUTATIONS: list[Mutation] = [
     *tied.MUTATIONS,
     *microbatches.MUTATIONS,
     *optimizers.MUTATIONS,
     *split_backwards.MUTATIONS,
-)
+]
 if hasattr(torch.optim, "Muon"):
     from tests.support.mutations import muon
 

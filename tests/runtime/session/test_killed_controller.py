@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import util
 from pathlib import Path
 
@@ -21,73 +22,67 @@ from drlpp.runtime.ipc.session_folder import (
     remove_abandoned,
     remove_files_of_dead_controller,
 )
-from tests.support.processes import descendants
+from tests.support.processes import descendants, temporary_files_in, wait_until_gone, workers_of
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
-import sys
 from drlpp.runtime import ClusterSession
 from tests.support.training.pipelines import in_a_row
 session = ClusterSession("tests.support.models.small:perceptron", workers=2)
 deployment = session.deploy(in_a_row(session.graph, 0, 1))
-print("\\nworkers", *session.process_ids, flush=True)
+print("begins", flush=True)
 session.run(deployment, 100_000)
 """
-
-
 LOADER = """
-import multiprocessing, time, torch
+import time, torch
 from torch.utils.data import DataLoader, TensorDataset
 from drlpp.runtime.loading.loaders import iterate
 batches = iterate(DataLoader(TensorDataset(torch.zeros(800, 2)), 8, num_workers=2), seed=0)
 next(batches)
-print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+print("begins", flush=True)
+time.sleep(60)
+"""
+SERVER = """
+import time
+from drlpp.runtime.hosts.local_host import warm_up
+warm_up()
+print("begins", flush=True)
 time.sleep(60)
 """
 
 
 def test_folders_of_the_living_are_kept_and_those_of_the_dead_removed(tmp_path: Path) -> None:
-    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
-    try:
-        first = SessionFolder()
-        (Path(first.name) / "model").write_text("weights")
-        second = SessionFolder()
+    with temporary_files_in(tmp_path):
+        first, second = SessionFolder(), SessionFolder()
         remove_abandoned(tmp_path)
-        assert (Path(first.name) / "model").exists()
+        assert Path(first.name).exists()
         # What a killed controller leaves: the folder, and nobody who holds the lock.
         os.close(first._lock)
         first._lock = -1
         third = SessionFolder()
-        assert {path.name for path in tmp_path.iterdir()} == {
-            Path(second.name).name,
-            Path(third.name).name,
-        }
+        assert {str(path) for path in tmp_path.iterdir()} == {second.name, third.name}
         for folder in (first, second, third):
             folder.cleanup()
             folder.cleanup()
         assert not list(tmp_path.iterdir())
-    finally:
-        tempfile.tempdir = before
 
 
-@pytest.mark.parametrize("kind", ["link to what is there", "link to what is not", "folder of all"])
+@pytest.mark.parametrize("kind", ["link", "folder of all"])
 def test_a_folder_for_sockets_that_others_have_planted_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Its name is known, and it may have been removed as an old temporary file."""
     folder, elsewhere = tmp_path / "sockets", tmp_path / "elsewhere"
     monkeypatch.setattr(util, "get_temp_dir", lambda: str(folder))
-    match kind:
-        case "folder of all":
-            folder.mkdir()
-            folder.chmod(0o777)
-        case _:
-            folder.symlink_to(elsewhere)
-            if kind == "link to what is there":
-                elsewhere.mkdir()
+    elsewhere.mkdir()
+    if kind == "link":
+        folder.symlink_to(elsewhere)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
     with pytest.raises(InvalidInput, match=f"{folder}, which this program had for its sockets"):
         keep_socket_folder()
-    assert not elsewhere.exists() or not list(elsewhere.iterdir())
+    assert not list(elsewhere.iterdir())
 
 
 @pytest.mark.parametrize("prefix", session_folder._PREFIXES)
@@ -149,72 +144,60 @@ def test_what_appears_while_a_folder_is_removed_is_removed_the_next_time(
     assert not folder.exists()
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("worker_is", ["running", "frozen"])
-def test_nothing_outlives_a_killed_controller(tmp_path: Path, worker_is: str) -> None:
+@contextmanager
+def controller(program: str, temporary: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+    """A program that has begun, and all its processes."""
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         text=True,
-    ) as controller:
-        assert controller.stdout is not None
+    ) as process:
+        assert process.stdout is not None
         # Some versions of Gloo write to the same file.
-        line = next(line for line in controller.stdout if line.startswith("workers "))
-        workers = [int(word) for word in line.split()[1:]]
-        server = int(Path(f"/proc/{workers[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        assert any("begins" in line for line in process.stdout)
+        family = descendants(process.pid)
         try:
-            assert list(tmp_path.glob("drlpp-session-*"))
-            if worker_is == "frozen":
-                for worker in workers:
-                    os.kill(worker, signal.SIGSTOP)
-            controller.kill()
-            controller.wait()
-            deadline = time.monotonic() + 60
-            while left := [
-                *(process for process in (*workers, server) if _runs(process)),
-                *(path for path in tmp_path.iterdir() if not _is_torchs(path)),
-            ]:
-                assert time.monotonic() < deadline, left
-                time.sleep(0.05)
+            yield process, family
         finally:
-            for process in (*workers, server):
-                if _runs(process):
-                    os.kill(process, signal.SIGKILL)
+            for one in (process.pid, *family):
+                with suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("workers_are", ["running", "frozen"])
+def test_nothing_outlives_a_killed_controller(tmp_path: Path, workers_are: str) -> None:
+    with controller(PROGRAM, tmp_path) as (process, family):
+        assert list(tmp_path.glob("drlpp-session-*"))
+        if workers_are == "frozen":
+            for worker in workers_of(process.pid):
+                os.kill(worker, signal.SIGSTOP)
+        process.kill()
+        process.wait()
+        assert not wait_until_gone(family, tmp_path, 60)
 
 
 @pytest.mark.parametrize(
     "program", [pytest.param(PROGRAM, marks=pytest.mark.system), LOADER], ids=["session", "loader"]
 )
 def test_where_all_were_killed_the_next_session_removes_what_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+    tmp_path: Path, program: str
 ) -> None:
     """Also the sockets of a loader's processes, which may begin before any session does."""
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as controller:
-        assert controller.stdout is not None
-        assert any(map(str.strip, controller.stdout))
-        family = descendants(controller.pid)
+    (tmp_path / "empty").mkdir()
+    with controller(program, tmp_path) as (process, family):
         # So that nobody notices that others are gone.
-        for process in (controller.pid, *family):
-            os.kill(process, signal.SIGSTOP)
-        for process in (controller.pid, *family):
-            os.kill(process, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for one in (process.pid, *family):
+                os.kill(one, number)
     assert list(tmp_path.glob("pymp-*/*"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    deadline = time.monotonic() + 60
-    while any(_runs(process) for process in family):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    SessionFolder().cleanup()
-    left = [path for path in tmp_path.iterdir() if not path.name.startswith("torchinductor")]
-    assert not left
+    assert not wait_until_gone(family, tmp_path / "empty", 60)
+    (tmp_path / "empty").rmdir()
+    with temporary_files_in(tmp_path):
+        SessionFolder().cleanup()
+    assert not wait_until_gone((), tmp_path, 0)
 
 
 @pytest.mark.system
@@ -222,40 +205,9 @@ def test_folders_for_sockets_of_others_and_of_the_living_are_kept(tmp_path: Path
     """Whatever is in them: that of another program has no lock of ours."""
     theirs = tmp_path / "pymp-theirs"
     theirs.mkdir()
-    for name in ("listener-a1b2", "lock"):
-        (theirs / name).touch()
-    living = (
-        "from drlpp.runtime.hosts.local_host import warm_up; warm_up(); print(flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", living],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    (theirs / "listener-a1b2").touch()
+    with controller(SERVER, tmp_path):
         before = sorted(tmp_path.glob("pymp-*/*"))
-        assert len(before) > 3
+        assert len(before) > 2
         remove_abandoned(tmp_path)
         assert sorted(tmp_path.glob("pymp-*/*")) == before
-        process.communicate(b"\n", timeout=100)
-    assert [path.name for path in tmp_path.glob("pymp-*")] == [theirs.name]
-
-
-def _is_torchs(path: Path) -> bool:
-    """Whether torch left it: its cache, which is everyone's; what torch 2.8 makes when imported."""
-    return path.name.startswith("torchinductor") or any(
-        path.glob("_remote_module_non_scriptable.py")
-    )
-
-
-def _runs(process: int) -> bool:
-    """Whether it exists and has not ended; who ended may wait for a parent to ask."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-        threads = len(os.listdir(f"/proc/{process}/task"))
-    except OSError:
-        return False
-    # The first thread of a killed process may be gone while others still hold its locks.
-    return state != "Z" or threads > 1

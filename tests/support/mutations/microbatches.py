@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from torch import Tensor
 
 from drlpp.placement import execution_plan
@@ -18,11 +17,28 @@ from drlpp.runtime.weights.policies import PredictedWeights
 from drlpp.schedule import lowering
 from drlpp.schedule.actions import MicrobatchId, Update
 from drlpp.schedule.kinds.kind import Share
-from drlpp.schedule.weight_policies import WEIGHT_POLICIES, PartCounts
-from tests.support.mutations.mutation import Break, Mutation, instead
+from drlpp.schedule.weight_policies import WEIGHT_POLICIES
+from tests.support.mutations.mutation import Mutation, Mutations
+
+_ALL = ("stashing with rule", "PACI with rule", "PipeOptim with rule", "2BW with rule")
+_PREDICTED = ("PipeOptim with rule", "PipeOptim with reference")
+_REPLICATED = ("replicated with rule", "replicated with reference")
+_WITH_REFERENCE = (
+    "stashing with reference",
+    "PACI with reference",
+    "PipeOptim with reference",
+    "replicated with reference",
+)
+_MEAN = ("one stage with PyTorch", *_ALL, *_WITH_REFERENCE)
+
+MUTATIONS = Mutations()
+_row = MUTATIONS.row
 
 
-def _parts_meet_what_the_first_meets(weight_uses: Any) -> Any:
+@_row(
+    "all microbatches meet what the first meets", (_ALL[0], _ALL[2]), execution_plan, "weight_uses"
+)
+def _(weight_uses: Any) -> Any:
     def of_the_first(*given: Any) -> dict[int, dict[MicrobatchId, Any]]:
         uses = weight_uses(*given)
         return {w: {(t, j): of[t, 0] for t, j in of} for w, of in uses.items()}
@@ -30,13 +46,37 @@ def _parts_meet_what_the_first_meets(weight_uses: Any) -> Any:
     return of_the_first
 
 
-def _meets_the_newest(policy: str) -> Break:
-    row = WEIGHT_POLICIES[policy]
+for _name, _policy in (("2BW", "2bw"), ("2BW-EF", "2bw-ef")):
 
-    def newest(counts: PartCounts) -> int:
-        return counts.newest_in_forward
+    @_row(f"{_name} meets the newest", (f"{_name} with rule",), WEIGHT_POLICIES, _policy)
+    def _(row: Any) -> Any:
+        return replace(row, version=lambda counts: counts.newest_in_forward)
 
-    return lambda patch: patch.setitem(WEIGHT_POLICIES, policy, replace(row, version=newest))
+
+_row(
+    "a stashed backward by the newest",
+    (_ALL[0], _WITH_REFERENCE[0], _REPLICATED[1]),
+    policies,
+    "Stash",
+)(lambda _: policies.Vanilla)
+_row(
+    "PACI's backward by the forward's weights", (_ALL[1], _WITH_REFERENCE[1]), policies, "Vanilla"
+)(lambda _: policies.Stash)
+_row("a prediction for the backward too", _PREDICTED, PredictedWeights, "backward_weights")(
+    lambda _: PredictedWeights.forward_weights
+)
+_row("a prediction of one update, however late", _PREDICTED, PredictedWeights, "_displaced")(
+    lambda displaced: lambda policy, lead: displaced(policy, min(lead, 1))
+)
+_row("the sum over microbatches", _MEAN, StageWeights, "update")(
+    lambda update: lambda weights, _, *others: update(weights, 1, *others)
+)
+_row("the mean over more microbatches than there are", _MEAN, StageWeights, "update")(
+    lambda update: lambda weights, _, *others: update(weights, 5, *others)
+)
+_row("every microbatch is the first", (*_MEAN[:5], _REPLICATED[0]), Minibatches, "_take")(
+    lambda take: lambda data, x, part: take(data, x, (part[0], 0))
+)
 
 
 def _updates_after(parts_more: int) -> Any:
@@ -58,24 +98,35 @@ def _updates_after(parts_more: int) -> Any:
     return broken
 
 
-def _replicas_take_turns_by_minibatches(patch: pytest.MonkeyPatch) -> None:
-    def of_minibatch(part: MicrobatchId, microbatches: int, replicas: int) -> int:
-        return part[0] % replicas
-
-    def parts(share: Share, first: int = 0, through: int | None = None) -> list[MicrobatchId]:
-        minibatches = range(first, share.minibatches if through is None else through)
-        own = [t for t in minibatches if t % share.replicas == share.replica]
-        return [(t, j) for t in own for j in range(share.microbatches)]
-
-    patch.setattr(lowering, "replica_of", of_minibatch)
-    patch.setattr(Share, "parts", parts)
+_row("an update before the last microbatch", _MEAN[:5], Share, "updates")(_updates_after(-1))
+_row("an update behind the next minibatch's first", _MEAN[:5], Share, "updates")(_updates_after(1))
+_row("replicas keep their gradients", _REPLICATED, SharedGradients, "finish_sum")(
+    lambda _: lambda gradients: None
+)
 
 
-def _divided_by(contributions: int) -> Any:
-    return lambda update: lambda weights, _, *others: update(weights, contributions, *others)
+def _by_minibatches(share: Share, first: int = 0, through: int | None = None) -> list[MicrobatchId]:
+    minibatches = range(first, share.minibatches if through is None else through)
+    own = [t for t in minibatches if t % share.replicas == share.replica]
+    return [(t, j) for t in own for j in range(share.microbatches)]
 
 
-def _sum_of_parts(mean: Any) -> Any:
+MUTATIONS.append(
+    Mutation(
+        "replicas take turns by minibatches",
+        _REPLICATED[:1],
+        ((lowering, "replica_of"), (Share, "parts")),
+        lambda before: (
+            _by_minibatches
+            if before is Share.parts
+            else lambda part, microbatches, replicas: part[0] % replicas
+        ),
+    )
+)
+
+
+@_row("the reference sums over microbatches", _WITH_REFERENCE, Replay, "_mean")
+def _(mean: Any) -> Any:
     def total(replay: Replay, stage: int) -> dict[str, Tensor]:
         parts = len(replay._pending[stage])
         return {name: parts * value for name, value in mean(replay, stage).items()}
@@ -83,95 +134,6 @@ def _sum_of_parts(mean: Any) -> Any:
     return total
 
 
-def _one_update_ahead(displaced: Any) -> Any:
-    return lambda policy, lead: displaced(policy, min(lead, 1))
-
-
-def _stays(predicted: Any) -> Any:
-    return lambda history, version, lead, rates: history.versions[version]
-
-
-_ALL = ("stashing with rule", "PACI with rule", "PipeOptim with rule", "2BW with rule")
-_WITH_REFERENCE = (
-    "stashing with reference",
-    "PACI with reference",
-    "PipeOptim with reference",
-    "replicated with reference",
-)
-
-MUTATIONS = (
-    Mutation(
-        "all microbatches meet what the first meets",
-        instead(execution_plan, "weight_uses", _parts_meet_what_the_first_meets),
-        ("stashing with rule", "PipeOptim with rule"),
-    ),
-    Mutation("2BW meets the newest", _meets_the_newest("2bw"), ("2BW with rule",)),
-    Mutation("2BW-EF meets the newest", _meets_the_newest("2bw-ef"), ("2BW-EF with rule",)),
-    Mutation(
-        "a stashed backward by the newest",
-        instead(policies, "Stash", lambda _: policies.Vanilla),
-        ("stashing with rule", "stashing with reference", "replicated with reference"),
-    ),
-    Mutation(
-        "PACI's backward by the forward's weights",
-        instead(policies, "Vanilla", lambda _: policies.Stash),
-        ("PACI with rule", "PACI with reference"),
-    ),
-    Mutation(
-        "a prediction for the backward too",
-        instead(PredictedWeights, "backward_weights", lambda _: PredictedWeights.forward_weights),
-        ("PipeOptim with rule", "PipeOptim with reference"),
-    ),
-    Mutation(
-        "a prediction of one update, however late",
-        instead(PredictedWeights, "_displaced", _one_update_ahead),
-        ("PipeOptim with rule", "PipeOptim with reference"),
-    ),
-    Mutation(
-        "the sum over microbatches",
-        instead(StageWeights, "update", _divided_by(1)),
-        ("one stage with PyTorch", *_ALL, *_WITH_REFERENCE),
-    ),
-    Mutation(
-        "the mean over more microbatches than there are",
-        instead(StageWeights, "update", _divided_by(5)),
-        ("one stage with PyTorch", *_ALL, *_WITH_REFERENCE),
-    ),
-    Mutation(
-        "every microbatch is the first",
-        instead(
-            Minibatches, "_take", lambda take: lambda data, x, part: take(data, x, (part[0], 0))
-        ),
-        ("one stage with PyTorch", *_ALL, "replicated with rule"),
-    ),
-    Mutation(
-        "an update before the last microbatch",
-        instead(Share, "updates", _updates_after(-1)),
-        ("one stage with PyTorch", *_ALL),
-    ),
-    Mutation(
-        "an update behind the next minibatch's first",
-        instead(Share, "updates", _updates_after(1)),
-        ("one stage with PyTorch", *_ALL),
-    ),
-    Mutation(
-        "replicas keep their gradients",
-        instead(SharedGradients, "finish_sum", lambda _: lambda gradients: None),
-        ("replicated with rule", "replicated with reference"),
-    ),
-    Mutation(
-        "replicas take turns by minibatches",
-        _replicas_take_turns_by_minibatches,
-        ("replicated with rule",),
-    ),
-    Mutation(
-        "the reference sums over microbatches",
-        instead(Replay, "_mean", _sum_of_parts),
-        _WITH_REFERENCE,
-    ),
-    Mutation(
-        "the reference predicts nothing",
-        instead(StageHistory, "_predicted", _stays),
-        ("PipeOptim with reference",),
-    ),
+_row("the reference predicts nothing", _PREDICTED[1:], StageHistory, "_predicted")(
+    lambda predicted: lambda history, version, lead, rates: history.versions[version]
 )

@@ -13,7 +13,7 @@ from drlpp.specs.matrices_apart import MatricesApart
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models import chain
 from tests.support.mutations.chained import FLUSHED, of_chain, with_rule
-from tests.support.mutations.mutation import Comparison, Mutation, instead
+from tests.support.mutations.mutation import Comparison, Mutations
 from tests.support.training.plain_steps import Step, adamw, for_matrices, muon
 
 # A larger rate for vectors, so that whose it is shows.
@@ -37,33 +37,46 @@ COMPARISONS: dict[str, Comparison] = {
 _RULES = ("Muon flushed with rule", "Muon stashing with rule", "Muon predicted with rule")
 
 
-def _of_matrices(**options: object) -> Any:
-    def broken(init: Any) -> Any:
+MUTATIONS = Mutations()
+_row = MUTATIONS.row
+_BUILT = MatricesApart, "__init__"
+
+for _name, _options in {
+    "Muon without momentum": {"momentum": 0.0},
+    "Muon without Nesterov's": {"nesterov": False},
+    "a Newton–Schulz step short": {"ns_steps": 4},
+    "steps of Muon's size": {"adjust_lr_fn": "original"},
+}.items():
+
+    @_row(_name, _RULES, *_BUILT)
+    def _(init: Any, options: Any = _options) -> Any:
         def built(self: MatricesApart, *given: Any, of_matrices: Any, **more: Any) -> None:
             init(self, *given, of_matrices={**of_matrices, **options}, **more)
 
         return built
 
-    return broken
+
+_row("steps are not orthogonalised", _RULES, _muon, "_zeropower_via_newtonschulz")(
+    lambda _: lambda gradient, *given: gradient
+)
+_row("AdamW at Muon's rate", _RULES, *_BUILT)(
+    lambda init: (
+        lambda self, params, kind, lr, _, *given, **more: init(
+            self, params, kind, lr, None, *given, **more
+        )
+    )
+)
+_row("AdamW for matrices too", _RULES, *_BUILT)(
+    lambda init: (
+        lambda self, params, kind, *given, **more: init(
+            self, params, lambda weights, lr, **_: AdamW(weights, lr=lr), *given, **more
+        )
+    )
+)
 
 
-def _one_rate(init: Any) -> Any:
-    def built(
-        self: MatricesApart, params: Any, kind: Any, lr: float, _: Any, *given: Any, **more: Any
-    ) -> None:
-        init(self, params, kind, lr, None, *given, **more)
-
-    return built
-
-
-def _adamw_for_all(init: Any) -> Any:
-    def built(self: MatricesApart, params: Any, kind: Any, *given: Any, **more: Any) -> None:
-        init(self, params, lambda weights, lr, **_: AdamW(weights, lr=lr), *given, **more)
-
-    return built
-
-
-def _matrices_only(init: Any) -> Any:
+@_row("vectors are left out", _RULES, *_BUILT)
+def _(init: Any) -> Any:
     def built(self: MatricesApart, *given: Any, **more: Any) -> None:
         init(self, *given, **more)
         self._parts = self._parts[:1]
@@ -71,25 +84,6 @@ def _matrices_only(init: Any) -> Any:
     return built
 
 
-_BUILT = MatricesApart, "__init__"
-MUTATIONS = (
-    Mutation("Muon without momentum", instead(*_BUILT, _of_matrices(momentum=0.0)), _RULES),
-    Mutation("Muon without Nesterov's", instead(*_BUILT, _of_matrices(nesterov=False)), _RULES),
-    Mutation("a Newton–Schulz step short", instead(*_BUILT, _of_matrices(ns_steps=4)), _RULES),
-    Mutation(
-        "steps are not orthogonalised",
-        instead(_muon, "_zeropower_via_newtonschulz", lambda _: lambda gradient, *given: gradient),
-        _RULES,
-    ),
-    Mutation(
-        "steps of Muon's size", instead(*_BUILT, _of_matrices(adjust_lr_fn="original")), _RULES
-    ),
-    Mutation("AdamW at Muon's rate", instead(*_BUILT, _one_rate), _RULES),
-    Mutation("AdamW for matrices too", instead(*_BUILT, _adamw_for_all), _RULES),
-    Mutation("vectors are left out", instead(*_BUILT, _matrices_only), _RULES),
-    Mutation(
-        "nothing is predicted without a rule",
-        instead(LastStep, "move_", lambda _: lambda step, lead, rates: None),
-        ("Muon predicted with rule", "Muon predicted with reference"),
-    ),
+_row("nothing is predicted without a rule", tuple(COMPARISONS)[2:], LastStep, "move_")(
+    lambda _: lambda step, lead, rates: None
 )

@@ -9,7 +9,8 @@ import pytest
 Comparison = Callable[[], float]
 """Trains on workers and in another way, and returns the largest difference of two weights."""
 
-Break = Callable[[pytest.MonkeyPatch], None]
+Broken = Callable[[Any], Any]
+"""Returns what stands in an attribute's place."""
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,36 @@ class Mutation:
 
     Attributes:
         name: what is done instead.
-        how: breaks the code until the patch is undone.
         noticed_by: names of the comparisons that have to fail.
+        places: what is broken: attributes of an owner, or keys of a dict.
+        broken: in what way.
     """
 
     name: str
-    how: Break
     noticed_by: tuple[str, ...]
+    places: tuple[tuple[Any, str], ...]
+    broken: Broken
+
+    def how(self, patch: pytest.MonkeyPatch) -> None:
+        """Break the code until the patch is undone."""
+        for owner, name in self.places:
+            if isinstance(owner, dict):
+                patch.setitem(owner, name, self.broken(owner[name]))
+            else:
+                patch.setattr(owner, name, self.broken(getattr(owner, name)))
 
 
-def instead(owner: Any, name: str, broken: Callable[[Any], Any]) -> Break:
-    """Put ``broken`` of what an attribute is in its place."""
-    return lambda patch: patch.setattr(owner, name, broken(getattr(owner, name)))
+class Mutations(list[Mutation]):
+    """Rows of mutations, each of which is a function from what is there to what is put there."""
+
+    def row(
+        self, name: str, noticed_by: tuple[str, ...], owner: Any, *attributes: str
+    ) -> Callable[[Broken], Broken]:
+        """Add a row for the decorated function, which breaks the owner's attributes."""
+
+        def add(broken: Broken) -> Broken:
+            places = tuple((owner, attribute) for attribute in attributes)
+            self.append(Mutation(name, noticed_by, places, broken))
+            return broken
+
+        return add

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pytest
 from torch import Tensor
 
 from drlpp.capturing.graph import OpGraph
@@ -23,12 +22,9 @@ from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule import ties
 from drlpp.schedule.analysis import update_rates, weight_versions
 from drlpp.schedule.method import Method
-from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.ties import Tie
-from drlpp.schedule.weight_policies import PartCounts
 from tests.support.models.tied import order, samples
 from tests.support.models.tied_chain import by_the_rule, in_four_stages
-from tests.support.mutations.mutation import Break, Comparison, Mutation
+from tests.support.mutations.mutation import Comparison, Mutations
 from tests.support.mutations.trained import MOMENTUM, RATE, Subject, Trained
 
 
@@ -71,134 +67,82 @@ COMPARISONS: dict[str, Comparison] = {
 }
 
 
-def _a_stage_is_left_out(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tied_sums, "_added", lambda total, more: list(total))
+_SUMS = ("tied, flushed with PyTorch", "tied, flushed with reference", "tied, stashing with rule")
+_WITH_REFERENCE = ("tied, flushed with reference", "tied, stashing with reference")
+_WITH_RULE = ("tied, stashing with rule", "tied, PipeOptim with rule")
+
+MUTATIONS = Mutations()
+_row = MUTATIONS.row
+
+_row("a stage is left out", _SUMS, tied_sums, "_added")(lambda _: lambda total, more: list(total))
+_row("a stage counts twice", _SUMS, tied_sums, "_added")(
+    lambda added: lambda total, more: added(added(total, more), more)
+)
 
 
-def _a_stage_counts_twice(patch: pytest.MonkeyPatch) -> None:
-    added = tied_sums._added
-    patch.setattr(tied_sums, "_added", lambda total, more: added(added(total, more), more))
-
-
-def _the_mean_over_stages(patch: pytest.MonkeyPatch) -> None:
-    update_by = StageWeights.update_by
-
+@_row("the mean over stages", _SUMS, StageWeights, "update_by")
+def _(update_by: Any) -> Any:
     def divided(weights: StageWeights, tie: int, total: list[Tensor], *others: Any) -> bool:
         *gradients, reached = total
         stages = 1 + len(weights.plans[tie].others)
         return update_by(weights, tie, [*(g / stages for g in gradients), reached], *others)
 
-    patch.setattr(StageWeights, "update_by", divided)
+    return divided
 
 
-def _copies_go_their_own_ways(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TiedSums, "_total", lambda sums, stage, tie, last: sums._contribution(stage, tie))
+_row("copies go their own ways", _SUMS, TiedSums, "_total")(
+    lambda _: lambda sums, stage, tie, last: sums._contribution(stage, tie)
+)
+_row("replicas are left out", ("tied, replicated with reference",), TiedSums, "sum_over_replicas")(
+    lambda _: lambda sums, tie: sums._contribution(next(iter(sums._runners)), tie)
+)
+_row("clipping counts it twice", _SUMS[:2], TiedSums, "squared_norm")(
+    lambda norm: lambda sums, last: 2 * norm(sums, last)
+)
+_row("clipping leaves it out", _SUMS[:2], TiedSums, "squared_norm")(
+    lambda _: lambda sums, last: 0.0
+)
+_row("copies are not clipped", ("tied, clipped with reference",), StageWeights, "update_by")(
+    lambda update_by: lambda weights, tie, total, n, norm: update_by(weights, tie, total, n, 0.0)
+)
+
+for _name, _updates in (("an update too early", 1), ("an update too late", -1)):
+
+    @_row(_name, _WITH_RULE, ties, "_met_at_root")
+    def _(met_at_root: Any, updates: int = _updates) -> Any:
+        def shifted(*given: Any) -> dict[Any, int]:
+            met = met_at_root(*given).items()
+            return {part: max(0, version + updates if version else 0) for part, version in met}
+
+        return shifted
 
 
-def _replicas_are_left_out(patch: pytest.MonkeyPatch) -> None:
-    def alone(sums: TiedSums, tie: int) -> None:
-        (stage,) = sums._runners
-        sums._contribution(stage, tie)
-
-    patch.setattr(TiedSums, "sum_over_replicas", alone)
+_row("looking ahead without lateness", _WITH_RULE[1:], weight_versions, "PartCounts")(
+    lambda counts: lambda **given: counts(**(given | {"still_to_come": 0}))
+)
 
 
-def _clipping_counts(times: int) -> Break:
-    squared_norm = TiedSums.squared_norm
-
-    def mutate(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(TiedSums, "squared_norm", lambda sums, last: times * squared_norm(sums, last))
-
-    return mutate
-
-
-def _copies_are_not_clipped(patch: pytest.MonkeyPatch) -> None:
-    update_by = StageWeights.update_by
-    patch.setattr(
-        StageWeights,
-        "update_by",
-        lambda weights, tie, total, contributions, norm: update_by(
-            weights, tie, total, contributions, 0.0
-        ),
+def _as_late_as_the_last_stage(_: Any) -> Any:
+    return lambda pipeline, tie, method: weight_versions.steady_delay(
+        pipeline, tie.stages[-1], method
     )
 
 
-def _copies_are_updated(updates: int) -> Break:
-    """So many updates early, or late."""
-    met_at_root = ties._met_at_root
-
-    def shifted(*given: Any) -> dict[Any, int]:
-        met = met_at_root(*given)
-        return {part: max(0, version + updates if version else 0) for part, version in met.items()}
-
-    return lambda patch: patch.setattr(ties, "_met_at_root", shifted)
-
-
-def _copies_look_ahead_without(*counts: str) -> Break:
-    def without(**given: int) -> PartCounts:
-        return PartCounts(**(given | dict.fromkeys(counts, 0)))
-
-    return lambda patch: patch.setattr(weight_versions, "PartCounts", without)
-
-
-def _as_late_as_the_last_stage(module: Any) -> Break:
-    def of_last(pipeline: Pipeline, tie: Tie, method: Method) -> int:
-        return weight_versions.steady_delay(pipeline, tie.stages[-1], method)
-
-    return lambda patch: patch.setattr(module, "tied_delay", of_last)
-
-
-def _reference_leaves_out_a_stage(patch: pytest.MonkeyPatch) -> None:
-    gradient = Replay._tied_gradient
-    patch.setattr(
-        Replay,
-        "_tied_gradient",
-        lambda replay, tie, version: gradient(
-            replay, replace(tie, stages=tie.stages[:-1]), version
-        ),
+_row("T1 by the last stage", ("tied, T1 with reference",), update_rates, "tied_delay")(
+    _as_late_as_the_last_stage
+)
+_row("T2 by the last stage", ("tied, T2 with reference",), execution_plan, "tied_delay")(
+    _as_late_as_the_last_stage
+)
+_row("reference leaves out a stage", _WITH_REFERENCE, Replay, "_tied_gradient")(
+    lambda gradient: (
+        lambda replay, tie, version: gradient(replay, replace(tie, stages=tie.stages[:-1]), version)
     )
-
-
-def _reference_takes_the_mean(patch: pytest.MonkeyPatch) -> None:
-    gradient = Replay._tied_gradient
-
-    def mean(replay: Replay, tie: Tie, version: int) -> dict[str, Tensor]:
-        found = gradient(replay, tie, version)
-        return {name: value / len(tie.stages) for name, value in found.items()}
-
-    patch.setattr(Replay, "_tied_gradient", mean)
-
-
-_SUMS = ("tied, flushed with PyTorch", "tied, flushed with reference", "tied, stashing with rule")
-_WITH_REFERENCE = ("tied, flushed with reference", "tied, stashing with reference")
-_WITH_RULE = ("tied, stashing with rule", "tied, PipeOptim with rule")
-
-MUTATIONS = (
-    Mutation("a stage is left out", _a_stage_is_left_out, _SUMS),
-    Mutation("a stage counts twice", _a_stage_counts_twice, _SUMS),
-    Mutation("the mean over stages", _the_mean_over_stages, _SUMS),
-    Mutation("copies go their own ways", _copies_go_their_own_ways, _SUMS),
-    Mutation("replicas are left out", _replicas_are_left_out, ("tied, replicated with reference",)),
-    Mutation("clipping counts it twice", _clipping_counts(2), _SUMS[:2]),
-    Mutation("clipping leaves it out", _clipping_counts(0), _SUMS[:2]),
-    Mutation("copies are not clipped", _copies_are_not_clipped, ("tied, clipped with reference",)),
-    Mutation("an update too early", _copies_are_updated(1), _WITH_RULE),
-    Mutation("an update too late", _copies_are_updated(-1), _WITH_RULE),
-    Mutation(
-        "looking ahead without lateness",
-        _copies_look_ahead_without("still_to_come"),
-        ("tied, PipeOptim with rule",),
-    ),
-    Mutation(
-        "T1 by the last stage",
-        _as_late_as_the_last_stage(update_rates),
-        ("tied, T1 with reference",),
-    ),
-    Mutation(
-        "T2 by the last stage",
-        _as_late_as_the_last_stage(execution_plan),
-        ("tied, T2 with reference",),
-    ),
-    Mutation("reference leaves out a stage", _reference_leaves_out_a_stage, _WITH_REFERENCE),
-    Mutation("reference takes the mean", _reference_takes_the_mean, _WITH_REFERENCE),
+)
+_row("reference takes the mean", _WITH_REFERENCE, Replay, "_tied_gradient")(
+    lambda gradient: (
+        lambda replay, tie, version: {
+            name: value / len(tie.stages) for name, value in gradient(replay, tie, version).items()
+        }
+    )
 )
