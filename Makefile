@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-system test-checkers test-parsers test-slow test-browser compatibility lint bench gpu docs wheel clean
+.PHONY: train test test-system test-checkers test-parsers test-slow compatibility lint bench gpu docs wheel clean
 
 # The main job, short: learn a placement, and race it with everything that a user has without. It
 # emulates four unequal accelerators; `make train SPEEDS=` measures this machine's own cores. A run that
@@ -44,12 +44,6 @@ test-checkers: $(VENV)/installed
 
 test-slow: $(VENV)/installed
 	$(PYTEST) -n 3 $(BY_FILE) -m slow
-
-# What a browser makes of a run's page: with Debian's chromium and chromium-driver, and with Selenium,
-# which only these tests need.
-test-browser: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
-	$(PYTEST) -m browser
 
 # The pages of docs/ as a site in site/, from what is installed alone; a link to nowhere ends it.
 docs: $(VENV)/installed

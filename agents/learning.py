@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from matplotlib.figure import Figure
 from rich.console import Console
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
 from drlpp.agents.callbacks import (
     AtomicCheckpointCallback,
-    BestPlacementCallback,
     MeasurementBudgetCallback,
 )
 from drlpp.agents.guided.guided import GuidedDRLPP
@@ -25,11 +23,7 @@ from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.search_file import Sureness
 from drlpp.io.run_folder import AGENT_NAME
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
-
-Picture = Callable[[Candidate, Measurement], Figure | None]
 
 
 def learn_placement(
@@ -40,7 +34,6 @@ def learn_placement(
     budget: int,
     seed: int,
     declared: CostPrior | None = None,
-    picture: Picture | None = None,
     console: Console | None = None,
     on_sure: Callable[[Sureness], None] = lambda sure: None,
 ) -> bool:
@@ -60,7 +53,6 @@ def learn_placement(
         seed: of the agent's weights and samples.
         declared: what is known of costs and accelerators, for agents that plan; guessed from sizes
             if left out.
-        picture: draws the best placement for TensorBoard; None if it cannot.
         console: for the progress bar, or for lines where it is no terminal.
         on_sure: called at the end with how sure the agent's search is, if it has one.
 
@@ -87,7 +79,6 @@ def learn_placement(
     interrupted = threading.Event()
     callbacks = CallbackList(
         [
-            BestPlacementCallback(memory, picture),
             InterruptCallback(interrupted),
             AtomicCheckpointCallback(checkpoint),
             MeasurementBudgetCallback(memory, budget),

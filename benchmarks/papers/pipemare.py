@@ -36,8 +36,8 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.schedule.actions import Action, Backward, Forward, Update
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.timeline import play
 from drlpp.schedule.weight_policies import SUGGESTED_CORRECTION_DECAY
-from drlpp.timeline.timeline import play
 
 STAGES = {"digits": 4, "text": 8}
 """By the task: the CNN learns too little in 400 minibatches with gradients that are later."""

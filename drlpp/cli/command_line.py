@@ -113,7 +113,7 @@ def said_if_long(what: str) -> AbstractContextManager[None]:
 
 def end_with_report(console: Console, folder: Path) -> None:
     """Write the page of a run that has ended, and print its path."""
-    from drlpp.reporting.page import write_report
+    from drlpp.report.page import write_report
 
     try:
         path = write_report(folder)

@@ -71,8 +71,7 @@ def show(
 ) -> Any:
     """Describe this machine, a model's operators, a run, a placement's timeline, or any file.
 
-    --out writes the graph of a model (.json); of a timeline a picture (.png, .svg), or a trace for
-    Perfetto (.json).
+    --out writes the graph of a model, or of a timeline a trace for ui.perfetto.dev (.json).
     """
     console = build_console()
     path = None if what is None else Path(what)
@@ -157,7 +156,7 @@ def _show_timeline(
 
 
 def _write_page(console: Console, folder: Path) -> dict[str, str]:
-    from drlpp.reporting.page import write_report
+    from drlpp.report.page import write_report
 
     path = write_report(folder)
     console.print(f"written to {path}", soft_wrap=True)

@@ -17,7 +17,6 @@ from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
-from drlpp.specs.class_options import option_text
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 YOURS = "your layout"
@@ -62,14 +61,12 @@ class Contender(Record):
     def _fits_together(self) -> Self:
         if self.threads is not None and self.placement is not None:
             raise ValueError(f"a placement has workers, not {self.threads} threads")
-        if self.optimizer is not None and (self.own_rate or 0) <= 0:
-            raise ValueError(f"the optimizer of {self.found_by} has no learning rate above 0")
         return self
 
     @property
     def configuration(self) -> str:
         """Replicas per stage and microbatches, or the threads of plain PyTorch; its optimizer."""
-        own = f", {self._optimizer_text}" if self.optimizer else ""
+        own = f", {self.optimizer.name}" if self.optimizer else ""
         if self.placement is None:
             count = self.threads
             if count is None:
@@ -78,20 +75,6 @@ class Contender(Record):
         if not self.method.flushes and self.method.microbatches == 1:
             return f"{self.placement.configuration}{own}"
         return f"{self.placement.configuration}, M = {self.method.microbatches}{own}"
-
-    @property
-    def _optimizer_text(self) -> str:
-        if self.optimizer is None:
-            return ""
-        options = self.optimizer.options.items()
-        given = [f"{key}={option_text(value)}" for key, value in options if key != "lr"]
-        return " ".join([self.optimizer.name, *given])
-
-    @property
-    def own_rate(self) -> float | None:
-        """The learning rate of its own optimizer; None without one."""
-        rate = self.optimizer and self.optimizer.options.get("lr")
-        return rate if isinstance(rate, int | float) else None
 
     def beside(self, usual: Method) -> str:
         """Return the same, and what of schedule, depth and recomputation is not as usual.
@@ -122,8 +105,7 @@ class Contender(Record):
     def key(self) -> Hashable:
         """A key that is equal for contenders that run and train alike."""
         candidate = self.candidate
-        runs: Hashable = as_it_runs(candidate) if candidate else (self.threads, self.method)
-        return runs, self._optimizer_text, self.own_rate
+        return as_it_runs(candidate) if candidate else (self.threads, self.method)
 
     @property
     def minibatches_of_update(self) -> tuple[int, int]:
@@ -235,6 +217,20 @@ def named_together(alike: Sequence[Contender]) -> Contender:
 def usual_method(contenders: Iterable[Contender]) -> Method:
     """Return the method that was asked for, which plain PyTorch has too; without it the default."""
     return next((c.method for c in contenders if c.placement is None), Method())
+
+
+def names_of(contenders: Sequence[Contender]) -> tuple[str, ...]:
+    """Return what charts call contenders, in their order; no two have the same name."""
+    names: dict[str, None] = {}
+    method = usual_method(contenders)
+    for contender in contenders:
+        name = usual = f"{contender.found_by} · {contender.beside(method)}"
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{usual} ({number})"
+        names[name] = None
+    return tuple(names)
 
 
 class Heat(Record):

@@ -22,6 +22,9 @@ from typing import NamedTuple, Protocol
 from drlpp.racing.curves import Curve
 from drlpp.racing.race import RaceRules, race
 
+PLAIN_NUMBER = 0
+"""Plain PyTorch is the first candidate, and does not end before the loss."""
+
 _MORE_RATES = 2
 _LONGEST_FINAL = 3.0
 """In the final a candidate trains no longer than this many times what it took in the halving."""
@@ -75,7 +78,6 @@ class Rules:
 
     Attributes:
         rates: learning rates that every candidate tries, in ascending order.
-        scales: what they are multiplied with for some, whose optimizer is another.
         search_minibatches: that every candidate trains on with each of them.
         finals: trainings of each finalist.
         halving: whether candidates end before the loss; otherwise all train to it, or the limit.
@@ -85,11 +87,6 @@ class Rules:
     search_minibatches: int
     finals: int = 3
     halving: bool = True
-    scales: Mapping[int, float] = field(default_factory=dict)
-
-    def rates_of(self, candidate: int) -> tuple[float, ...]:
-        """Return the learning rates that a candidate tries, in ascending order."""
-        return tuple(rate * self.scales.get(candidate, 1.0) for rate in self.rates)
 
 
 class Final(NamedTuple):
@@ -120,7 +117,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Race:
-    """One race between ``candidates`` numbers from 0.
+    """One race between ``candidates`` numbers from 0, of which 0 is plain PyTorch.
 
     Attributes:
         candidates: how many.
@@ -128,7 +125,6 @@ class Race:
             the same course again.
         goal: what wins.
         rules: how it is run.
-        references: plain PyTorch's numbers, which do not end before the loss.
         on_step: called with what comes next.
         forget: called with a training that will not continue.
     """
@@ -137,7 +133,6 @@ class Race:
     train: Train
     goal: Goal
     rules: Rules
-    references: frozenset[int] = frozenset()
     on_step: Callable[[str], None] = lambda step: None
     forget: Callable[[Training], None] = lambda training: None
 
@@ -150,7 +145,7 @@ class Race:
             rate = best_rate(candidate, self.train, self.rules, self.forget)
             result.rates[candidate] = rate
             if rate is None:
-                tried = Training(candidate, self.rules.rates_of(candidate)[0])
+                tried = Training(candidate, self.rules.rates[0])
                 failure = self.train(tried, lambda curve: True).failure
                 result.ended[candidate] = f"failed with every learning rate: {failure}"
             else:
@@ -179,13 +174,13 @@ class Race:
                 continue
             ranked = sorted(running, key=lambda c: (curves[c].loss_at(seconds), c))
             for candidate in ranked[max(-(-len(ranked) // 2), 2) :]:
-                if candidate not in self.references:
+                if candidate != PLAIN_NUMBER:
                     running.remove(candidate)
                     loss = curves[candidate].loss_at(seconds)
                     why = curves[candidate].failure or f"{loss:.4g}"
                     result.ended[candidate] = f"{why} after {seconds:.3g} s"
-        for reference in sorted(self.references & chosen.keys()):
-            curves[reference] = self.train(chosen[reference], goal.enough(end))
+        if PLAIN_NUMBER in chosen:
+            curves[PLAIN_NUMBER] = self.train(chosen[PLAIN_NUMBER], goal.enough(end))
         for candidate in running:
             cost = goal.cost(curves[candidate])
             if math.isfinite(cost):
@@ -199,9 +194,9 @@ class Race:
     def _final(
         self, chosen: Mapping[int, Training], curves: Mapping[int, Curve], result: Result
     ) -> None:
-        """Train the first two and the references again, with other orders of the samples."""
+        """Train the first two and plain PyTorch again, with other orders of the samples."""
         ranked = sorted(result.costs, key=lambda c: (result.costs[c], c))
-        finalists = ranked[:2] + [c for c in ranked[2:] if c in self.references]
+        finalists = ranked[:2] + [c for c in ranked[2:] if c == PLAIN_NUMBER]
         result.finalists = finalists
         result.finals = {candidate: [] for candidate in finalists}
         if len(ranked) < 2:
@@ -237,7 +232,7 @@ def best_rate(
         curve = train(Training(candidate, rate), lambda curve: curve.minibatches >= wanted)
         return curve.loss_after(wanted)
 
-    tried = {rate: loss_with(rate) for rate in rules.rates_of(candidate)}
+    tried = {rate: loss_with(rate) for rate in rules.rates}
     factor = rules.rates[-1] / rules.rates[-2] if len(rules.rates) > 1 else 1.0
     for _ in range(_MORE_RATES if len(rules.rates) > 1 else 0):
         best = min(tried, key=lambda rate: (tried[rate], rate))

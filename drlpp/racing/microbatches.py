@@ -77,12 +77,11 @@ class MicrobatchChoice(Document):
         return min(self.trials, key=lambda trial: trial.cost)
 
     def __str__(self) -> str:
-        best, tried = (
-            self.best,
-            [f"{t.microbatches}: {seconds_text(t.seconds)} × {t.samples:.2f}" for t in self.trials],
-        )
+        tried = [
+            f"{t.microbatches}: {seconds_text(t.seconds)} × {t.samples:.2f}" for t in self.trials
+        ]
         return (
-            f"microbatches={best.microbatches}, the least product of seconds per minibatch on "
+            f"microbatches={self.best.microbatches}, the least product of seconds per minibatch on "
             f"{self.configuration} and samples needed ({'; '.join(tried)}); "
             "--method-option microbatches=1 for whole minibatches"
         )

@@ -177,7 +177,6 @@ class Course:
         folder: for ``race.json`` and a folder of each training.
         start: the evaluation before any training, which all share.
         on_step: called with what comes next.
-        on_point: called after every evaluation.
     """
 
     def __init__(
@@ -187,16 +186,14 @@ class Course:
         data: RaceData,
         folder: Path,
         start: Point,
-        *,
         on_step: Callable[[str], None] = lambda step: None,
-        on_point: Callable[[Training, Point], None] = lambda training, point: None,
     ) -> None:
         self.session = session
         self.data = data
         self.folder = folder
         self._path = folder / FILE_NAME
         self._start = Curve(points=(start,))
-        self._on_step, self._on_point = on_step, on_point
+        self._on_step = on_step
         self._learners: dict[Training, Learner] = {}
         self.race = _continued(self._path, fresh)
 
@@ -214,11 +211,9 @@ class Course:
         """Train on until the curve is enough, or training fails."""
         curve = self.race.curves.get(training, self._start)
         while not (curve.failure or enough(curve)):
-            before, curve = curve, self._advanced(training, curve)
+            curve = self._advanced(training, curve)
             self.race = self.race.with_curve(training, curve)
             write_document(self._path, self.race)
-            if len(curve.points) > len(before.points):
-                self._on_point(training, curve.last)
         return curve
 
     def folder_of(self, training: Training) -> Path:
@@ -226,9 +221,8 @@ class Course:
         return self.folder / f"{training.candidate}-{training.rate:.6g}-{training.seed}"
 
     def optimizer_of(self, training: Training) -> OptimizerSpec:
-        """Return the candidate's optimizer with the training's learning rate."""
-        own = self.race.candidates[training.candidate].optimizer
-        return (own or self.session.optimizer).with_rate(training.rate)
+        """Return the optimizer with the training's learning rate."""
+        return self.session.optimizer.with_rate(training.rate)
 
     def forget(self, training: Training) -> None:
         """Delete the checkpoint of a training that will not continue."""
@@ -327,7 +321,6 @@ def race_to_loss(
     options: RaceOptions | None = None,
     *,
     on_step: Callable[[str], None] = lambda step: None,
-    on_point: Callable[[Training, Point], None] = lambda training, point: None,
 ) -> tuple[Course, RaceEnd]:
     """Run a race in ``folder``, or continue the one that is there.
 
@@ -340,7 +333,6 @@ def race_to_loss(
         folder: for ``race.json`` and the checkpoints.
         options: what wins, and how it is run.
         on_step: called with what comes next.
-        on_point: called after every evaluation, when it is kept.
 
     Raises:
         InvalidInput: the folder holds another race.
@@ -366,5 +358,5 @@ def race_to_loss(
         halving=options.halving,
     )
     start = Point(minibatches=0, seconds=0.0, loss=loss, score=score)
-    course = Course(session, fresh, data, folder, start, on_step=on_step, on_point=on_point)
+    course = Course(session, fresh, data, folder, start, on_step)
     return course, course.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,9 +14,27 @@ from drlpp.io.documents import Document, Record
 from drlpp.io.quantities import Count
 from drlpp.racing.contenders import Contender
 from drlpp.racing.curves import Curve
-from drlpp.racing.halving import Final, Goal, Race, Result, Rules, Train, Training, best_rate
+from drlpp.racing.halving import (
+    PLAIN_NUMBER,
+    Final,
+    Goal,
+    Race,
+    Result,
+    Rules,
+    Train,
+    Training,
+    best_rate,
+)
 from drlpp.racing.race import winner_of
-from drlpp.racing.verdict import Entrant, Meter, Verdict, comparison_text, gain_lines, judge
+from drlpp.racing.verdict import (
+    Entrant,
+    Meter,
+    Verdict,
+    comparison_text,
+    gain_lines,
+    gain_pair,
+    judge,
+)
 
 _SEARCHED_EVALUATIONS = 3
 """A learning rate is tried until this many evaluations."""
@@ -93,19 +111,13 @@ class TrainingRace(Document):
         return {run.training: run.curve for run in self.runs}
 
     @property
-    def plain(self) -> frozenset[int]:
-        """The numbers of plain PyTorch, once for each optimizer."""
-        return frozenset(i for i, one in enumerate(self.candidates) if one.placement is None)
+    def is_former(self) -> bool:
+        """Whether it is a race to the least loss after a time, or one of several optimizers.
 
-    @property
-    def scales(self) -> Mapping[int, float]:
-        """What the rates are multiplied with for those that have an optimizer of their own."""
-        middle = self.rates[len(self.rates) // 2]
-        return {
-            number: one.own_rate / middle
-            for number, one in enumerate(self.candidates)
-            if one.own_rate is not None
-        }
+        Earlier versions had such races.
+        """
+        several = any(one.optimizer is not None for one in self.candidates)
+        return several or self.target_seconds is not None
 
     def with_curve(self, training: Training, curve: Curve) -> TrainingRace:
         """Return a copy that knows one more curve, or a longer one."""
@@ -152,10 +164,10 @@ def run_race(
         RunFailure: plain PyTorch fails, and has to set the loss.
     """
     wanted = min(_SEARCHED_EVALUATIONS * race.every, race.minibatches)
-    rules = Rules(race.rates, wanted, race.finals, race.halving, race.scales)
+    rules = Rules(race.rates, wanted, race.finals, race.halving)
     goal = _goal(race, rules, train, on_step)
     count = len(race.candidates)
-    course = Race(count, train, goal, rules, race.plain, on_step=on_step, forget=forget)
+    course = Race(count, train, goal, rules, on_step, forget)
     return RaceEnd(goal, course.run())
 
 
@@ -163,16 +175,16 @@ def _goal(race: TrainingRace, rules: Rules, train: Train, on_step: Callable[[str
     if race.target_loss is not None:
         return Goal(race.target_loss, race.limit_seconds or _USUAL_LIMIT_SECONDS)
     on_step("learning rates: plain PyTorch")
-    rate = best_rate(0, train, rules)
+    rate = best_rate(PLAIN_NUMBER, train, rules)
     if rate is None:
-        failure = train(Training(0, rules.rates_of(0)[0]), lambda curve: True).failure
+        failure = train(Training(PLAIN_NUMBER, rules.rates[0]), lambda curve: True).failure
         raise RunFailure(
             f"plain PyTorch, which would set the loss to be reached, cannot train the model: "
             f"{failure}; give --target-loss (target_loss)"
         )
     on_step(f"the loss that plain PyTorch reaches in {race.epochs} epoch{'s' * (race.epochs > 1)}")
     wanted = race.epochs * race.minibatches
-    curve = train(Training(0, rate), lambda curve: curve.minibatches >= wanted)
+    curve = train(Training(PLAIN_NUMBER, rate), lambda curve: curve.minibatches >= wanted)
     loss = curve.loss_after(wanted)
     if not math.isfinite(loss):
         raise RunFailure(f"plain PyTorch, which sets the loss, failed: {curve.failure}")
@@ -180,7 +192,7 @@ def _goal(race: TrainingRace, rules: Rules, train: Train, on_step: Callable[[str
 
 
 def replay(race: TrainingRace) -> RaceEnd | None:
-    """Return how a race in a file ended; None if it has not, or had a time as its target."""
+    """Return how a race in a file ended; None if it has not, or is of a former kind."""
     curves = race.curves
 
     def known(training: Training, enough: Callable[[Curve], bool]) -> Curve:
@@ -190,7 +202,7 @@ def replay(race: TrainingRace) -> RaceEnd | None:
         return curve
 
     try:
-        return None if race.target_seconds is not None else run_race(race, known)
+        return None if race.is_former else run_race(race, known)
     except _NotTrainedYet:
         return None
 
@@ -202,10 +214,9 @@ class _NotTrainedYet(Exception):
 def race_lines(race: TrainingRace, end: RaceEnd | None) -> Iterator[str]:
     """Yield what a race says, in sentences: the gain first, then how finalists compare."""
     if end is None:
-        kind = "" if race.target_seconds is None else " to the least loss after a time"
-        yield (
-            f"a race of {len(race.candidates)} candidates{kind}, {len(race.runs)} trainings so far"
-        )
+        former = "; only an earlier version can judge it" if race.is_former else ""
+        count = len(race.candidates)
+        yield f"a race of {count} candidates, {len(race.runs)} trainings so far{former}"
         return
     winner, goal = end.winner, end.goal
     if winner is None:
@@ -218,16 +229,17 @@ def race_lines(race: TrainingRace, end: RaceEnd | None) -> Iterator[str]:
     yield f"the first at {goal}: {entrants[verdict.fastest]}"
     if not is_contested:
         yield "no other candidate reached it"
-        if winner in race.plain:
+        if winner == PLAIN_NUMBER:
             yield "use plain PyTorch"
         return
+    told = gain_pair(verdict, entrants)
     for place, candidate in enumerate(end.result.finalists):
-        if candidate != winner:
-            missed = sum(not final.arrived for final in end.finals_of(candidate))
-            bound = f"; the latter did not reach it in {missed} of {race.finals} trainings"
-            told = comparison_text(entrants[verdict.fastest], entrants[place], Meter.TO_LOSS)
-            yield f"{told}{bound if missed else ''}"
-    if race.plain.isdisjoint(end.result.finalists):
+        if candidate != winner and {place, verdict.fastest} != set(told):
+            yield comparison_text(entrants[verdict.fastest], entrants[place], Meter.TO_LOSS)
+        missed = sum(not final.arrived for final in end.finals_of(candidate))
+        if missed:
+            yield f"{entrants[place]} did not reach it in {missed} of {race.finals} trainings"
+    if PLAIN_NUMBER not in end.result.finalists:
         yield "plain PyTorch did not reach it"
 
 
@@ -252,5 +264,4 @@ def is_plain_as_good(race: TrainingRace, end: RaceEnd) -> bool:
     """Return whether plain PyTorch has won, or is not shown to be worse than the winner."""
     if end.winner is None:
         return False
-    simplest = end.result.finalists[verdict_of(race, end).equals[0]]
-    return simplest in race.plain
+    return end.result.finalists[verdict_of(race, end).equals[0]] == PLAIN_NUMBER

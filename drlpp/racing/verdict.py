@@ -153,7 +153,7 @@ def verdict_lines(verdict: Verdict, entrants: Sequence[Entrant]) -> Iterator[str
     elif best is None:
         missing = "nothing that an agent found" if winner.rival else "no rival"
         yield f"{missing} could be measured; the fastest is {winner}"
-    elif {verdict.fastest, best} != set(_gain_pair(verdict, entrants)):
+    elif {verdict.fastest, best} != set(gain_pair(verdict, entrants)):
         yield comparison_text(winner, entrants[best])
     if len(verdict.equals) > 1:
         equals = "; ".join(str(entrants[index]) for index in verdict.equals)
@@ -164,7 +164,7 @@ def gain_lines(
     verdict: Verdict, entrants: Sequence[Entrant], meter: Meter = Meter.MINIBATCH
 ) -> Iterator[str]:
     """Yield what a user gains over plain PyTorch and data parallelism."""
-    pair = _gain_pair(verdict, entrants)
+    pair = gain_pair(verdict, entrants)
     if pair:
         best, today = (entrants[index] for index in pair)
         yield comparison_text(best, today, meter)
@@ -172,7 +172,7 @@ def gain_lines(
         yield "use plain PyTorch: no other candidate is significantly better here"
 
 
-def _gain_pair(verdict: Verdict, entrants: Sequence[Entrant]) -> tuple[int, ...]:
+def gain_pair(verdict: Verdict, entrants: Sequence[Entrant]) -> tuple[int, ...]:
     """Return what is to be used, or the best that is new, and the best that a user has today."""
     best: int | None = verdict.equals[0]
     if entrants[verdict.equals[0]].today:

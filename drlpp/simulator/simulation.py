@@ -18,6 +18,7 @@ from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.pipeline import Pipeline, senders_to_all
 from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.timeline import TimedAction
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.endless import endless_for
 from drlpp.simulator.playing.events import Played, play
@@ -26,7 +27,6 @@ from drlpp.simulator.playing.program import Program
 from drlpp.simulator.steady_state import Enough, SteadyState, find_steady_state
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster
-from drlpp.timeline.timeline import TimedAction
 
 _LONG_WINDOW = 512
 """Minibatches that are measured where there is no period."""
@@ -253,7 +253,7 @@ class Simulation:
 
     @cached_property
     def timeline(self) -> tuple[TimedAction, ...]:
-        """All actions of :attr:`plan` by start, for :func:`drlpp.timeline.figure.draw`."""
+        """All actions of :attr:`plan` by start, in seconds."""
         return timeline_of(self.schedule, self.plan.program, self.played, self.costs)
 
     @cached_property

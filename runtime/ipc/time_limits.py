@@ -35,7 +35,7 @@ class TimeLimits:
         answer_seconds: silence of all workers after which a trial counts as hung, from the first
             trial on; None for 20 times the longest silence so far, and at least 20 s.
         first_answer_seconds: the same limit before a session's first results, while workers load or
-            save weights or samples, and for plain PyTorch.
+            save weights or samples.
         fork_seconds: for the fork server to start a worker, including the loading of torch; then
             the server is replaced.
         host_silence_seconds: silence of another host, or of the Ray cluster's head, after which it

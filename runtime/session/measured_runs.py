@@ -10,10 +10,9 @@ from operator import itemgetter
 
 from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.schedule.actions import Update
 from drlpp.schedule.analysis.window import Window, completion_times, update_times
 from drlpp.schedule.schedule import Schedule
-from drlpp.timeline.timeline import TimedAction
+from drlpp.schedule.timeline import TimedAction
 
 
 def measurement_of(
@@ -84,14 +83,3 @@ def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[T
             inside = tuple((one - start, other - start) for one, other in predictions[first:last])
             timeline.append(TimedAction(worker, action, begin - start, end - start, inside))
     return tuple(timeline)
-
-
-def middle_of(timeline: Sequence[TimedAction], minibatches: int) -> tuple[TimedAction, ...]:
-    """Return the actions of a few minibatches from the middle of a run."""
-    updates = [timed for timed in timeline if isinstance(timed.action, Update)]
-    if not updates:
-        return ()
-    whole = max(timed.end for timed in updates)
-    span = whole * minibatches / len({timed.action for timed in updates})
-    begin, end = (whole - span) / 2, (whole + span) / 2
-    return tuple(timed for timed in timeline if timed.start >= begin and timed.end <= end)

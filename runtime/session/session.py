@@ -40,7 +40,6 @@ from drlpp.runtime.hosts.session_hosts import (
 )
 from drlpp.runtime.ipc.protocol import Progress, Release, RunResult
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
-from drlpp.runtime.session.measured_runs import middle_of
 from drlpp.runtime.session.measuring import measured
 from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.profiling import profiled
@@ -55,12 +54,12 @@ from drlpp.schedule.actions import Action
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.timeline import TimedAction
 from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
-from drlpp.timeline.timeline import TimedAction
 
 Placed = Placement | Candidate | ExecutionPlan
 
@@ -455,10 +454,6 @@ class ClusterSession:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
         self.timeline = ()
         return measured(self, self.plan(placement, method), minibatches)
-
-    def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
-        """Return a few minibatches from the middle of the last measurement, as they really ran."""
-        return middle_of(self.timeline, minibatches)
 
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
         """Time every operator, and links within a host and between hosts.

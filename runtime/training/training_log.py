@@ -16,7 +16,7 @@ from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.measured_runs import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.schedule import Schedule
-from drlpp.timeline.spans import spans_of, time_use
+from drlpp.schedule.timeline import spans_of, time_use
 
 
 class TrainingLog:

@@ -16,10 +16,9 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison, compare
-from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.contenders import Contender, Heat, names_of
 from drlpp.racing.race import RaceRules
 from drlpp.racing.rivals import PLAIN
-from drlpp.reporting.speed_charts import names_of
 from drlpp.schedule.method import Method
 from tests.support.in_turns import fast_are
 
@@ -144,14 +143,6 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path, dies_at: int) -> None
     assert second.measured == whole.measured
 
 
-def test_a_complete_comparison_is_not_measured_again(tmp_path: Path) -> None:
-    path = tmp_path / "comparison.json"
-    before = compared(FakeSession(SECONDS), path)
-    written = path.read_text()
-    assert compared(FakeSession({}), path) == before
-    assert path.read_text() == written
-
-
 def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
     path = tmp_path / "comparison.json"
     session = FakeSession(SECONDS | {(HALVES, PIPELINE): 0.0, (HALVES, SYNC): -1.0})
@@ -168,13 +159,6 @@ def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
     nothing = compared(FakeSession(dict.fromkeys(SECONDS, 0.0)), tmp_path / "nothing.json")
     assert nothing.verdict is None
     assert "faster" not in shown(nothing)
-
-
-def test_one_round_gives_no_confidence(tmp_path: Path) -> None:
-    seconds = SECONDS | {(HALVES, PIPELINE): 1.3}
-    text = shown(compared(FakeSession(seconds), tmp_path / "comparison.json", rounds=1))
-    told = " ".join(text.split())
-    assert "1.08× faster than tuned, exact (1-1), in too few rounds for a confidence" in told
 
 
 GPIPES = [
@@ -253,35 +237,6 @@ def test_what_differs_in_depth_or_schedule_alone_is_told_apart(tmp_path: Path) -
     assert "guided · 1-1, +1 in flight" in names_of(comparison.contenders)
 
 
-def test_the_depth_that_all_were_asked_to_have_is_not_told(tmp_path: Path) -> None:
-    asked = Method(in_flight_per_link=1)
-    own = [
-        Contender(found_by="guided", placement=HALVES, method=method)
-        for method in (PIPELINE, asked)
-    ]
-    plain = Heat(candidates=(Contender(found_by=PLAIN, method=asked, threads=1),))
-    session = FakeSession(ALL_SECONDS | {(HALVES, asked): 0.9})
-    path = tmp_path / "comparison.json"
-    comparison = compared(session, path, contenders=own, heats=[plain])
-    found = [entrant.configuration for entrant in comparison.entrants]
-    assert found == ["1-1, +0 in flight", "1-1", "1 thread"]
-
-
-def test_what_a_heat_measured_does_not_count_in_the_race(tmp_path: Path) -> None:
-    session = FakeSession(ALL_SECONDS)
-    comparison = with_heats(session, tmp_path / "comparison.json")
-    in_heats = sum(len(c.measurements) for heat in comparison.heats for c in heat.candidates)
-    in_race = sum(len(c.measurements) for c in comparison.contenders)
-    assert in_heats + in_race == len(session.measured)
-    lengths = [[m.minibatches for m in c.measurements] for c in comparison.contenders]
-    assert {number for found in lengths for number in found} == {7, 8 * 7}
-    # Only the last two, once they are left, run for long.
-    finalists = [found for found in lengths if 8 * 7 in found]
-    assert len(finalists) <= 2
-    assert all(found == sorted(found) for found in lengths)
-    assert {m.minibatches for c in comparison.heats[0].candidates for m in c.measurements} == {2}
-
-
 @pytest.mark.parametrize("dies_at", fast_are([1, 7, 15, 25], range(1, 27, 2)))
 def test_interrupted_heats_go_on(tmp_path: Path, dies_at: int) -> None:
     path = tmp_path / "comparison.json"
@@ -306,11 +261,3 @@ def test_a_kind_that_fails_altogether_says_why(tmp_path: Path) -> None:
     assert "plain PyTorch: worker 1 was killed" in shown(comparison)
     assert "faster than exact (1-1)" in " ".join(shown(comparison).split())
     assert with_heats(FakeSession({}), path) == comparison
-
-
-def test_other_candidates_are_another_comparison(tmp_path: Path) -> None:
-    path = tmp_path / "comparison.json"
-    with_heats(FakeSession(ALL_SECONDS), path)
-    session = FakeSession(ALL_SECONDS)
-    compared(session, path, contenders=OWN, heats=HEATS[1:])
-    assert len(session.measured) > 10

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import functional as F
 from typer.testing import CliRunner
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import capture
 from drlpp.cli.main import app
 from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.io.documents import read_document, write_document
@@ -32,7 +31,7 @@ from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import fast_are
-from tests.support.models.classified_points import NAME, classifier, data, points
+from tests.support.models.classified_points import NAME, classifier, data
 from tests.support.training.pipelines import in_a_row
 
 
@@ -78,24 +77,6 @@ def _new(folder: Path) -> Path:
 
 def _checkpoint(folder: Path) -> Path:
     return folder / "checkpoint.safetensors"
-
-
-def test_the_loss_at_a_pause_is_that_of_the_weights_there(
-    session: ClusterSession, captured: CapturedModel, tmp_path: Path
-) -> None:
-    learner = PipelineLearner(
-        session, session.plan(in_a_row(session.graph, 0, 1)), data(), tmp_path, session.optimizer
-    )
-    stint = learner.train_until(7)
-    state = session.collect(
-        session.deploy(in_a_row(session.graph, 0, 1), checkpoint=_checkpoint(tmp_path))
-    )[0]
-    module = classifier().module.eval()
-    module.load_state_dict(state)
-    x, y = points().test.inputs[0], points().test.targets
-    with torch.no_grad():
-        assert stint.held_out_loss == pytest.approx(float(F.cross_entropy(module(x), y)), rel=1e-5)
-        assert stint.score == pytest.approx(float((module(x).argmax(1) == y).float().mean()))
 
 
 OPTIONS = RaceOptions(epochs=1, every=4, rates=1, finals=2)
@@ -280,21 +261,6 @@ def test_the_winner_of_a_race_trains_on(
         epochs = [line for line in result.output.splitlines() if line.startswith("epoch")]
         done = course.race.curves[training].last.minibatches // 12
         assert epochs[-1].split()[1] == str(done + 1)
-
-
-def test_what_was_trained_on_after_a_race_stays(
-    session: ClusterSession, cluster: Cluster, tmp_path: Path
-) -> None:
-    data = RaceData(session.captured, f"{NAME}:points")
-    options = RaceOptions(epochs=1, every=6, rates=1, finals=1)
-    for _ in range(2):
-        course, end = race_to_loss(session, candidates(session), data, tmp_path, options)
-        folder, _ = keep_winner(course, end, cluster)
-        mine = folder / "mine.txt"
-        if mine.exists():
-            break
-        mine.write_text("of the user")
-    assert mine.read_text() == "of the user"
 
 
 def test_a_race_continues_with_more_finals_and_candidates(

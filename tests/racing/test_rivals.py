@@ -120,11 +120,6 @@ def test_the_simulator_ranks_what_is_too_much() -> None:
     assert all(every[key] >= worst * (1 - 1e-9) for key in left_out)
 
 
-def test_a_single_worker_has_no_pipelines() -> None:
-    heats = heats_on(local_cluster(1, FAST), speeds=(1.0,))
-    assert tuple(heats) == (PLAIN, "pipedream", "exact", "plan")
-
-
 def test_fewer_workers_are_the_fastest() -> None:
     unequal = local_cluster(3, FAST, speeds=[0.5, 1.0, 1.0])
     heats = heats_on(unequal, speeds=(1.0,) * 3)

@@ -228,20 +228,12 @@ def raced(
     return sides.pop() if len(sides) == 1 else "", verdict.placement
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.03, 0.1])
+@pytest.mark.parametrize("noise", [0.02, 0.1])
 def test_a_gain_is_seldom_claimed_where_there_is_none(noise: float) -> None:
-    """Four of an agent's and six rivals, all as fast: 400 races."""
-    ahead = [raced([1.0] * 10, 4, noise, seed)[0] for seed in range(400)]
-    assert ahead.count("agent") <= 0.05 * 400
-    assert ahead.count("rivals") <= 0.05 * 400
-
-
-def test_a_rival_that_is_faster_is_seldom_overlooked() -> None:
-    """The best rival is 10% faster than all that the agent found."""
-    seconds = [1.0, 1.01, 1.05, 1.0, 0.9, 1.5, 1.2]
-    ahead = [raced(seconds, 4, 0.03, seed)[0] for seed in range(200)]
-    assert ahead.count("agent") == 0
-    assert ahead.count("rivals") >= 0.85 * 200
+    """Four of an agent's and six rivals, all as fast: 200 races."""
+    ahead = [raced([1.0] * 10, 4, noise, seed)[0] for seed in range(200)]
+    assert ahead.count("agent") <= 0.05 * 200
+    assert ahead.count("rivals") <= 0.05 * 200
 
 
 def test_a_gain_of_ten_percent_is_found() -> None:

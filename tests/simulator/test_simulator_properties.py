@@ -36,6 +36,7 @@ from drlpp.schedule.actions import (
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import most
 from drlpp.schedule.schedule import build_schedule
+from drlpp.schedule.timeline import play
 from drlpp.simulator import Simulation, simulate
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.events import play as play_events
@@ -43,7 +44,6 @@ from drlpp.simulator.playing.finite_run import timeline_of
 from drlpp.simulator.playing.program import Program
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
-from drlpp.timeline.timeline import play
 from tests.support.strategies.graphs import graph_of, placements, profile_of
 from tests.support.strategies.methods import uneven
 from tests.support.strategies.simulations import (

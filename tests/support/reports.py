@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -64,7 +61,7 @@ def learned_run(folder: Path) -> Path:
     append(path, header)
     append(path, Entry(placement=ONE, outcome=measurement(0.010, 1)))
     append(path, Entry(placement=TWO, outcome=measurement(0.006)))
-    failure = FailedMeasurement(failure="timeout", reason="nobody said a word")
+    failure = FailedMeasurement(failure="timeout", reason="no worker said a word")
     append(path, Entry(placement=TWO, outcome=failure, method=Method(recompute=True)))
     return folder
 
@@ -92,7 +89,7 @@ class Page(HTMLParser):
         self.headings: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.cells: list[str] = []
-        self.scripts: list[str] = []
+        self.lines: list[str] = []
         self.text = ""
         self._within = ""
         self.feed(path.read_text("utf-8"))
@@ -100,36 +97,19 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
         self._within = tag
-        if tag in ("h2", "td", "script"):
-            {"h2": self.headings, "td": self.cells, "script": self.scripts}[tag].append("")
+        if tag in ("h2", "td", "p"):
+            {"h2": self.headings, "td": self.cells, "p": self.lines}[tag].append("")
 
     def handle_endtag(self, tag: str) -> None:
         self._within = ""
 
     def handle_data(self, data: str) -> None:
         self.text += data
-        lists = {"h2": self.headings, "td": self.cells, "script": self.scripts}
+        lists = {"h2": self.headings, "td": self.cells, "p": self.lines}
         if self._within in lists:
             lists[self._within][-1] += data
 
     @property
-    def charts(self) -> list[dict[str, Any]]:
-        """The charts that its last script draws."""
-        found = re.search(r"const CHARTS = (\[.*\]);", self.scripts[-1])
-        assert found is not None
-        charts: list[dict[str, Any]] = json.loads(found[1])
-        return charts
-
-
-def values_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
-    found = [*chart.get("data", {}).get("values", ())]
-    for part in (*chart.get("layer", ()), *chart.get("hconcat", ())):
-        found += values_of(part)
-    if "spec" in chart:
-        found += values_of(chart["spec"])
-    return found
-
-
-def charts_of(page: Page) -> dict[str, list[dict[str, Any]]]:
-    """The values of every chart, by what its description begins with."""
-    return {chart["description"].partition(":")[0]: values_of(chart) for chart in page.charts}
+    def charts(self) -> list[str | None]:
+        """What screen readers are told of its charts."""
+        return [given["aria-label"] for tag, given in self.tags if tag == "figure"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drlpp.schedule.actions import Action, Backward, Computation, Forward, Pass
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import Schedule
-from drlpp.timeline.timeline import play
+from drlpp.schedule.timeline import play
 from tests.support.action_text import actions_text, parse_actions
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from drlpp.timeline.spans import KINDS
+from drlpp.schedule.timeline import KINDS
 
 _COLOURS = {kind.label: kind.trace_colour for kind in KINDS}
 

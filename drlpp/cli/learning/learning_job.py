@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from drlpp.cli.command_line import build_console, shown
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from drlpp.agents import AgentHyperparameters
     from drlpp.costs.profile import Profile
     from drlpp.costs.profiles.contracted_profile import ContractedGraph
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.envs.measuring.search_file import Sureness
     from drlpp.placement.candidate import Candidate
-    from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.planners import Space, Vary
     from drlpp.racing.comparison import Comparison
     from drlpp.racing.contenders import Contender
@@ -28,15 +25,11 @@ if TYPE_CHECKING:
     from drlpp.racing.training_race import RaceEnd
     from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
-    from drlpp.timeline.timeline import TimedAction
 
 console = build_console()
 
 MEASUREMENTS_NAME = "measurements.jsonl"
 """The file in the folder of a run that holds all of its measurements."""
-
-_DRAWN_MINIBATCHES, _PANEL_INCHES = 4, 6.4
-"""Of the best placement's timeline: what can be read in a panel of TensorBoard."""
 
 
 @dataclass(frozen=True)
@@ -236,28 +229,13 @@ def _choose_microbatches(job: Job, there: Accelerators) -> None:
 def _learn(job: Job, there: Accelerators, memory: MeasurementMemory, declared: CostPrior) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
-    from drlpp.reporting.board import write_search_layout
-    from drlpp.timeline.figure import draw
+    from drlpp.report.board import write_search_layout
 
     if memory.distinct >= job.budget:
         return True
 
     session = there.session
-    timelines: dict[Candidate, tuple[TimedAction, ...]] = {}
-
-    def keep_timeline(candidate: Candidate, outcome: Outcome) -> None:
-        timelines[candidate] = session.steady_timeline(_DRAWN_MINIBATCHES)
-
-    def picture(candidate: Candidate, measurement: Measurement) -> Figure | None:
-        if candidate not in timelines:
-            return None
-        title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        pipeline = session.plan(job.candidate(candidate)).pipeline
-        return draw(timelines[candidate], title, pipeline, width_inches=_PANEL_INCHES)
-
     write_search_layout(job.out, has_policy=job.hyperparameters.trains_policy)
-    # When a placement is drawn, others of its rollout may have been measured after it.
-    memory.observers.append(keep_timeline)
     measured_before = memory.distinct
     before = replace(session.spent)
     sure: list[Sureness] = []
@@ -270,7 +248,6 @@ def _learn(job: Job, there: Accelerators, memory: MeasurementMemory, declared: C
             budget=job.budget,
             seed=job.seed,
             declared=declared,
-            picture=picture,
             console=console,
             on_sure=sure.append,
         )
@@ -313,14 +290,14 @@ def _compare(
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
     from drlpp.cli.layouts import is_file, measured_lines
-    from drlpp.cli.showing.races import describe_comparison
     from drlpp.errors import RunFailure
     from drlpp.racing.candidates import rival_heats, with_equal_numbers
     from drlpp.racing.comparison import compare
     from drlpp.racing.contenders import Contender, Heat
     from drlpp.racing.race import RaceRules
     from drlpp.racing.rivals import Grounds
-    from drlpp.reporting.board import write_race
+    from drlpp.report.board import write_race
+    from drlpp.report.tables import describe_comparison
 
     session = there.session
     fastest = [candidate for candidate, _ in memory.fastest(job.finalists)]

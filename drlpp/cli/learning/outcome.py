@@ -150,7 +150,7 @@ def run_record(folder: Path) -> dict[str, Any]:
     """Return what is in the folder of a run: placement, verdicts, and where to read more."""
     from drlpp.io.run_folder import REPORT_NAME
     from drlpp.racing.verdict import verdict_lines
-    from drlpp.reporting.run_files import read_run
+    from drlpp.report.run_files import read_run
 
     files = read_run(folder)
     found: dict[str, Any] = {"folder": str(folder)}

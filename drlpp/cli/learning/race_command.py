@@ -202,20 +202,20 @@ def run_and_report(
     Raises:
         HostLost: a host is lost; the race can be continued when it is back.
     """
-    from drlpp.cli.showing.races import race_table
     from drlpp.planners import Space
     from drlpp.racing.rivals import Grounds
     from drlpp.racing.to_loss import race_to_loss
     from drlpp.racing.training_race import race_lines
     from drlpp.racing.winner import keep_winner
-    from drlpp.reporting.board import write_training_race
+    from drlpp.report.board import write_training_race
+    from drlpp.report.tables import race_table
 
     with shown(console, "choosing what takes part") as tell:
         grounds = Grounds(session, profile, cluster, Space(session.method))
         candidates = _candidates(grounds, named, _begun(folder), methods)
         course, end = race_to_loss(session, candidates, data, folder, options, on_step=tell)
     write_training_race(folder, course.race)
-    console.print(race_table(course.race, end))
+    console.print(race_table(course.race, end).terminal)
     for line in race_lines(course.race, end):
         console.print(line, soft_wrap=True)
     if end.winner is not None:

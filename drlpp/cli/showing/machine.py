@@ -16,7 +16,7 @@ from packaging.version import Version
 from rich.filesize import decimal
 from rich.table import Table
 
-from drlpp.cli.showing.table import table_of
+from drlpp.report.tables import table_of
 
 OLDEST_TORCH = "2.8"
 """The oldest version that is supported, as ``pyproject.toml`` says."""

@@ -12,8 +12,6 @@ from rich.filesize import decimal
 from rich.pretty import Pretty
 
 from drlpp.capturing.graph import OpGraph, SharedParameter, TensorSpec
-from drlpp.cli.showing.races import describe_comparison, describe_race
-from drlpp.cli.showing.table import table_of
 from drlpp.costs.profile import Profile
 from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.io.documents import Document
@@ -26,7 +24,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
-from drlpp.reporting.placement_tables import stages_text
+from drlpp.report.tables import describe_comparison, describe_race, stages_text, table_of
 from drlpp.runtime.training.training_reports import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link

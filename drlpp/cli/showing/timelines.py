@@ -11,27 +11,22 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from drlpp.capturing.capture import capture, microbatch_size
-from drlpp.cli.showing.table import table_of
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
-from drlpp.io.documents import replacing, write_atomically
+from drlpp.io.documents import write_atomically
 from drlpp.io.formatting import predicted_text
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.report.chrome_trace import trace_of
+from drlpp.report.tables import table_of
 from drlpp.schedule.actions import Action
 from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.timeline import KINDS, TimedAction, play, spans_of, time_use
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
-from drlpp.timeline.chrome_trace import trace_of
-from drlpp.timeline.figure import draw
-from drlpp.timeline.spans import KINDS, spans_of, time_use
-from drlpp.timeline.timeline import TimedAction, play
-
-_PICTURES = (".png", ".svg")
-_TRACE = ".json"
 
 
 @dataclass(frozen=True)
@@ -216,34 +211,24 @@ def _hosts(cluster: Cluster, workers: Sequence[int]) -> dict[int, str]:
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a file that is neither a picture nor a trace.
+    """Refuse a file whose name does not end as a trace's.
 
     Raises:
-        InvalidInput: naming the endings that are known.
+        InvalidInput: naming the ending that is right.
     """
-    if path.suffix.lower() not in (*_PICTURES, _TRACE):
-        raise InvalidInput(
-            f"{path}: the ending says what to write: .png or .svg a picture, .json a trace for "
-            "Perfetto"
-        )
+    if path.suffix.lower() != ".json":
+        raise InvalidInput(f"{path}: a timeline is written as a trace for Perfetto; name it .json")
 
 
 def write_timeline(path: Path, run: TimelineRun, title: str) -> None:
-    """Write a picture or a trace, as the ending of ``path`` says.
+    """Write a trace, which ui.perfetto.dev draws.
 
     Raises:
         InvalidFile: nothing can be written there.
     """
-    pipeline, ending = run.schedule.pipeline, path.suffix.lower()
-    if ending == _TRACE:
-        trace = trace_of(
-            run.timeline, pipeline, host_of=run.host_of, window=run.bounds, title=title
-        )
-        write_atomically(path, json.dumps(trace).encode())
-        return
-    figure = draw(run.timeline, title, pipeline, window=run.bounds, unit=run.unit)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=ending[1:], dpi=150)
+    pipeline = run.schedule.pipeline
+    trace = trace_of(run.timeline, pipeline, host_of=run.host_of, window=run.bounds, title=title)
+    write_atomically(path, json.dumps(trace).encode())
 
 
 def time_use_record(recording: TimelineRun) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.timeline import TimedAction
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.events import Played
 from drlpp.simulator.playing.program import ARRIVED, Program, no_search_for_cycles
-from drlpp.timeline.timeline import TimedAction
 
 _CACHED_PASSES = 5_000
 """Programs of more forward passes are compiled anew each time, since they take much memory."""

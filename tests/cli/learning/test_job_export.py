@@ -29,7 +29,6 @@ from tests.support.models.classified_points import NAME
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.races import race_of
 
-RMSPROP = OptimizerSpec.parse("rmsprop", lr=0.02)
 CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
 
 
@@ -53,7 +52,7 @@ def told(
         (
             Contender(found_by=PLAIN, method=Method(), threads=1),
             Contender(found_by="searching", placement=placement, method=Method()),
-            Contender(found_by="even split", placement=placement, method=stash, optimizer=RMSPROP),
+            Contender(found_by="even split", placement=placement, method=stash),
         ),
         rates=(0.01,),
         data=f"{NAME}:points",
@@ -95,16 +94,6 @@ def test_a_placement_that_won_is_exported_with_its_learning_rate(
     document = read_document(path, PlacementFile)
     assert document.optimizer.settings == OptimizerSpec.parse("adam", lr=0.03).settings
     assert document.measurement is not None
-
-
-def test_its_optimizer_is_its_own(
-    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = told(session, tmp_path, capsys, 10.0, 8.0, 5.0)
-    assert "1-1, M = 2, rmsprop, stash, found by even split" in printed
-    document = read_document(tmp_path / "placement.json", PlacementFile)
-    assert document.optimizer.settings == RMSPROP.with_rate(0.05).settings
-    assert document.method.policy == "stash"
 
 
 def test_where_plain_pytorch_won_nothing_says_to_train_with_a_placement(

@@ -11,7 +11,7 @@ import pytest
 from drlpp.cli.learning.learning_job import keep_split
 from drlpp.cli.learning.outcome import run_record
 from drlpp.envs.measuring.search_file import Sureness
-from drlpp.reporting.page import write_report
+from drlpp.report.page import write_report
 from drlpp.runtime import TimeSpent
 from drlpp.schedule.method import Method
 from tests.support.reports import Page, learned_run

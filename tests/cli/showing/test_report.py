@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
-from drlpp.cli.showing.races import comparison_table
 from drlpp.cli.showing.tables import describe
 from drlpp.errors import InvalidPlacement
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
@@ -115,35 +114,3 @@ def test_names_with_brackets_are_printed_as_they_are() -> None:
     operator = GRAPH.operators[0].model_copy(update={"name": "[bold]layer"})
     graph = GRAPH.model_copy(update={"operators": (operator, *GRAPH.operators[1:])})
     assert "[bold]layer" in rendered(describe(graph))
-
-
-def test_the_comparison_gives_medians_ranges_and_speed_ups() -> None:
-    rows = [
-        ("agent", "2-1-1", (0.020, 0.010, 0.011)),
-        ("gpipe", "1-1-1-1", (0.022, 0.021, 0.033)),
-        ("data-parallel", "4", ()),
-        ("exact", "3-1", (0.009, 0.009)),
-    ]
-    table = comparison_table(rows, {"gpipe": rows[1][2], "data-parallel": ()})
-    cells = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
-    assert cells["found by"] == ["agent", "gpipe", "data-parallel", "exact"]
-    assert cells["median"] == ["11.00 ms", "22.00 ms", "failed", "9.00 ms"]
-    ranges = ["10.00–20.00 ms", "21.00–33.00 ms", "–", "9.00–9.00 ms"]
-    assert cells["range"] == ranges
-    assert cells["over\ngpipe"] == ["2.00×", "1.00×", "–", "2.44×"]
-    assert cells["over\ndata-parallel"] == ["–"] * 4
-    assert [row.style for row in table.rows] == ["bold green", None, None, None], (
-        "the last one dropped out"
-    )
-
-
-def test_the_table_says_what_was_emulated_and_fits_80_columns() -> None:
-    rows = [
-        ("plain PyTorch", "1-1-1-1, M = 16", (0.1234, 0.5678)),
-        ("data-parallel", "4", (0.0004,)),
-    ]
-    table = comparison_table(rows, {"best\nrival": (0.2,), "plain\nPyTorch": (0.1,)}, (0.6, 0.3))
-    lines = [line.rstrip() for line in rendered(table).splitlines()]
-    assert lines[1] == "emulated: 2 accelerators of speeds 0.6, 0.3 (a core is 1)"
-    assert max(map(len, lines)) <= 80
-    assert any("123.40–567.80 ms" in line for line in lines)

@@ -108,17 +108,6 @@ def test_from_the_simulator(shell: Shell, files: dict[str, Path], tmp_path: Path
     assert rows(changed) != rows(out)
 
 
-@pytest.mark.parametrize(("ending", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_pictures(
-    shell: Shell, files: dict[str, Path], tmp_path: Path, ending: str, begin: bytes
-) -> None:
-    path = tmp_path / f"picture.{ending}"
-    code, out, err = shell(*TIMELINE, "schedule", files["PLACEMENT"], "-o", path)
-    assert code == 0, err
-    assert "written to" in out
-    assert path.read_bytes().startswith(begin)
-
-
 @pytest.mark.timeout(100)
 def test_from_a_run(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
@@ -138,7 +127,7 @@ def test_from_a_run(shell: Shell, files: dict[str, Path], tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         (["schedule", "nothing.json"], "nothing.json: no such file"),
-        (["schedule", "PLACEMENT", "-o", "x.pdf"], "the ending says what to write"),
+        (["schedule", "PLACEMENT", "-o", "x.png"], "name it .json"),
         (["schedule", "PLACEMENT", "--profile", "PROFILE"], "for --timeline simulator"),
         (["schedule", "PLACEMENT", "--speeds", "1,1"], "--speeds is for --timeline simulator"),
         (["simulator", "PLACEMENT", "--cluster", "auto"], "needs what operators cost"),

@@ -167,7 +167,7 @@ def _race(contender: Contender) -> TrainingRace:
         every=5,
         candidates=(
             Contender(found_by=PLAIN, method=Method(), threads=2),
-            contender.model_copy(update={"optimizer": _OPTIMIZER}),
+            contender,
         ),
         target_loss=1.0,
         limit_seconds=9.0,

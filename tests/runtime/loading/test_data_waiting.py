@@ -8,8 +8,7 @@ import pytest
 from drlpp.runtime.device.clocks import ProcessorClock
 from drlpp.runtime.worker.executor import Executor
 from drlpp.schedule.actions import Forward
-from drlpp.timeline.spans import FORWARD, WAITING, spans_of, time_use
-from drlpp.timeline.timeline import TimedAction
+from drlpp.schedule.timeline import FORWARD, WAITING, TimedAction, spans_of, time_use
 
 
 def test_waiting_for_a_minibatch_is_no_part_of_its_forward(

@@ -25,12 +25,12 @@ from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule, build_schedule
+from drlpp.schedule.timeline import TimedAction, play
 from drlpp.simulator import Simulation
 from drlpp.simulator.playing.events import play as play_events
 from drlpp.simulator.playing.finite_run import plan_for
 from drlpp.simulator.playing.finite_run import timeline_of as timeline_played
 from drlpp.specs.cluster import Cluster
-from drlpp.timeline.timeline import TimedAction, play
 from tests.support.strategies.simulations import simulations
 
 LATE = 1e6

@@ -26,7 +26,7 @@ from drlpp.runtime.session.measured_runs import measurement_of
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.timeline.spans import PREDICTION, spans_of, time_use
+from drlpp.schedule.timeline import PREDICTION, spans_of, time_use
 from tests.support.in_turns import fast_are
 from tests.support.memory_limit import limit_memory
 from tests.support.processes import facts_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
-from drlpp.timeline.timeline import play
+from drlpp.schedule.timeline import play
 from tests.support.schedule_texts import pass_time, passes, written
 
 

@@ -6,7 +6,7 @@ from drlpp.schedule.actions import Pass
 from drlpp.schedule.analysis.weight_versions import weight_versions
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
-from drlpp.timeline.timeline import play
+from drlpp.schedule.timeline import play
 from tests.support.schedule_texts import computations, pass_time, passes, written
 
 

@@ -9,7 +9,7 @@ from drlpp.schedule.kinds.alternation import flushed
 from drlpp.schedule.kinds.kind import ScheduleKind
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule, build_schedule
-from drlpp.timeline.timeline import play
+from drlpp.schedule.timeline import play
 
 FIGURE_3 = """
 F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7

@@ -22,7 +22,7 @@ from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
-from drlpp.timeline.timeline import play
+from drlpp.schedule.timeline import play
 from tests.support.schedule_texts import folded
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard's events of races: every round of everybody, and a picture that fits its panel."""
+"""TensorBoard's events of races: every round of every contender."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
 from drlpp.racing.curves import Curve, Point
 from drlpp.racing.training_race import TrainingRun
-from drlpp.reporting.board import write_race, write_search_layout, write_training_race
+from drlpp.report.board import write_race, write_search_layout, write_training_race
 from drlpp.schedule.method import Method
-from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import build_schedule
-from drlpp.timeline.figure import draw
-from drlpp.timeline.timeline import play
 from tests.support.measured import measurement
 from tests.support.training.races import race_of
 
@@ -91,14 +87,3 @@ def test_the_layout_of_charts_is_written_once_with_a_policys_if_there_is_one(
     (text,) = layout.tensor_proto.string_val
     assert b"placement/sureness" in text
     assert (b"placement/mean_reward" in text) == has_policy
-
-
-def test_a_picture_for_a_panel_is_as_wide_as_asked_and_no_name_leaves_it() -> None:
-    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 8)
-    figure = draw(play(schedule, lambda worker, action: 1.0), "a title", width_inches=6.4)
-    assert figure.get_size_inches()[0] == 6.4
-    figure.canvas.draw()
-    (legend,) = figure.legends
-    box = legend.get_window_extent()
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.width

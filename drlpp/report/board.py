@@ -14,8 +14,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import names_of
 from drlpp.racing.training_race import TrainingRace
-from drlpp.reporting.speed_charts import names_of
 
 _SEARCH_LAYOUT = {
     "search": {

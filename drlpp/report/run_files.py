@@ -75,15 +75,6 @@ class RunFiles:
     changes: tuple[WorkersChanged, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def placed_on(self) -> Cluster | None:
-        """The cluster that the comparison's placements are numbered by, or the placement's."""
-        if self.cluster is None:
-            return None
-        if self.comparison is not None:
-            return self.cluster
-        return self.cluster if self.placement is None else self.placement.cluster
-
 
 def read_run(folder: Path) -> RunFiles:
     """Read everything that a run has left in its folder.

@@ -1,7 +1,8 @@
-"""Where the time of workers goes."""
+"""When every action happens, and where the time of workers goes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,14 +12,22 @@ from hypothesis import strategies as st
 from drlpp.cli.showing.timelines import TimelineRun
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Receive, Send, Update
-from drlpp.schedule.analysis.window import Window
+from drlpp.report.chrome_trace import trace_of
+from drlpp.schedule.actions import (
+    TIED_PAYLOADS,
+    Action,
+    AllReduce,
+    Backward,
+    Forward,
+    Receive,
+    Send,
+    Update,
+)
+from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator import simulate
-from drlpp.specs.cluster import Link, local_cluster
-from drlpp.timeline.chrome_trace import trace_of
-from drlpp.timeline.spans import (
+from drlpp.schedule.schedule import build_schedule
+from drlpp.schedule.timeline import (
     ALL_REDUCE,
     BACKWARD,
     FORWARD,
@@ -27,10 +36,13 @@ from drlpp.timeline.spans import (
     SENDING,
     UPDATE,
     WAITING,
+    TimedAction,
+    play,
     spans_of,
     time_use,
 )
-from drlpp.timeline.timeline import TimedAction, play
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Link, local_cluster
 from tests.support.strategies.graphs import chain_of, pipelines
 from tests.support.traces import checked
 
@@ -63,11 +75,6 @@ def test_an_actions_predictions_are_told_apart() -> None:
     }
     assert use.utilisation == pytest.approx(0.75 / 2.25)
     assert use.bubble == pytest.approx(1.5 / 2.25)
-
-
-def test_kinds_can_be_told_apart() -> None:
-    for names in zip(*((k.label, k.colour, k.trace_colour) for k in KINDS), strict=True):
-        assert len(set(names)) == len(KINDS)
 
 
 @given(pipelines(), st.integers(1, 8), st.sampled_from(["1f1b", "gpipe", "1f1b-flush"]))
@@ -163,3 +170,78 @@ def test_the_simulator_predicts_where_weights_are_stale() -> None:
     # 4 bytes for each of four minibatches at half speed; the last stage has nothing to predict.
     assert [use.seconds[PREDICTION] for use in uses] == [pytest.approx(4 * 4 * 0.125 / 0.5), 0.0]
     assert uses[0].seconds[FORWARD] == pytest.approx(4 * 1 / 0.5)
+
+
+def seconds_of(worker: int, action: Action) -> float:
+    assert not isinstance(action, Send)
+    return SECONDS[type(action)]
+
+
+def test_a_message_arrives_its_transfer_after_it_was_sent() -> None:
+    schedule = build_schedule(Pipeline.straight(1, 1), 1)
+    timed = play(schedule, seconds_of)
+    of_last = [(type(t.action), t.start, t.end) for t in timed if t.worker == 1]
+    assert of_last == [
+        (Receive, 1.25, 1.25),
+        (Forward, 1.25, 2.25),
+        (Backward, 2.25, 4.25),
+        (Send, 4.25, 4.25),
+        (Update, 4.25, 4.375),
+    ]
+    assert next(t for t in timed if t.worker == 0 and t.action == Backward(0)).start == 4.5
+
+
+def test_an_all_reduce_begins_with_its_last_worker() -> None:
+    schedule = build_schedule(Pipeline.straight(3), 3)
+
+    def slower_by_number(worker: int, action: Action) -> float:
+        return (worker + 1.0) if isinstance(action, Forward) else seconds_of(worker, action)
+
+    timed = play(schedule, slower_by_number)
+    reduces = [t for t in timed if isinstance(t.action, AllReduce)]
+    assert [(t.worker, t.start, t.end) for t in reduces] == [(w, 5.0, 5.5) for w in range(3)]
+
+
+@given(pipelines(), st.integers(1, 8), st.sampled_from(["1f1b", "gpipe"]))
+def test_play_performs_every_list_in_order_and_keeps_dependencies(
+    pipeline: Pipeline, minibatches: int, kind: str
+) -> None:
+    schedule = build_schedule(pipeline, minibatches, "gpipe" if kind == "gpipe" else "1f1b")
+    timed = play(schedule, seconds_of)
+    sent = {(t.action.message, t.action.to): t.end for t in timed if isinstance(t.action, Send)}
+    for worker, actions in schedule.actions.items():
+        mine = [t for t in timed if t.worker == worker]
+        assert tuple(t.action for t in mine) == actions
+        clock = 0.0
+        for t in mine:
+            assert clock <= t.start <= t.end
+            free = clock
+            clock = t.end
+            if isinstance(t.action, Receive):
+                assert t.end == max(free, sent[t.action.message, worker] + 0.25)
+            elif isinstance(t.action, Forward | Backward | Update | Send):
+                # As early as it can: only messages and other replicas make a worker wait.
+                assert t.start == free
+
+
+def tied_seconds(worker: int, action: Action) -> float:
+    match action:
+        case Forward():
+            return 1.0
+        case Backward():
+            return 2.0
+        case Receive(message) if message.payload in TIED_PAYLOADS:
+            return 0.7
+    return 0.0
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("per_link", [0, 1])
+def test_asynchronous_stages_do_not_wait(stages: int, per_link: int) -> None:
+    pipeline = replace(Pipeline.straight(*[1] * stages), ties=((0, stages - 1),))
+    schedule = Method(in_flight_per_link=per_link).schedule_for(pipeline, 60)
+    ends: dict[int, list[float]] = {worker: [] for worker in schedule.actions}
+    for timed in play(schedule, tied_seconds):
+        ends[timed.worker].append(timed.end)
+    complete = completion_times(schedule, ends)
+    assert (complete[40] - complete[30]) / 10 == pytest.approx(3.0)

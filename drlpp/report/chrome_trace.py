@@ -11,8 +11,7 @@ from typing import Any
 
 from drlpp.schedule.actions import Backward, BackwardInput, Forward, Message, Receive, Send
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.timeline.spans import Span, row_name, spans_of
-from drlpp.timeline.timeline import TimedAction
+from drlpp.schedule.timeline import Span, TimedAction, row_name, spans_of
 
 _NANOSECOND = 1e-9
 
@@ -33,7 +32,7 @@ def trace_of(
     that made it to the pass that it is for.
 
     Args:
-        timeline: what :func:`drlpp.timeline.timeline.play` returned or a run recorded.
+        timeline: what :func:`drlpp.schedule.timeline.play` returned or a run recorded.
         pipeline: names and orders the workers by stage.
         host_of: the name of every worker's host.
         window: begin and end of what is measured; marked.

@@ -1,0 +1,268 @@
+"""What a report says: a section for each question that the files of a run can answer."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from statistics import median
+
+from matplotlib.figure import Figure
+
+from drlpp.errors import DRLPPError, RunFailure
+from drlpp.io.formatting import emulation_text, seconds_text, speeds_option
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender, names_of
+from drlpp.racing.training_race import race_lines, replay
+from drlpp.racing.verdict import verdict_lines
+from drlpp.report import charts
+from drlpp.report.run_files import RunFiles
+from drlpp.report.tables import Table, comparison_table, measured_table, race_table, stages_table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading.
+
+    Attributes:
+        title: the heading.
+        lines: sentences above everything.
+        chart: under them; None without one.
+        told: what the chart shows, for screen readers.
+        table: under it.
+        commands: that lead on.
+        below: a sentence about what is shown.
+    """
+
+    title: str
+    lines: tuple[str, ...] = ()
+    chart: Figure | None = None
+    told: str = ""
+    table: Table | None = None
+    commands: tuple[str, ...] = ()
+    below: str = ""
+
+
+def sections_of(files: RunFiles) -> Iterator[Section]:
+    """Yield the sections, the one that most people ask for first.
+
+    A section that cannot be made of these files is named in the last.
+    """
+    parts: dict[str, Callable[[RunFiles], Iterator[Section]]] = {
+        "the race": _race,
+        "the race to a loss": _race_to_loss,
+        "the training": _training,
+        "the search": _search,
+        "where the time goes": _usage,
+        "the stages": _stages,
+        "predicted and measured": _agreement,
+    }
+    missing = []
+    for what, make in parts.items():
+        try:
+            yield from list(make(files))
+        except (DRLPPError, ValueError, IndexError, KeyError) as error:
+            missing.append(f"not shown: {what} ({error})")
+    yield _machine(files, missing)
+
+
+def _race(files: RunFiles) -> Iterator[Section]:
+    comparison = files.comparison
+    if comparison is None:
+        return
+    verdict = comparison.verdict
+    lines = [] if verdict is None else list(verdict_lines(verdict, comparison.entrants))
+    lines += [f"{one.found_by}: {one.failure}" for one in comparison.distinct if one.failure]
+    if comparison.speeds:
+        lines.append(emulation_text(comparison.speeds))
+    if files.placement is not None:
+        exported = files.placement
+        by, how = exported.found_by, exported.method
+        lines.append(f"exported: {exported.configuration}, found by {by}; {how}")
+    table = comparison_table(comparison)
+    yield Section(
+        title="The race",
+        lines=tuple(lines),
+        chart=charts.race_chart(comparison),
+        told="Every round of the race, and medians: "
+        + "; ".join(f"{row[0]} {row[1]} {row[2]}" for row in table.rows),
+        table=table,
+        below="All ran in turns; a point is a round, a bar the median.",
+    )
+
+
+def _race_to_loss(files: RunFiles) -> Iterator[Section]:
+    race = files.race
+    if race is None:
+        return
+    lines: tuple[str, ...]
+    try:
+        end = replay(race)
+    except RunFailure as error:
+        end, lines = None, (f"the race failed: {error}",)
+    else:
+        lines = tuple(race_lines(race, end))
+    batch_size = None if files.profile is None else files.profile.batch_size
+    yield Section(
+        title=f"The race to a loss, on {race.data}",
+        lines=lines,
+        chart=charts.loss_chart(race, end, batch_size),
+        told=f"Held-out loss of {len(race.candidates)} candidates over seconds and samples",
+        table=None if end is None else race_table(race, end),
+        below="Held-out loss, a line for every training, dashed for plain PyTorch; seconds are "
+        "those of training, without evaluations.",
+    )
+
+
+def _training(files: RunFiles) -> Iterator[Section]:
+    chart = charts.training_chart(files.train_losses, files.held_out_losses, files.batch_size)
+    if chart is None:
+        return
+    lines = []
+    if files.held_out_losses:
+        last = files.held_out_losses[-1]
+        lines.append(f"held-out loss {last.value:.4g} after epoch {last.step}")
+    lines += [change.text for change in files.changes]
+    yield Section(title="The training", lines=tuple(lines), chart=chart)
+
+
+def _search(files: RunFiles) -> Iterator[Section]:
+    if not files.measured:
+        return
+    lines = [] if files.microbatches is None else [str(files.microbatches)]
+    lines += [] if files.search is None else files.search.lines
+    ran = [one for _, one in files.measured if isinstance(one, Measurement)]
+    best = min((one.seconds_per_minibatch for one in ran), default=0.0)
+    yield Section(
+        title="The search",
+        lines=tuple(lines),
+        chart=charts.search_chart(files.measured),
+        told=f"{len(files.measured)} measurements, the best of {seconds_text(best)}",
+        table=measured_table(files.measured),
+        below="Every measurement in turn; the line is the best so far.",
+    )
+
+
+def _usage(files: RunFiles) -> Iterator[Section]:
+    if files.comparison is None:
+        return
+    chart = charts.usage_chart(_best_of_every_kind(files.comparison))
+    if chart is not None:
+        yield Section(
+            title="Where the time goes",
+            chart=chart,
+            told="What part of its time every worker computed",
+            below="Measured, in the last round of the best of each kind; a worker that waits has "
+            "nothing to do yet.",
+        )
+
+
+def _best_of_every_kind(comparison: Comparison) -> Iterator[tuple[str, Contender]]:
+    """Yield the placements that a winner is looked at beside, the winner first."""
+    named = zip(names_of(comparison.distinct), comparison.distinct, strict=True)
+    ran = [(name, one) for name, one in named if one.seconds and one.placement is not None]
+    rounds = max((len(one.seconds) for _, one in ran), default=0)
+    # Those that were dropped early are behind those that ran on.
+    ran.sort(key=lambda of: (len(of[1].seconds) < rounds, median(of[1].seconds)))
+    known: set[str] = set()
+    for name, one in ran:
+        if not known.issuperset(one.names):
+            known.update(one.names)
+            yield name, one
+
+
+def _stages(files: RunFiles) -> Iterator[Section]:
+    if files.profile is None:
+        return
+    found: list[tuple[str, Candidate | None]] = []
+    if files.comparison is not None:
+        found = [(name, one.candidate) for name, one in _best_of_every_kind(files.comparison)]
+    elif files.placement is not None:
+        placement = files.placement.resolve(files.profile.graph)
+        found = [(files.placement.configuration, Candidate(placement, files.placement.method))]
+    for name, candidate in found[:1]:
+        assert candidate is not None
+        count, stages = len(files.profile.graph), len(candidate.placement.stages)
+        yield Section(
+            title="The stages",
+            lines=(f"{name}: {count} operators in {stages} stages",),
+            table=stages_table(candidate, files.profile),
+        )
+
+
+def _agreement(files: RunFiles) -> Iterator[Section]:
+    rows = charts.predictions(files)
+    if not rows:
+        return
+    errors = sorted(abs(simulated / measured - 1) for measured, simulated, _ in rows)
+    yield Section(
+        title="Predicted and measured",
+        lines=(
+            f"the simulator is off by {median(errors):.0%} in the median of {len(rows)} "
+            f"placements, by {errors[-1]:.0%} at most",
+        ),
+        chart=charts.agreement_chart(rows),
+        below="On the line both are equal. Bars show how far off the simulator may be, where short "
+        "runs of a pipeline told it.",
+    )
+
+
+def _machine(files: RunFiles, missing: Sequence[str]) -> Section:
+    settings = tuple(
+        (name, json.dumps(value, ensure_ascii=False))
+        for name, value in sorted(files.record.settings.items())
+    )
+    versions = ", ".join(
+        f"{name} {metadata.version(name)}" for name in ("drlpp", "torch") if _installed(name)
+    )
+    lines = [f"report written with {versions}, Python {platform.python_version()}"]
+    if files.placement is not None:
+        measured = files.placement.versions
+        lines.append(f"measured with drlpp {measured.drlpp}, torch {measured.torch}")
+    if files.cluster is not None:
+        hosts = ", ".join(
+            f"{host.count * host.accelerators} × {host.device}"
+            f"{'' if host.speed == 1 else f' of speed {host.speed:g}'}"
+            for host in files.cluster.hosts
+        )
+        lines.append(f"accelerators: {hosts}")
+    if files.microbatches is not None:
+        chosen = files.microbatches.best.microbatches
+        lines.append(f"microbatches were chosen by measuring, whatever the settings say: {chosen}")
+    lines += [f"not read: {why}" for why in files.unread.values()]
+    lines += missing
+    return Section(
+        title="Machine, versions, settings",
+        lines=tuple(lines),
+        table=Table(("setting", "value"), settings),
+        commands=tuple(_commands(files)),
+    )
+
+
+def _commands(files: RunFiles) -> Iterator[str]:
+    """Yield the command that began the run, and those that lead on from it."""
+    if files.record.started_as:
+        yield files.record.started_as
+    path, profile = files.folder / "placement.json", files.folder / "profile.json"
+    if files.placement is not None and path.is_file():
+        speeds = () if files.comparison is None else files.comparison.speeds
+        placement = shlex.quote(str(path)) + files.placement.model.naming_option
+        yield f"drlpp train {placement} --data DATA{speeds_option(speeds)}"
+        if files.profile is not None:
+            yield (
+                f"drlpp show {placement} --timeline simulator --profile "
+                f"{shlex.quote(str(profile))} -o timeline.json"
+            )
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

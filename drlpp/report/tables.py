@@ -1,0 +1,292 @@
+"""Tables of races and placements, the same in a terminal and on a run's page."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table as TerminalTable
+
+from drlpp.costs.profile import Profile
+from drlpp.io.formatting import emulation_text, range_text, seconds_text
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender, Heat, update_text
+from drlpp.racing.curves import Curve
+from drlpp.racing.halving import Training
+from drlpp.racing.rivals import PLAIN
+from drlpp.racing.training_race import RaceEnd, TrainingRace, race_lines, replay
+from drlpp.racing.verdict import best_rival, verdict_lines
+from drlpp.schedule.method import Method
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        headings: of the columns, as :func:`table_of` takes them.
+        rows: their cells.
+        title: what it shows, in lines.
+        best: the row to be marked; None for none.
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    best: int | None = None
+
+    @property
+    def terminal(self) -> TerminalTable:
+        """The table for ``rich``'s console."""
+        table = table_of(self.headings, self.rows, self.title)
+        if self.best is not None:
+            table.rows[self.best].style = "bold green"
+        return table
+
+
+def table_of(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
+) -> TerminalTable:
+    """Make the one kind of table that programs print.
+
+    Args:
+        columns: their heads. A head that begins with ``>`` is of numbers, on the right and on one
+            line; one that begins with ``=`` is of words on one line.
+        rows: a text for each column.
+        title: above it.
+    """
+    table = TerminalTable(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for column in columns:
+        table.add_column(
+            column.lstrip(">="),
+            justify="right" if column.startswith(">") else "left",
+            no_wrap=column[:1] in (">", "="),
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Return what was compared side by side, the fastest by median of most rounds marked.
+
+    Those with fewer rounds dropped out of the race before its end. The spread is the fastest and
+    the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
+    the reference divided by the row's.
+    """
+    contenders, usual = comparison.distinct, comparison.usual_method
+    rounds = max((len(one.seconds) for one in contenders), default=0)
+    title = f"time per minibatch, median and range of at most {rounds} rounds"
+    configurations = [_configuration(one, usual) for one in contenders]
+    if any("\n" in configuration for configuration in configurations):
+        title += "\nupdates every k: one update of k minibatches; others make one of each"
+    if comparison.speeds:
+        title += f"\n{emulation_text(comparison.speeds)}"
+    best = best_rival(comparison.entrants)
+    references = (
+        () if best is None else contenders[best].seconds,
+        next((one.seconds for one in contenders if PLAIN in one.names), ()),
+    )
+    verdict = comparison.verdict
+    return Table(
+        (
+            "found by",
+            "configuration",
+            "median",
+            "range",
+            "over\nbest\nrival",
+            "over\nplain\nPyTorch",
+        ),
+        tuple(
+            (one.found_by, configuration, *_cells(one.seconds, references))
+            for one, configuration in zip(contenders, configurations, strict=True)
+        ),
+        title,
+        best=None if verdict is None else verdict.fastest,
+    )
+
+
+def _cells(seconds: Sequence[float], references: Sequence[Sequence[float]]) -> tuple[str, ...]:
+    if not seconds:
+        return ("failed", "–", *("–" for _ in references))
+    middle = statistics.median(seconds)
+    ratios = (f"{statistics.median(own) / middle:.2f}×" if own else "–" for own in references)
+    return (seconds_text(middle), range_text(min(seconds), max(seconds)), *ratios)
+
+
+def _configuration(one: Contender, usual: Method) -> str:
+    """Return what it is, and on a line of its own how many minibatches make an update, if several.
+
+    What takes several for one update is not as good as what takes as long with one.
+    """
+    text, minibatches = one.beside(usual), update_text(one)
+    return text if minibatches == "1" else f"{text}\nupdates every {minibatches}"
+
+
+def describe_comparison(comparison: Comparison) -> RenderableType:
+    """Show every entrant, what was tried in the heats, and what the comparison says."""
+    verdict, usual = comparison.verdict, comparison.usual_method
+    lines = [] if verdict is None else verdict_lines(verdict, comparison.entrants)
+    failures = [f"{c.found_by}: {c.failure}" for c in comparison.distinct if c.failure]
+    heats = [_heat_text(heat, usual) for heat in comparison.heats if len(heat.candidates) > 1]
+    return Group(comparison_table(comparison).terminal, *heats, *failures, *lines)
+
+
+def _heat_text(heat: Heat, usual: Method) -> str:
+    """Return the candidates for a kind's place in the race.
+
+    Those that came furthest are first, the fastest of them at the top; medians are of so many runs.
+    """
+
+    def middle(one: Contender) -> float:
+        return statistics.median(one.seconds or [0.0])
+
+    ranked = sorted(heat.candidates, key=lambda one: (-len(one.seconds), middle(one)))
+    tried = "; ".join(
+        f"{c.beside(usual)}: "
+        + (f"{seconds_text(middle(c))} ({len(c.seconds)}×)" if c.seconds else "failed")
+        for c in ranked
+    )
+    return f"tried as {heat.kind}: {tried}"
+
+
+def race_table(race: TrainingRace, end: RaceEnd) -> Table:
+    """Return every candidate: its learning rate, its speed, and when it reached the loss."""
+    to_goal = f"to loss {end.goal.loss:.4g}"
+    trainings = "one training" if race.finals == 1 else f"finalists: median of {race.finals}"
+    rows = []
+    ranked = _ranked(race, end)
+    for number in ranked:
+        candidate, rate = race.candidates[number], end.result.rates[number]
+        curve = None if rate is None else race.curves[Training(number, rate)]
+        reached, method = curve and curve.minibatches_to(end.goal.loss), candidate.method
+        rows.append(
+            (
+                f"{candidate.found_by} {candidate.configuration}",
+                "" if candidate.placement is None else f"{method.schedule} {method.policy}",
+                "" if rate is None else f"{rate:.2g}",
+                _speed(curve),
+                _cost(end, number),
+                "" if reached is None else f"{reached:.0f}",
+                end.result.ended.get(number, ""),
+            )
+        )
+    columns = "=candidate", "=method", ">rate", ">mini-\nbatches/s", f">{to_goal}"
+    return Table(
+        (*columns, ">mini-\nbatches", "ended"),
+        tuple(rows),
+        f"{race.model} on {race.data}: training {to_goal}, {trainings}",
+        best=None if end.winner is None else ranked.index(end.winner),
+    )
+
+
+def _ranked(race: TrainingRace, end: RaceEnd) -> list[int]:
+    """Return the finalists, the winner first, then what reached the loss, then the rest."""
+    finalists = sorted(end.result.finalists, key=lambda c: (c != end.winner, _median(end, c)))
+    arrived = sorted(end.result.costs.keys() - set(finalists), key=lambda c: end.result.costs[c])
+    known = [*finalists, *arrived]
+    return known + [c for c in range(len(race.candidates)) if c not in known]
+
+
+def _median(end: RaceEnd, candidate: int) -> float:
+    return statistics.median(final.cost for final in end.finals_of(candidate))
+
+
+def _speed(curve: Curve | None) -> str:
+    if curve is None or not curve.seconds:
+        return ""
+    return f"{curve.last.minibatches / curve.seconds:.1f}"
+
+
+def _cost(end: RaceEnd, number: int) -> str:
+    """Return a finalist's median, or what it took in the halving."""
+    if number not in end.result.costs:
+        return ""
+    finalist = number in end.result.finalists
+    return seconds_text(_median(end, number) if finalist else end.result.costs[number])
+
+
+def describe_race(race: TrainingRace) -> RenderableType:
+    """Describe a race to a loss in a file: its table, if it has ended, and what it says."""
+    end = replay(race)
+    table = [] if end is None else [race_table(race, end).terminal]
+    return Group(*table, *race_lines(race, end))
+
+
+def measured_table(measured: Sequence[tuple[Candidate, Outcome]]) -> Table:
+    """Return every measurement, the fastest first, and why others failed."""
+    ran = [(c, o) for c, o in measured if isinstance(o, Measurement)]
+    failed = [(c, o) for c, o in measured if not isinstance(o, Measurement)]
+    rows = [
+        (
+            candidate.configuration,
+            stages_text(candidate.placement),
+            str(candidate.method),
+            seconds_text(run.seconds_per_minibatch) + ", cut short" * run.cut_short,
+            seconds_text(run.standard_deviation_seconds),
+        )
+        for candidate, run in sorted(ran, key=lambda of: of[1].seconds_per_minibatch)
+    ]
+    rows += [
+        (c.configuration, stages_text(c.placement), str(c.method), f"failed: {o.reason}", "–")
+        for c, o in failed
+    ]
+    headings = "configuration", "operators on accelerators", "method", ">a minibatch", ">deviation"
+    return Table(headings, tuple(rows))
+
+
+def stages_text(placement: Placement) -> str:
+    """Return how many operators every stage has, and its accelerators, in a line."""
+    return "; ".join(
+        f"{len(stage.operators)} on {', '.join(map(str, stage.accelerators))}"
+        for stage in placement.stages
+    )
+
+
+def stages_table(candidate: Candidate, profile: Profile) -> Table:
+    """Return the stages of a candidate: parameters, profiled time, and how late gradients are."""
+    return Table(
+        (
+            "stage",
+            "from, to",
+            "accelerators",
+            "operators",
+            "parameters",
+            "profiled",
+            "updates between forward and backward",
+        ),
+        tuple(_stage_rows(candidate, profile)),
+    )
+
+
+def _stage_rows(candidate: Candidate, profile: Profile) -> Iterator[tuple[str, ...]]:
+    graph, method = profile.graph, candidate.method
+    between = method.parts_in_between(candidate.placement.pipeline(graph))
+    for number, stage in enumerate(candidate.placement.stages):
+        operators, accelerators = stage.operators, stage.accelerators
+        first, last = (graph.operators[op].name for op in (operators[0], operators[-1]))
+        bytes_ = sum(graph.operators[op].parameter_bytes for op in operators)
+        late = between[number] / method.parts_of_update(len(accelerators))
+        yield (
+            str(number),
+            first if first == last else f"{first} to {last}",
+            ", ".join(map(str, accelerators)),
+            str(len(operators)),
+            f"{bytes_ / 1e6:,.2f} MB",
+            seconds_text(sum(profile.seconds[op] for op in operators)),
+            "0" if method.flushes else f"{late:.3g}",
+        )

@@ -1,0 +1,270 @@
+"""The report of a run: what stands in it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from drlpp.costs.profile import RunFactors
+from drlpp.errors import InvalidFile
+from drlpp.io.documents import read_document, write_document
+from drlpp.io.run_folder import CHANGES_NAME, RunRecord
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import Contender, names_of
+from drlpp.racing.curves import Curve, Point
+from drlpp.racing.training_race import TrainingRace, TrainingRun, replay
+from drlpp.report.charts import loss_chart, predictions, race_chart, search_chart, training_chart
+from drlpp.report.page import write_report
+from drlpp.report.run_files import read_run
+from drlpp.report.tables import comparison_table, stages_table
+from drlpp.runtime.training.training_reports import WorkersChanged, write_change
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.endurance.fuzzing.documents import every_document
+from tests.support.measured import measurement
+from tests.support.reports import (
+    EVIL,
+    GRAPH,
+    PROFILE,
+    TWO,
+    Page,
+    learned_run,
+    raced_and_trained,
+)
+from tests.support.strategies.graphs import chain_of, cluster_of
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder of a run that learned and raced."""
+    return learned_run(tmp_path)
+
+
+def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
+    page = Page(write_report(run))
+    assert page.headings == [
+        "The race",
+        "The search",
+        "Where the time goes",
+        "The stages",
+        "Predicted and measured",
+        "Machine, versions, settings",
+    ]
+    assert page.lines[1].startswith("guided (1-1) trains a minibatch 2.0"), "the gain comes first"
+    assert [tag for tag, _ in page.tags].count("svg") == len(page.charts) == 4
+    assert page.charts[0] == (
+        "Every round of the race, and medians: guided 1-1 6.00 ms; plain PyTorch 2 threads "
+        "12.00 ms; exact 1 10.00 ms"
+    )
+    assert "failed: no worker said a word" in page.cells
+    assert "2.00×" in page.cells
+    assert "drlpp learn x" in page.text
+
+
+def test_nothing_of_a_run_becomes_part_of_the_page(run: Path) -> None:
+    """Nor is anything loaded from elsewhere or run, and the page is small."""
+    raced_and_trained(run)
+    path = write_report(run)
+    page = Page(path)
+    assert EVIL in page.text
+    (policy,) = (given["content"] for _, given in page.tags if given.get("http-equiv"))
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+    for tag, given in page.tags:
+        assert tag not in ("script", "img", "link", "iframe")
+        for name in ("src", "href", "xlink:href"):
+            assert (given.get(name) or "#").startswith("#")
+    assert path.stat().st_size < 1e6
+
+
+def test_charts_draw_what_was_measured(run: Path) -> None:
+    raced_and_trained(run)
+    files = read_run(run)
+    assert files.comparison is not None
+    race = race_chart(files.comparison)
+    assert race is not None
+    (axes,) = race.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["guided · 1-1", "exact · 1", "plain PyTorch · 2 threads"]
+    assert list(axes.lines[0].get_xdata()) == pytest.approx([6, 7, 5])
+    search = search_chart(files.measured)
+    assert search is not None
+    assert list(search.axes[0].lines[1].get_ydata()) == pytest.approx([10, 6])
+    training = training_chart(files.train_losses, files.held_out_losses, files.batch_size)
+    assert training is not None
+    left, right = (axes.lines[1] for axes in training.axes)
+    # Held-out losses stand behind the minibatches before them; a minibatch has 16 samples.
+    assert list(left.get_xdata()) == [3.5, 7.5]
+    assert list(right.get_xdata()) == [4 * 16, 8 * 16]
+    assert list(right.get_ydata()) == [2.5, 2.0]
+
+
+def test_losses_of_a_race_are_over_seconds_and_samples() -> None:
+    race = every_document()["training race"]
+    assert isinstance(race, TrainingRace)
+    figure = loss_chart(race, replay(race), 32)
+    assert figure is not None
+    left, right = figure.axes
+    # All three orders of samples of both, each with three evaluations, and the loss to be reached.
+    assert len(left.lines) == 7
+    styles = [line.get_linestyle() for line in left.lines]
+    assert styles == ["--"] * 3 + ["-"] * 3 + [":"], "plain PyTorch is dashed"
+    assert list(right.lines[0].get_xdata()) == [0, 5 * 32, 10 * 32]
+    assert list(left.lines[0].get_xdata()) == [0, 0.5, 1.0]
+    assert right.get_xlabel() == "samples, 32 in a minibatch"
+
+
+def test_predictions_have_the_error_bars_of_short_runs(run: Path) -> None:
+    known = PROFILE.model_copy(update={"in_pipeline": RunFactors(spread=0.06)})
+    write_document(run / "profile.json", known)
+    alone, both = predictions(read_run(run))
+    assert (alone[0], both[0]) == (0.010, 0.006)
+    # No short run is of a single accelerator.
+    assert (alone[2], both[2]) == (0, 0.06)
+    assert all(math.isfinite(simulated) for _, simulated, _ in (alone, both))
+
+
+def test_stages_tell_how_late_gradients_are() -> None:
+    rows = stages_table(Candidate(TWO, Method()), PROFILE).rows
+    names = [operator.name for operator in GRAPH.operators]
+    assert rows[0] == ("0", f"{names[0]} to {names[1]}", "0", "2", "0.00 MB", "5.00 ms", "1")
+    assert rows[1][-1] == "0"
+    flushed = stages_table(Candidate(TWO, Method(schedule="gpipe", policy="sync")), PROFILE)
+    assert [row[-1] for row in flushed.rows] == ["0", "0"]
+
+
+def contender(who: str, placement: Placement | None, method: Method, *seconds: float) -> Contender:
+    return Contender(
+        found_by=who,
+        placement=placement,
+        method=method,
+        measurements=tuple(measurement(s) for s in seconds),
+    )
+
+
+def test_contenders_of_one_name_are_told_apart() -> None:
+    other = Placement.from_assignment([0, 0, 0, 1], [0, 1])
+    found = [
+        contender("guided", placement, method, 0.005)
+        for method in (Method(), Method(recompute=True))
+        for placement in (TWO, other)
+    ]
+    assert names_of(found) == tuple(
+        f"guided · 1-1{what}" for what in ("", " (2)", ", recomputation", ", recomputation (2)")
+    )
+
+
+def test_the_table_of_a_race_gives_medians_ranges_and_speed_ups() -> None:
+    flushed = Method(schedule="1f1b-flush", policy="sync", microbatches=16)
+    comparison = Comparison(
+        model="m",
+        minibatches=4,
+        contenders=(
+            contender("guided", TWO, Method(), 0.020, 0.010, 0.011),
+            contender("plain PyTorch", None, Method(), 0.022, 0.021, 0.033),
+            Contender(found_by="data-parallel", placement=TWO, method=flushed, failure="lost"),
+            contender("exact", TWO, Method(microbatches=2), 0.009, 0.009),
+        ),
+        speeds=(0.6, 0.3),
+    )
+    table = comparison_table(comparison)
+    assert [row[2] for row in table.rows] == ["11.00 ms", "22.00 ms", "failed", "9.00 ms"]
+    assert [row[3] for row in table.rows][:2] == ["10.00–20.00 ms", "21.00–33.00 ms"]
+    assert [row[5] for row in table.rows] == ["2.00×", "1.00×", "–", "2.44×"]
+    assert table.best == 0, "the last one dropped out"
+    assert "emulated: 2 accelerators of speeds 0.6, 0.3 (a core is 1)" in table.title
+
+
+def test_what_was_changed_since_is_named_and_the_rest_is_shown(run: Path) -> None:
+    write_document(run / "cluster.yaml", cluster_of(1, bandwidth=1e9))
+    page = Page(write_report(run))
+    assert "The stages" in page.headings
+    assert (
+        "cluster.yaml: lists 1 of the 2 accelerators that placements of this run use" in page.text
+    )
+    small = chain_of(seconds=[0.003] * 2, parameter_bytes=[4] * 2, output_bytes=[8] * 2)[1]
+    write_document(run / "profile.json", small)
+    page = Page(write_report(run))
+    assert "The stages" not in page.headings
+    assert "profile.json: a placement of this run does not fit its graph" in page.text
+    (run / "profile.json").write_text("{")
+    assert "not read: " in Page(write_report(run)).text
+
+
+def test_a_placement_of_another_graph_is_named(tmp_path: Path) -> None:
+    write_document(tmp_path / "run.json", RunRecord(command="drlpp train", settings={}))
+    write_document(tmp_path / "placement.json", every_document()["placement"])
+    write_document(tmp_path / "profile.json", PROFILE)
+    page = Page(write_report(tmp_path))
+    assert page.headings == ["Machine, versions, settings"]
+    assert "placement.json: does not fit the graph of profile.json" in page.text
+
+
+def test_a_section_that_fails_is_named_and_the_page_is_written(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise IndexError("out of range")
+
+    monkeypatch.setattr("drlpp.report.sections.stages_table", fail)
+    page = Page(write_report(run))
+    assert "The stages" not in page.headings
+    assert "not shown: the stages (out of range)" in page.text
+
+
+@pytest.mark.parametrize("target_seconds", [None, 9.0])
+def test_a_race_without_an_end_says_so(tmp_path: Path, target_seconds: float | None) -> None:
+    """Plain PyTorch failed; or an earlier version raced to the least loss after a time."""
+    write_document(tmp_path / "run.json", RunRecord(command="drlpp race", settings={}))
+    race = every_document()["training race"]
+    assert isinstance(race, TrainingRace)
+    curve = Curve(points=(Point(minibatches=0, seconds=0, loss=2.0),), failure="it burned")
+    failed = TrainingRun(candidate=0, rate=0.1, curve=curve)
+    changes = {"target_loss": None, "target_seconds": target_seconds, "runs": (failed,)}
+    write_document(tmp_path / "race.json", race.model_copy(update=changes))
+    page = Page(write_report(tmp_path))
+    assert page.headings[0] == "The race to a loss, on digits"
+    if target_seconds is None:
+        assert "the race failed: plain PyTorch" in page.text
+        assert "it burned" in page.text
+    else:
+        assert "2 candidates, 1 trainings so far; only an earlier version can judge it" in page.text
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match=r"has no run\.json"):
+        write_report(tmp_path)
+
+
+def test_what_was_exported_is_said_and_how_to_go_on(run: Path) -> None:
+    exported = PlacementFile.create(
+        ModelReference(name="alexnet"),
+        GRAPH,
+        TWO,
+        cluster_of(2, bandwidth=1e9),
+        method=Method(microbatches=4),
+        optimizer=OptimizerSpec(),
+        found_by="exact",
+    )
+    write_document(run / "placement.json", exported)
+    comparison = read_document(run / "comparison.json", Comparison)
+    write_document(run / "comparison.json", comparison.model_copy(update={"speeds": (0.5, 0.25)}))
+    text = Page(write_report(run)).text
+    assert f"exported: 1-1, found by exact; {exported.method}" in text
+    assert f"drlpp train {run / 'placement.json'} --data DATA --speeds 0.5,0.25" in text
+    assert f"drlpp show {run / 'placement.json'} --timeline simulator --profile" in text
+
+
+def test_a_training_that_lost_a_host_says_so(tmp_path: Path) -> None:
+    write_document(tmp_path / "run.json", RunRecord(command="drlpp train", settings={}))
+    raced_and_trained(tmp_path)
+    change = WorkersChanged(
+        epochs=0, minibatches=3, reason="host far is lost", workers=(0, 1), configuration="1-1"
+    )
+    write_change(tmp_path / CHANGES_NAME, change)
+    assert change.text in write_report(tmp_path).read_text()
