@@ -36,6 +36,8 @@ STUDIES = {
     "pipemare": "benchmarks.papers.pipemare:STUDY",
     "drl-pp": "benchmarks.papers.drl_pp:STUDY",
     "prediction": "benchmarks.prediction:STUDY",
+    "runtime": "benchmarks.runtime:STUDY",
+    "gpu": "benchmarks.gpu:STUDY",
     "timings": "benchmarks.timings:STUDY",
 }
 """Where each study is; imported when it is asked for."""

@@ -7,15 +7,18 @@ loss, and the update rest in proportion to the processor time that they took.
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -24,37 +27,30 @@ from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
     ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
 )
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.models import stage_module
+from drlpp.errors import TrialTimeout, WorkerLost
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
+from drlpp.runtime.device.emulation import (
+    EmulatedAccelerator,
+    available_cores,
+    computing_on,
+    cores_for,
+)
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.worker.worker_process import keep_freed_memory
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-BaselineName = Literal[
-    "pipelining gpipe",
-    "pipelining 1f1b",
-    "pipelining zb1p",
-    "pipelining interleaved 1f1b",
-    "pipelining zbv",
-    "data parallel",
-]
+BaselineName = Literal["pipelining gpipe", "pipelining 1f1b", "data parallel"]
 
 _SCHEDULES: dict[str, Callable[..., Any]] = {
     "pipelining gpipe": ScheduleGPipe,
     "pipelining 1f1b": Schedule1F1B,
-    "pipelining zb1p": ScheduleInterleavedZeroBubble,
-    "pipelining interleaved 1f1b": ScheduleInterleaved1F1B,
-    "pipelining zbv": ScheduleZBVZeroBubble,
 }
-_OF_SEVERAL_STAGES = {"pipelining zb1p", "pipelining interleaved 1f1b", "pipelining zbv"}
 _TIMEOUT_SECONDS = 120.0
+_GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,7 @@ class BaselineRun:
     Attributes:
         name: what to run.
         model: a chain of blocks.
-        blocks: in every stage, of which a worker may have several, in turns or, of zbv, there and
-            back; data parallelism has all blocks in each.
+        blocks: in every stage; data parallelism has all blocks in each worker.
         microbatches: of a minibatch, for pipelining.
         optimizer: updates the weights.
         updates: how many, each of the model's minibatch of example samples.
@@ -132,12 +127,8 @@ class _Baseline:
             self.module: nn.Module = task.module
             self._step = self._data_parallel(rank, size)
         else:
-            stages: Sequence[int] = range(rank, len(run.blocks), size)
-            if run.name == "pipelining zbv":
-                stages = rank, len(run.blocks) - 1 - rank
-            modules = {stage: stage_module(task.module, run.blocks, stage) for stage in stages}
-            self.module = nn.ModuleList(modules.values())
-            self._step = self._pipelined(modules)
+            self.module = stage_module(task.module, run.blocks, rank)
+            self._step = self._pipelined(rank)
         self._optimizer = build_optimizer(run.optimizer, list(self.module.parameters()))
 
     def train(self) -> BaselineResult:
@@ -155,10 +146,7 @@ class _Baseline:
         weights = {}
         if self._run.with_weights:
             # Arrays travel through a pipe whole; tensors would in shared memory.
-            modules = self.module if isinstance(self.module, nn.ModuleList) else [self.module]
-            weights = {
-                n: p.detach().numpy() for module in modules for n, p in module.named_parameters()
-            }
+            weights = {n: p.detach().numpy() for n, p in self.module.named_parameters()}
         return BaselineResult(ends, used, weights)
 
     @contextmanager
@@ -189,31 +177,100 @@ class _Baseline:
 
         return step
 
-    def _pipelined(self, modules: Mapping[int, nn.Module]) -> Callable[[], None]:
+    def _pipelined(self, rank: int) -> Callable[[], None]:
         microbatches, count = self._run.microbatches, len(self._run.blocks)
         # Every block keeps the shape of the activations, so torch need not find out by running
         # the stages, which takes longer.
         example = torch.empty_like(self._inputs.chunk(microbatches)[0], device="meta")
-        stages = []
-        for number, module in modules.items():
-            stage = PipelineStage(
-                module,
-                number,
-                count,
-                torch.device("cpu"),
-                input_args=(example if number == 0 else example.clone().requires_grad_(),),
-                output_args=(example.clone().requires_grad_(),),
-                input_grads=(None if number == 0 else example,),
-                output_grads=(example,),
-            )
-            for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
-                setattr(stage, name, self.computed(getattr(stage, name)))
-            stages.append(stage)
-        schedule = _SCHEDULES[self._run.name](
-            stages if self._run.name in _OF_SEVERAL_STAGES else stages[0],
-            microbatches,
-            loss_fn=self.computed(self._loss),
+        stage = PipelineStage(
+            self.module,
+            rank,
+            count,
+            torch.device("cpu"),
+            input_args=(example if rank == 0 else example.clone().requires_grad_(),),
+            output_args=(example.clone().requires_grad_(),),
+            input_grads=(None if rank == 0 else example,),
+            output_grads=(example,),
         )
-        targets = self._targets if count - 1 in modules else None
-        given = (self._inputs,) if 0 in modules else ()
+        for name in ("forward_one_chunk", "backward_one_chunk"):
+            setattr(stage, name, self.computed(getattr(stage, name)))
+        schedule = _SCHEDULES[self._run.name](
+            stage, microbatches, loss_fn=self.computed(self._loss)
+        )
+        targets = self._targets if rank == count - 1 else None
+        given = (self._inputs,) if rank == 0 else ()
         return lambda: schedule.step(*given, target=targets, return_outputs=False)
+
+
+@dataclass
+class BaselineProcesses:
+    """Processes that take run after run; use it as a context manager.
+
+    Attributes:
+        speeds: of every accelerator; each is a process.
+        timeout_seconds: for one run.
+    """
+
+    speeds: Sequence[float]
+    timeout_seconds: float = 300.0
+    _processes: list[BaseProcess] = field(default_factory=list)
+    _pipes: list[Connection] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        context = multiprocessing.get_context("spawn")
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        size = len(self.speeds)
+        here = [("localhost", available_cores())] * size
+        for rank, core in enumerate(cores_for(self.speeds, here)):
+            ours, theirs = context.Pipe()
+            arguments = (rank, size, self._store.port, self.speeds[rank], core, theirs)
+            process = context.Process(target=baseline_main, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(0 if error else _GRACE_SECONDS)
+            process.kill()
+            process.join()
+
+    def run(self, run: BaselineRun) -> list[BaselineResult]:
+        """Run, and return what every process saw.
+
+        Raises:
+            RunFailure: a process ended or did not answer; none is to be used after that.
+        """
+        results = []
+        for rank, pipe in enumerate(self._pipes):
+            with self._telling_of_loss(run, rank):
+                pipe.send(run)
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(self.timeout_seconds):
+                raise TrialTimeout(
+                    f"{run.name}: process {rank} did not answer within {self.timeout_seconds:.0f} s"
+                )
+            with self._telling_of_loss(run, rank):
+                results.append(pipe.recv())
+        return results
+
+    @contextmanager
+    def _telling_of_loss(self, run: BaselineRun, rank: int) -> Iterator[None]:
+        try:
+            yield
+        # At its end, or, where it has left something unread or is written to, a broken connection.
+        except (EOFError, ConnectionError):
+            self._processes[rank].join(_GRACE_SECONDS)
+            code = self._processes[rank].exitcode
+            raise WorkerLost(
+                f"{run.name}: process {rank} ended with exit code {code}; see above why"
+            ) from None

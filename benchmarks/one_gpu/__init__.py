@@ -1,1 +1,0 @@
-"""Everything that one GPU can tell of the runtime, in one command; see README.md."""

@@ -1,1 +1,0 @@
-"""The runtime's steady state, compared with its busiest worker and torch's own means."""
