@@ -1,7 +1,6 @@
-"""Questions with a command and an answer: a folder a study, and the files here, which all share.
+"""Questions with a command and an answer: a file or a folder a study, on one harness.
 
-A study imports the files here, and :mod:`benchmarks.emulated_cluster`, but no other study. Tests
-import all of them; what is installed imports none.
+Tests import all of them; what is installed imports none.
 """
 
 from pathlib import Path

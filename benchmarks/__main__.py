@@ -34,6 +34,7 @@ STUDIES = {
     "pipeoptim-accuracy": "benchmarks.papers.pipeoptim_accuracy:STUDY",
     "pipeoptim-learning": "benchmarks.papers.pipeoptim:LEARNING",
     "pipemare": "benchmarks.papers.pipemare:STUDY",
+    "pipemare-theory": "benchmarks.papers.pipemare_theory:STUDY",
     "drl-pp": "benchmarks.papers.drl_pp:STUDY",
     "prediction": "benchmarks.prediction:STUDY",
     "runtime": "benchmarks.runtime:STUDY",

@@ -2,7 +2,7 @@
 
     python -m benchmarks.emulated_cluster run benchmarks/clusters/two-hosts.yaml -- COMMAND …
 
-How it is made, and what it cannot show: ``docs/emulated-cluster.md``.
+How it is made, and what it cannot show: ``README.md`` beside this file.
 """
 
 from benchmarks.emulated_cluster.control_groups import LEAST_SPEED, ControlGroups, control_groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def test_rows_in_git_give_tables(name: str) -> None:
     assert len({row.case for row in rows}) == len(rows)
     text = page_of(study, rows)
     assert text.count("| --- |") >= 1
-    assert "nan" not in text
+    assert "nan" not in text.split()
 
 
 @pytest.mark.slow
@@ -105,3 +106,37 @@ def test_the_smallest_case_runs(name: str, tmp_path: Path) -> None:
 def test_the_list_names_every_study() -> None:
     shown = CliRunner().invoke(app, ["list"], catch_exceptions=False).output
     assert all(name in shown for name in STUDIES)
+
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *BENCHMARKS.rglob("*.md")]
+
+
+def test_pages_name_studies_and_files_that_are_there() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"-m benchmarks (?:run|report) ([a-z][\w-]*)", text))
+    assert "search" in named
+    assert named <= {*STUDIES}
+    assert set(re.findall(r"-m benchmarks\.([\w.]+)", text)) == {"emulated_cluster"}
+    files = set(re.findall(r"(?<![\w/])benchmarks/[\w/-]+(?:\.\w+)?", text))
+    files = {file for file in files if not file.endswith(("MODEL.json", "NAME.csv"))}
+    assert len(files) > 5
+    assert {file for file in files if not (ROOT / file).exists()} == set()
+
+
+def test_links_of_the_pages_of_studies_lead_somewhere() -> None:
+    for page in BENCHMARKS.rglob("*.md"):
+        for target, anchor in re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", page.read_text()):
+            assert (page.parent / target).exists(), (page, target)
+            if not anchor:
+                continue
+            titles = re.findall(r"^#+ (.*)$", (page.parent / target).read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert anchor in anchors, (page, target, anchor)
+
+
+def test_the_emulated_cluster_needs_nothing_else_of_benchmarks() -> None:
+    for path in (BENCHMARKS / "emulated_cluster").glob("*.py"):
+        found = re.findall(r"^(?:from|import) (benchmarks[\w.]*)", path.read_text(), re.MULTILINE)
+        assert all(name.startswith("benchmarks.emulated_cluster") for name in found), path

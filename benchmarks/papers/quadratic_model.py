@@ -132,15 +132,6 @@ def printed_invariant_decay(forward_delay: int, backward_delay: int) -> float:
     return 1 - 2 / (forward_delay - backward_delay + 1)
 
 
-def invariant_decay(forward_delay: int, backward_delay: int) -> float:
-    """Return the decay for which p''(1) does not depend on Δ, p of section 3.2's rule with δ_t.
-
-    The Δ term of p''(1) is αΔ·d·((1−γ)(2τ_fwd−d+1) − 2), with d = τ_fwd−τ_bkwd, which vanishes
-    for 1−γ = 2/(τ_fwd+τ_bkwd+1). For τ_bkwd = 0, this is equation 14.
-    """
-    return 1 - 2 / (forward_delay + backward_delay + 1)
-
-
 def advance(model: QuadraticModel, step_size: float, state: Array, noise: ArrayLike = 0) -> Array:
     """Make one update, exactly as the module writes it.
 

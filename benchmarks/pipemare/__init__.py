@@ -1,1 +1,0 @@
-"""PipeMare's theory, calculated."""
