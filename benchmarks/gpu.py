@@ -201,7 +201,7 @@ class GpuStudy(Study[Case, Found]):
 
 def ways(parts: int) -> dict[str, tuple[str, Method]]:
     """Return what is measured, by name: kind of placement and method."""
-    one = {"schedule": "gpipe", "policy": "sync"}
+    one: dict[str, object] = {"schedule": "gpipe", "policy": "sync"}
     methods: dict[str, tuple[str, dict[str, object]]] = {
         "one stage": ("one", one),
         "one stage, bfloat16": ("one", {**one, "precision": "bfloat16"}),

@@ -177,8 +177,9 @@ class RuntimeStudy(Study[Case, Timed]):
             small = {"microbatches": (2,), "minibatches": 4, "repetitions": 1}
             return [_case("feed_forwards", (4, 4), (1, 1), **small)]
         placed = [*((blocks, (1,) * len(blocks)) for blocks in _STRAIGHT), *_REPLICATED]
-        more = {} if seeds is None else {"repetitions": seeds}
-        return [_case(model, *place, **more) for model in MODELS for place in placed]
+        return [
+            _case(model, *place, repetitions=seeds or 5) for model in MODELS for place in placed
+        ]
 
     def run(self, case: Case) -> Timed:
         """Compare the weights of all ways of training, and time them in turns.
