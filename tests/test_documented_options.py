@@ -33,7 +33,12 @@ def test_a_documented_command_is_taken(line: CommandLine) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("plan", "alexnet", "--workers", "4"), ("trian",), ("learn", "--budget", "many"), ("train",)],
+    [
+        ("plan", "alexnet", "--accelerators", "4"),
+        ("trian",),
+        ("learn", "--budget", "many"),
+        ("train",),
+    ],
 )
 def test_what_is_not_taken_is_noticed(words: tuple[str, ...]) -> None:
     with pytest.raises(Exception, match=r"(?i)no such|unknown|valid|missing"):

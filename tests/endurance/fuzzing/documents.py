@@ -92,6 +92,7 @@ def every_document() -> dict[str, Document]:
         method=_METHOD,
         measurements=(_MEASUREMENT,),
         failure="it failed",
+        optimizer=_OPTIMIZER,
     )
     documents: list[Document] = [
         graph,
