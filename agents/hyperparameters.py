@@ -19,7 +19,7 @@ from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.agents.transfer.weights import PRETRAINED
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, read_document, read_mapping
-from drlpp.planners.model_based.options import Options
+from drlpp.planners.calibration.recalibration import Options
 
 
 class Hyperparameters(Document):
@@ -61,8 +61,7 @@ class Hyperparameters(Document):
 class GuidedHyperparameters(Document):
     """What a guided agent is built with; :class:`GuidedDRLPP` explains every field.
 
-    Each part of it has a switch: ``practice``, ``pretrained``, and those of
-    :class:`~drlpp.planners.model_based.options.Options`.
+    Those of the search are :class:`~drlpp.planners.calibration.recalibration.Options`.
     """
 
     kind: ClassVar[str] = "guided-hyperparameters"
@@ -82,11 +81,6 @@ class GuidedHyperparameters(Document):
     elites: int = Field(default=4, ge=1, le=1000)
     practice: bool = False
     pretrained: bool = True
-    planners: bool = True
-    calibrate: bool = True
-    discrepancy: bool = True
-    thompson: bool = True
-    neighbours: bool = True
     evaluations: int = Field(default=600, ge=1, le=1_000_000)
     draws: int = Field(default=16, ge=1, le=10_000)
     gain: float = Field(default=0.005, ge=0, lt=1)

@@ -34,7 +34,7 @@ _PARTS = {
     "drlpp.agents.paper.walk": {"Decision", "PartitionWalk"},
     "drlpp.agents.transfer.walk_record": {"RecordedWalk", "WalkRecord"},
     "drlpp.capturing.graph": {"Edge", "OpGraph", "Operator", "TensorSpec"},
-    "drlpp.planners.model_based.options": {"Options"},
+    "drlpp.planners.calibration.recalibration": {"Options"},
     "gymnasium.spaces.box": {"Box"},
     "gymnasium.spaces.multi_discrete": {"MultiDiscrete"},
     "numpy": {"dtype", "ndarray"},
@@ -54,8 +54,12 @@ _HOMES = {
     for room in ("paper.", "transfer.", "capturing.")
     if room in module
 } | dict.fromkeys(
-    ("drlpp.planners.recalibration", "drlpp.planners.model_based.recalibration"),
-    "drlpp.planners.model_based.options",
+    (
+        "drlpp.planners.recalibration",
+        "drlpp.planners.model_based.recalibration",
+        "drlpp.planners.model_based.options",
+    ),
+    "drlpp.planners.calibration.recalibration",
 )
 """The modules that agents saved by version 0.1, and since, name by their old place."""
 

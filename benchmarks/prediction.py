@@ -35,7 +35,7 @@ from drlpp.io.documents import Record
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
-from drlpp.planners.search.random_placements import random_placement
+from drlpp.planners.search.moves import random_placement
 from drlpp.runtime import ClusterSession
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster

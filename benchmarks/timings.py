@@ -21,7 +21,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import Limits, PlanningProblem, Space, exact
-from drlpp.planners.candidates import Judge, search
+from drlpp.planners.search import Judge, search
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate

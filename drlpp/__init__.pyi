@@ -22,7 +22,7 @@ from .placement.plan import Plan as Plan
 from .planners.plan import plan as plan
 from .planners.plan import train as train
 from .planners.planning import PLANNERS as PLANNERS
-from .planners.problem.problem import PlanningProblem as PlanningProblem
+from .planners.problem import PlanningProblem as PlanningProblem
 from .planners.replanning import Elastic as Elastic
 from .planners.replanning import replanned as replanned
 from .runtime.session.session import ClusterSession as ClusterSession

@@ -12,9 +12,9 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.plan import Plan
-from drlpp.planners.candidates.space import Space
 from drlpp.planners.planning import baseline_plans
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.search.space import Space
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 

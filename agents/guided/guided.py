@@ -4,7 +4,7 @@ Each rollout:
 
 1. **Correct.** Everything measured so far corrects the declared costs, and so the simulator and
    what the policy sees of the model and the cluster
-   (:mod:`drlpp.planners.model_based.recalibration`).
+   (:mod:`drlpp.planners.calibration.recalibration`).
 2. **Imagine**, if the policy practises. It samples placements, and the corrected simulator rewards
    them, which costs no measurement.
 3. **Measure.** Costs are drawn from what is still uncertain, and the best of what was imagined are
@@ -39,10 +39,9 @@ from drlpp.envs.measuring.search_file import Sureness
 from drlpp.envs.measuring_env import outcome_in
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners.candidates import Space
-from drlpp.planners.model_based.options import Options
-from drlpp.planners.model_based.recalibration import Recalibration
-from drlpp.planners.problem.objective import Objective
+from drlpp.planners.calibration.recalibration import Options, Recalibration
+from drlpp.planners.problem import Objective
+from drlpp.planners.search import Space
 
 _CANDIDATES = 4
 """How many of the best imagined placements compete to be measured."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.problem.objective import Objective
+from drlpp.planners.problem import Objective
 
 
 def assign_idle_accelerators(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.planners.problem.objective import Objective
+from drlpp.planners.problem import Objective
 
 _ROUNDING = 1e-9
 

@@ -15,8 +15,9 @@ from drlpp.agents.transfer.context import PlacementContext
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS, PlanningProblem, tractability
-from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners import Limits, PlanningProblem, Space, best_plan, downsets_of, exact
+from drlpp.planners.problem import AnalyticObjective
+from drlpp.schedule.method import DEFAULT_METHOD
 from drlpp.specs.cluster import Link, local_cluster
 
 FAMILIES = ("chain", "residual", "towers", "layered")
@@ -31,6 +32,10 @@ OPERATORS, ACCELERATORS = (8, 60), (2, 8)
 
 SINGLE_STAGES = 0.25
 """How many of the problems with a single stage as optimum are taken."""
+
+
+_BRIEF = Limits(judged=300, patience=1)
+"""Of the search for a placement on unequal accelerators."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +65,12 @@ class SolvedProblem:
 
     @classmethod
     def solve(cls, family: str, problem: PlanningProblem) -> SolvedProblem:
-        """Plan exactly."""
-        return cls.of(family, problem, PLANNERS["exact"](problem).placement)
+        """Plan exactly, or for unequal accelerators by a search."""
+        if len(set(problem.cluster.speeds)) == 1:
+            return cls.of(family, problem, exact(problem).placement)
+        found = best_plan(problem, Space(DEFAULT_METHOD, frozenset()), limits=_BRIEF)
+        plans = (found.placement, *(plan.placement for plan in found.others))
+        return cls.of(family, problem, min(plans, key=AnalyticObjective(problem)))
 
     @classmethod
     def of(
@@ -176,7 +185,7 @@ def solved_if_taken(
             and soon learned, are taken.
     """
     family, problem = draw_anything(draw, operators, accelerators)
-    downsets = tractability(problem.workload).downsets
+    downsets = downsets_of(problem.workload)
     if downsets is None or downsets > MOST_DOWNSETS:
         return None
     solved = SolvedProblem.solve(family, problem)

@@ -14,7 +14,7 @@ from drlpp.agents.paper.features import node_features, undirected_edges
 from drlpp.agents.transfer.outlook import operator_features
 from drlpp.agents.transfer.relative_costs import RelativeCosts, ideals_by_replicas, logarithm
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 from drlpp.costs.workload import Workload
 from drlpp.specs.cluster import Cluster
 

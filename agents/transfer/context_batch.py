@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drlpp.agents.transfer.context import PlacementContext
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy
 
 from drlpp.agents.transfer.relative_costs import RelativeCosts, logarithm
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 
 _AHEAD = (0.25, 0.5, 1.0, 2.0)
 """Work, in accelerators' worth, that is looked ahead."""

@@ -11,7 +11,7 @@ from drlpp.agents.transfer.relative_costs import (
     replicas_needed,
     stage_ideals,
 )
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 
 TARGETS = numpy.array([0.85, 0.95, 1.0, 1.05, 1.15, 1.35, 1.75])
 """Seconds per minibatch to aim at, as multiples of the estimated optimum."""

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 from drlpp.costs.workload import Workload
 from drlpp.specs.cluster import Cluster
 

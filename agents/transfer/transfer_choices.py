@@ -15,7 +15,7 @@ from drlpp.agents.transfer.context_batch import ContextBatch
 from drlpp.agents.transfer.prospects import TARGETS, partition_features
 from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed
 from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, WalkRecord
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 
 
 class Encoded(NamedTuple):

@@ -19,7 +19,7 @@ from drlpp.agents.transfer.transfer_choices import (
     replayed_summaries,
 )
 from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 
 
 class TransferPartitioner(nn.Module):

@@ -16,7 +16,7 @@ from drlpp.agents.transfer.context_batch import ContextBatch
 from drlpp.agents.transfer.prospects import PAIR_NUMBERS, pair_features
 from drlpp.agents.transfer.transfer_choices import Encoded
 from drlpp.agents.transfer.walk_record import RecordedWalk
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 
 EMBEDDED_ACCELERATORS = 64
 """The number of accelerators with a learned part in their embedding; further ones have features

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from drlpp.agents.paper.walk import CUT, PartitionWalk, Walk
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.relative_costs import SUMS, RelativeCosts
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 
 _Sums = tuple[float, float, float, float]
 _NOTHING: _Sums = (0.0, 0.0, 0.0, 0.0)

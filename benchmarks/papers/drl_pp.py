@@ -25,9 +25,9 @@ from drlpp.placement.placement import Placement
 from drlpp.planners import Limits, PlanningProblem, Space, best_plan
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import gpipe
-from drlpp.planners.candidates import Judge
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.planning import Planner
+from drlpp.planners.search import Judge
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 
@@ -131,7 +131,7 @@ def simulated(case: Case) -> Simulated:
         case=case,
         data_parallel=planned(data_parallel, _METHOD),
         gpipe=planned(gpipe, _GPIPE),
-        pipedream=planned(partial(pipedream, variant="code"), _METHOD),
+        pipedream=planned(partial(pipedream, cuts="graph"), _METHOD),
         found=_placed(Judge(problem, space), found, _METHOD),
     )
 

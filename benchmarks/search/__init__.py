@@ -24,8 +24,8 @@ from drlpp.agents import GuidedHyperparameters
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.planners import Limits, best_plan, exact
-from drlpp.planners.candidates import search
-from drlpp.planners.model_based.recalibration import Recalibration
+from drlpp.planners.calibration.recalibration import Recalibration
+from drlpp.planners.search import search
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, simulate
 

@@ -18,7 +18,7 @@ from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.planners import PlanningProblem, Space, baseline_plans, data_parallel, starts_of
-from drlpp.planners.candidates import Judge
+from drlpp.planners.search import Judge
 from drlpp.schedule.analysis.staleness import usual_staleness
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster

@@ -25,7 +25,7 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.profile import Profile
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.tensors import transfers_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import stretched

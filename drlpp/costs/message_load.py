@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.workload import Workload
 from drlpp.schedule.pipeline import senders_to_all
 from drlpp.specs.cluster import Cluster

@@ -16,8 +16,16 @@ from numpy.typing import NDArray
 
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.message_load import MessageLoad, TiedSums
-from drlpp.costs.stage_cost import CostModel, Group, Groups, StageSeconds
-from drlpp.costs.stage_work import Array, Indices, StageWork, sums_of
+from drlpp.costs.stage_cost import (
+    Array,
+    CostModel,
+    Group,
+    Groups,
+    Indices,
+    StageSeconds,
+    StageWork,
+    sums_of,
+)
 from drlpp.costs.tensors import TransferArrays
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement

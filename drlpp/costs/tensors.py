@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
-from drlpp.costs.stage_work import Array, Indices
+from drlpp.costs.stage_cost import Array, Indices
 
 
 @dataclass(frozen=True)

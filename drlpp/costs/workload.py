@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from drlpp.costs.memory import beyond_kept, working_bytes_of
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.tensors import TiedWeights, Transfer, TransferArrays, ties_of, transfers_of
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import even_split, gpipe
-from drlpp.planners.candidates import Limits, Space, Vary, read_vary
-from drlpp.planners.exact.exact import Tractability, exact, tractability
+from drlpp.planners.exact.exact import downsets_of, exact
 from drlpp.planners.planning import (
     PLANNERS,
     Planner,
@@ -14,7 +13,8 @@ from drlpp.planners.planning import (
     simulated,
     starts_of,
 )
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.search import Limits, Space, Vary, read_vary
 
 __all__ = [
     "PlanningProblem",
@@ -32,6 +32,5 @@ __all__ = [
     "gpipe",
     "even_split",
     "exact",
-    "Tractability",
-    "tractability",
+    "downsets_of",
 ]

@@ -16,9 +16,9 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.io.documents import first_problem, read_document
 from drlpp.placement.plan import Plan
-from drlpp.planners.candidates import Space, Vary
 from drlpp.planners.planning import SEARCH, best_plan
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.search import Space, Vary
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec

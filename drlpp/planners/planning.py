@@ -22,10 +22,10 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import gpipe
-from drlpp.planners.candidates import Judge, Limits, Space, search
 from drlpp.planners.exact.exact import exact
 from drlpp.planners.pipedream.pipedream import pipedream
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem, memory_shortage
+from drlpp.planners.search import Judge, Limits, Space, search
 from drlpp.planners.shared_weights import planned_together
 from drlpp.schedule.method import Method
 from drlpp.simulator import depth_of, simulate_depths, smallest_depth
@@ -43,20 +43,17 @@ PLANNERS: dict[str, Planner] = {
 }
 """The baselines, as the command line names them."""
 
-_STARTS: dict[str, Planner] = {
-    "data-parallel": data_parallel,
-    "gpipe": gpipe,
-    "pipedream": pipedream,
-    "pipedream-printed": partial(pipedream, variant="printed"),
+_STARTS: dict[str, Planner] = PLANNERS | {
     "pipedream-graph": partial(pipedream, cuts="graph"),
     "pipedream-flat": partial(pipedream, cuts="graph", flat=True),
-    "pipedream-code": partial(pipedream, variant="code"),
-    "exact": exact,
 }
-"""What a search begins with: the baselines, PipeDream's also in other readings and on the graph."""
+"""What a search begins with: the baselines, PipeDream's also on the graph."""
 
 _FOLDING = ("gpipe",)
 """The baselines that can give every accelerator two stages, where a schedule needs that."""
+
+_MOST_SPEEDS = 4
+"""Of accelerators, slowest first, for which the exact planner is asked as if they were equal."""
 
 _ALL_COUNTS = 32
 """Accelerators up to which data parallelism is proposed for every number of them."""
@@ -109,12 +106,7 @@ def baseline_plans(problem: PlanningProblem, space: Space) -> tuple[Plan, ...]:
         NothingFits: nothing of it fits into memory.
         InvalidInput: the method can run nothing of it.
     """
-    try:
-        return tuple(_simulated(problem, space, _all_proposed(problem)))
-    except InvalidInput:
-        # A baseline says what is missing where nothing fits.
-        (exact if problem.workload.stages_held == 1 else gpipe)(problem)
-        raise
+    return tuple(_simulated(problem, space, _all_proposed(problem)))
 
 
 def starts_of(space: Space, plans: Iterable[Plan]) -> list[Candidate]:
@@ -187,16 +179,19 @@ def _simulated(problem: PlanningProblem, space: Space, proposed: Iterable[Plan])
     """
     found: list[Plan] = []
     error: InvalidInput | None = None
-    bound, known = 0.0, set()
+    bound, known = 0.0, dict[Placement, float]()
     for plan in proposed:
         bound = max(bound, plan.lower_bound)
         if plan.placement.canonical not in known:
-            known.add(plan.placement.canonical)
+            known[plan.placement.canonical] = 0.0
             try:
                 found.append(simulated(problem, space, plan))
             except InvalidInput as failed:
                 error = failed
+                known[plan.placement.canonical] = problem.predict(plan.placement).missing_bytes
     if not found:
+        if known and (least := min(known, key=lambda placement: known[placement])) and known[least]:
+            raise memory_shortage(problem, least)
         raise error or NothingFits("no baseline found a placement that can be run")
     fastest = min(plan.seconds_per_minibatch for plan in found)
 
@@ -212,6 +207,7 @@ def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
         yield from _proposed(problem, {name: PLANNERS[name] for name in _FOLDING})
         return
     yield from _single_stages(problem, _counts(problem.cluster.accelerators))
+    yield from _as_if_equal(problem)
     for name, planner in _STARTS.items():
         # One that finds nothing proposes nothing.
         with suppress(InvalidInput):
@@ -238,6 +234,35 @@ def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterato
             single = all(len(stage.accelerators) == 1 for stage in plan.placement.stages)
             if problem.replicate or single:
                 yield replace(plan, found_by=name)
+
+
+def _as_if_equal(problem: PlanningProblem) -> Iterator[Plan]:
+    """Yield what exact plans for the accelerators of some speed or more, as if all had that one."""
+    cluster = problem.cluster
+    limits = [limit for limit in cluster.memory_bytes if limit is not None]
+    speeds = sorted(set(cluster.speeds))
+    for slowest in speeds[: _MOST_SPEEDS if len(speeds) > 1 or len(set(limits)) > 1 else 0]:
+        chosen = [a for a, speed in enumerate(cluster.speeds) if speed >= slowest]
+        equal = cluster.part(chosen)
+        equal = equal.with_hosts(
+            host.model_copy(update={"speed": slowest, "memory_bytes": min(limits, default=None)})
+            for host in equal.hosts
+        )
+        with suppress(InvalidInput):
+            stages = exact(replace(problem, cluster=equal)).placement.stages
+            yield Plan(Placement(stages=stages).on(chosen), found_by="exact")
+            # The slowest of a stage rules, so those with most replicas take the slowest.
+            slow_first = sorted(chosen, key=lambda a: cluster.speeds[a])
+            held: dict[int, tuple[int, ...]] = {}
+            for number in sorted(range(len(stages)), key=lambda n: -len(stages[n].accelerators)):
+                count = len(stages[number].accelerators)
+                held[number] = tuple(sorted(slow_first[:count]))
+                del slow_first[:count]
+            others = (
+                stage.model_copy(update={"accelerators": held[number]})
+                for number, stage in enumerate(stages)
+            )
+            yield Plan(Placement(stages=tuple(others)), found_by="exact")
 
 
 def _counts(most: int) -> Iterator[int]:

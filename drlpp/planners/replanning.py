@@ -18,10 +18,10 @@ from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines.gpipe import gpipe
-from drlpp.planners.candidates import Limits, Space
-from drlpp.planners.model_based.calibration import Calibration
+from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.planning import best_plan
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.search import Limits, Space
 from drlpp.specs.cluster import MOST_ACCELERATORS, Cluster
 
 EVEN, PLANNED = "even cut", "planned with its profile"

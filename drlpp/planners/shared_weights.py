@@ -18,8 +18,8 @@ from drlpp.costs.stage_cost import Group
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
-from drlpp.planners.exact.contraction import Contraction, in_topological_order, join
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.contraction import Contraction, in_topological_order, join
+from drlpp.planners.problem import PlanningProblem
 
 
 @dataclass(frozen=True)

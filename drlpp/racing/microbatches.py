@@ -16,7 +16,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from drlpp.costs.profile import Profile
-from drlpp.errors import NothingFits
+from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.quantities import Count
@@ -138,11 +138,11 @@ def choose_microbatches(
 def pipeline_to_try(problem: PlanningProblem, method: Method) -> Placement:
     """Return the exact planner's pipeline: what is learned is more like it than like others.
 
-    Where it has one stage or does not fit, or the method has lists that are for another number of
+    Where it has one stage or there is none, or the method has lists that are for another number of
     stages, it is an even split over all accelerators.
     """
     if not method.has_lists:
-        with suppress(NothingFits):
+        with suppress(InvalidInput):
             planned = exact(problem).placement
             if len(planned.stages) > 1:
                 return planned

@@ -18,7 +18,7 @@ from itertools import chain
 
 import numpy
 
-from drlpp.costs.stage_work import Array
+from drlpp.costs.stage_cost import Array
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.endless import EndlessProgram
 from drlpp.simulator.playing.events import Play

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy
 
 from drlpp.costs.placed_stages import PlacedStages
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.workload import Workload
 from drlpp.schedule.actions import Payload
 from drlpp.schedule.method import Method

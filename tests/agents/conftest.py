@@ -22,6 +22,6 @@ def _planned_once() -> Iterator[None]:
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drlpp.planners.model_based.recalibration.baseline_plans", planned)
+        patch.setattr("drlpp.planners.calibration.recalibration.baseline_plans", planned)
         patch.setattr("drlpp.envs.cost_prior.baseline_plans", planned)
         yield

@@ -129,8 +129,8 @@ def test_a_strangers_agent_runs_nothing(
         ("drlpp.agents.paper.walk", "drlpp.agents.walk"),
         ("drlpp.agents.transfer.context", "drlpp.agents.context"),
         ("drlpp.agents.transfer.walk_record", "drlpp.agents.walk_record"),
-        ("drlpp.planners.model_based.options", "drlpp.planners.recalibration"),
-        ("drlpp.planners.model_based.options", "drlpp.planners.model_based.recalibration"),
+        ("drlpp.planners.calibration.recalibration", "drlpp.planners.recalibration"),
+        ("drlpp.planners.calibration.recalibration", "drlpp.planners.model_based.options"),
     ],
 )
 def test_parts_are_found_where_they_have_moved_to(now: str, before: str) -> None:

@@ -20,7 +20,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, Space, Vary
-from drlpp.planners.search.folding import random_folded
+from drlpp.planners.search.moves import random_folded
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import of_links
 from drlpp.simulator import SimulatedCluster

@@ -130,7 +130,7 @@ def plan_placement(
     from drlpp.costs.workload import Workload
     from drlpp.io.documents import write_document
     from drlpp.planners import PlanningProblem, best_plan
-    from drlpp.planners.candidates import Judge
+    from drlpp.planners.search import Judge
     from drlpp.specs.data import OWN_DATA
 
     console = build_console()
@@ -296,7 +296,7 @@ class Cutting:
         """
         from drlpp.io.formatting import predicted_text
         from drlpp.planners import best_plan
-        from drlpp.planners.candidates import Judge
+        from drlpp.planners.search import Judge
 
         between = f"cut between {len(self.problem.workload)} {self.cut_at}"
         operators = len(self.whole.workload)

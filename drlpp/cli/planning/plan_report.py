@@ -14,7 +14,7 @@ from drlpp.costs.analytic_model import Prediction, pipeline_of
 from drlpp.costs.profile import Profile
 from drlpp.io.formatting import ranges_of, seconds_text
 from drlpp.placement.plan import Plan
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.shared_weights import shared_weights
 from drlpp.report.tables import table_of
 from drlpp.schedule.analysis.staleness import staleness_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 
 
 def data_parallel(problem: PlanningProblem) -> Plan:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 
 # Sums of the same seconds in another order may differ by rounding; they count as equal.
 _TOLERANCE = 1e-9

@@ -20,7 +20,7 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.workload import Workload
-from drlpp.planners.problem.operator_sets import closures, mask_of, members_of
+from drlpp.planners.problem import closures, mask_of, members_of
 
 Downsets = NDArray[numpy.bool_]
 """``(downsets, operators)``: which operators each holds; the smallest first."""
@@ -81,58 +81,6 @@ def all_downsets(workload: Workload) -> Downsets:
         frontier = list(larger)
         found |= larger
     return _as_matrix(found, len(workload))
-
-
-def some_downsets(workload: Workload, most: int, seed: int = 0) -> Downsets:
-    """Return the beginnings of many topological orders, at most about ``most`` downsets.
-
-    Orders are the workload's own, those that follow one branch to its end before the next, and
-    random ones that prefer the operators whose inputs came last or first.
-    """
-    generator = numpy.random.default_rng(seed)
-    found: set[int] = set()
-    size = len(workload)
-    fruitless = 0
-    for number in range(10 * most):
-        if number == 0:
-            order: Sequence[int] = range(size)
-        else:
-            order = _random_order(workload, generator, depth_first=generator.random())
-        before = len(found)
-        downset = 0
-        found.add(0)
-        for operator in order:
-            downset |= 1 << operator
-            found.add(downset)
-        fruitless = fruitless + 1 if len(found) == before else 0
-        if len(found) >= most or fruitless > 20:
-            break
-    return _as_matrix(found, size)
-
-
-def _random_order(
-    workload: Workload, generator: numpy.random.Generator, depth_first: float
-) -> list[int]:
-    """Draw a topological order.
-
-    With probability ``depth_first`` the next operator continues where the order was.
-    """
-    missing = [len(needed) for needed in workload.predecessors]
-    ready = [operator for operator, count in enumerate(missing) if count == 0]
-    generator.shuffle(ready)
-    order = []
-    while ready:
-        last = generator.random() < depth_first
-        operator = ready.pop() if last else ready.pop(int(generator.integers(len(ready))))
-        order.append(operator)
-        freed = []
-        for reader in workload.successors[operator]:
-            missing[reader] -= 1
-            if missing[reader] == 0:
-                freed.append(reader)
-        generator.shuffle(freed)
-        ready += freed
-    return order
 
 
 def _component(poset: int, needed: Sequence[int], needing: Sequence[int]) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.tensors import Transfer
 from drlpp.costs.workload import Workload
 from drlpp.planners.exact.downsets import Downsets

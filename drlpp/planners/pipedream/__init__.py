@@ -1,1 +1,1 @@
-"""PipeDream's partitioning, with its formulas as printed and as in its code."""
+"""PipeDream's partitioning."""

@@ -1,1 +1,7 @@
-"""What searches are made of: moves, random placements, orders, the best cuts of an order."""
+"""Whole candidates: what may vary with the placement, what one takes, the search for the best."""
+
+from drlpp.planners.search.climbing import Limits, search
+from drlpp.planners.search.judge import Judge
+from drlpp.planners.search.space import Space, Vary, read_vary
+
+__all__ = ["Space", "Vary", "read_vary", "Judge", "search", "Limits"]

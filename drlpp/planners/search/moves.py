@@ -1,4 +1,4 @@
-"""Small changes to a placement, for searches that go from one to the next."""
+"""Placements that searches go on from: small changes of one, random ones, and folds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
+
+import numpy
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 from drlpp.schedule.pipeline import are_folded
 
 # Most moves are possible at most times; if this many in a row change nothing, none can.
@@ -326,3 +328,100 @@ _FOLDED_MOVES: dict[_Move, float] = {
 _STRAIGHT, _FOLDED = (
     (tuple(moves), tuple(accumulate(moves.values()))) for moves in (_MOVES, _FOLDED_MOVES)
 )
+
+
+def random_placement(problem: PlanningProblem, draw: random.Random) -> Placement:
+    """Draw a valid placement.
+
+    Every placement that holds all accelerators that it may hold has a chance. First the number of
+    stages is drawn, then a topological order of the operators and where it is cut, then the
+    accelerators: one for each stage, and the others anywhere.
+    """
+    workload, accelerators = problem.workload, problem.cluster.accelerators
+    count = draw.randint(1, min(len(workload), accelerators))
+    order = random_order(workload, draw)
+    cuts = [0, *sorted(draw.sample(range(1, len(order)), count - 1)), len(order)]
+    shuffled = draw.sample(range(accelerators), accelerators)
+    held = [[accelerator] for accelerator in shuffled[:count]]
+    if problem.replicate:
+        for accelerator in shuffled[count:]:
+            draw.choice(held).append(accelerator)
+    return Placement(
+        stages=tuple(
+            Stage(
+                operators=tuple(sorted(order[cuts[index] : cuts[index + 1]])),
+                accelerators=tuple(sorted(held[index])),
+            )
+            for index in range(count)
+        )
+    )
+
+
+def random_order(workload: Workload, draw: random.Random) -> list[int]:
+    """Draw a topological order.
+
+    Again and again, one of the operators that may come next is drawn.
+    """
+    waits_for = [len(found) for found in workload.predecessors]
+    ready = [operator for operator, count in enumerate(waits_for) if count == 0]
+    order = []
+    while ready:
+        index = draw.randrange(len(ready))
+        ready[index], ready[-1] = ready[-1], ready[index]
+        operator = ready.pop()
+        order.append(operator)
+        for successor in workload.successors[operator]:
+            waits_for[successor] -= 1
+            if waits_for[successor] == 0:
+                ready.append(successor)
+    return order
+
+
+def evened(
+    state: PlacementState, problem: PlanningProblem, stages_held: int
+) -> PlacementState | None:
+    """Return as even a split over a state's accelerators, each of which holds so many stages.
+
+    Operators keep the order of their stages, accelerators that of the first that each holds, and
+    faster ones get more. Replicas get stages of their own, as far as there are operators.
+
+    Returns:
+        The split; None if there are too few accelerators or operators for two stages on each.
+    """
+    order = sorted(range(len(state.stage_of)), key=lambda operator: state.stage_of[operator])
+    workers = dict.fromkeys(worker for held in state.holders for worker in sorted(held))
+    chosen = list(workers)[: len(order) // stages_held]
+    if stages_held > 1 and len(chosen) < 2:
+        return None
+    held = [frozenset({worker}) for worker in chosen]
+    holders = held + held[::-1] * (stages_held - 1)
+    speeds = [problem.cluster.speeds[worker] for (worker,) in holders]
+    ends = numpy.cumsum(problem.workload.seconds[order])
+    borders = numpy.cumsum(speeds)[:-1] / sum(speeds) * ends[-1]
+    cuts = (numpy.searchsorted(ends, borders) + 1).tolist()
+    for number in range(len(cuts)):
+        # Every stage has an operator.
+        least, most = cuts[number - 1] + 1 if number else 1, len(order) - len(cuts) + number
+        cuts[number] = min(max(cuts[number], least), most)
+    stage_of = [0] * len(order)
+    for stage, (begin, end) in enumerate(pairwise([0, *cuts, len(order)])):
+        for operator in order[begin:end]:
+            stage_of[operator] = stage
+    return PlacementState(tuple(stage_of), tuple(holders))
+
+
+def random_folded(problem: PlanningProblem, draw: random.Random) -> Placement | None:
+    """Draw a valid placement whose accelerators hold two stages; None if there is none."""
+    most = min(problem.cluster.accelerators, len(problem.workload) // 2)
+    if most < 2:
+        return None
+    held = draw.sample(range(problem.cluster.accelerators), draw.randint(2, most))
+    order = random_order(problem.workload, draw)
+    inner = draw.sample(range(1, len(order)), 2 * len(held) - 1)
+    cuts = pairwise([0, *sorted(inner), len(order)])
+    return Placement(
+        stages=tuple(
+            Stage(operators=tuple(sorted(order[begin:end])), accelerators=(accelerator,))
+            for (begin, end), accelerator in zip(cuts, [*held, *held[::-1]], strict=True)
+        )
+    )

@@ -27,7 +27,7 @@ from drlpp.envs.measuring.search_file import Sureness
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.planners import PLANNERS
-from drlpp.planners.model_based.options import Options
+from drlpp.planners.calibration.recalibration import Options
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
 

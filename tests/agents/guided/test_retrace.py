@@ -13,8 +13,8 @@ from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.errors import InvalidPlacement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem
-from drlpp.planners.problem.objective import AnalyticObjective
-from drlpp.planners.search.random_placements import random_placement
+from drlpp.planners.problem import AnalyticObjective
+from drlpp.planners.search.moves import random_placement
 from tests.support.planning.fake_measurer import branching
 from tests.support.planning.transfer_contexts import assignment, context_of, problem_of, problems
 

@@ -18,8 +18,8 @@ from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import load_weights
 from drlpp.cli.learning.pretrain import app
 from drlpp.planners import PlanningProblem
-from drlpp.planners.problem.objective import AnalyticObjective
-from drlpp.planners.search.random_placements import random_placement
+from drlpp.planners.problem import AnalyticObjective
+from drlpp.planners.search.moves import random_placement
 from tests.support.planning.transfer_contexts import problems
 
 

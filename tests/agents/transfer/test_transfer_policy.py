@@ -18,7 +18,7 @@ from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
-from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.problem import AnalyticObjective
 from drlpp.simulator import SimulatedCluster
 from tests.support.planning.transfer_contexts import context_of, problem_of, problems
 

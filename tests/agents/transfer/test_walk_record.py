@@ -15,7 +15,7 @@ from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
-from drlpp.planners.search.random_placements import random_placement
+from drlpp.planners.search.moves import random_placement
 from tests.support.planning.transfer_contexts import assignment, context_of, problems
 
 

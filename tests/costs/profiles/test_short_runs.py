@@ -21,7 +21,7 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, simulate
 from drlpp.specs.cluster import Link, local_cluster

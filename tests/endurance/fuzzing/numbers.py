@@ -38,7 +38,7 @@ from drlpp.io.documents import Document, read_any_document, read_document, write
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import PlanningProblem, Space, best_plan
-from drlpp.planners.candidates import Judge
+from drlpp.planners.search import Judge
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 from tests.endurance.fuzzing.documents import every_document, measurement_lines

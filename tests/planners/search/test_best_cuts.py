@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.costs.stage_cost import Group, StageSeconds
-from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.planners.search.best_cuts import best_cuts
-from drlpp.planners.search.narrow_orders import narrow_order
-from drlpp.planners.search.random_placements import random_order, random_placement
+from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.search.best_cuts import best_cuts, narrow_order
+from drlpp.planners.search.moves import random_order, random_placement
 from tests.support.strategies.problems import check_placement, problems
 
 SEEDS = st.integers(0, 99)

@@ -10,7 +10,7 @@ import pytest
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 
 
 def optimum(problem: PlanningProblem) -> float:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations, pairwise, product
-from math import ceil
 from typing import Any, NamedTuple
 
 from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.pipedream.levels import Level
+from drlpp.planners.pipedream.pipedream import Level
 
 Layers = tuple[tuple[int, ...], ...]
 
@@ -95,7 +94,7 @@ def _flat(
 
 
 class Costs:
-    """The formulas of the table in ``drlpp.planners.pipedream.pipedream``, for one pipeline."""
+    """The formula of ``drlpp.planners.pipedream.pipedream``, for one pipeline."""
 
     def __init__(self, workload: Workload, layers: Layers) -> None:
         self.workload = workload
@@ -119,36 +118,17 @@ class Costs:
             if before & set(transfer.members) and set(transfer.members) - before
         )
 
-    def paper(
-        self, pipeline: tuple[Share, ...], levels: tuple[Level, ...], printed: bool = False
-    ) -> float:
+    def paper(self, pipeline: tuple[Share, ...], levels: tuple[Level, ...]) -> float:
         *below, level = levels
         parts = []
         for begin, end, m, inner in pipeline:
             seconds = self.seconds(begin, end)
             if inner is not None:
-                seconds = self.paper(inner, tuple(below), printed)
-            volume = (2 if printed else 4 / m) * (m - 1) * self.weights(begin, end)
+                seconds = self.paper(inner, tuple(below))
+            volume = 4 / m * (m - 1) * self.weights(begin, end)
             parts.append(max(seconds, volume / level.bandwidth) / m)
             if begin > pipeline[0].begin:
                 parts.append(self.cut(begin) / level.bandwidth)
-        return max(parts)
-
-    def printed(self, pipeline: tuple[Share, ...], levels: tuple[Level, ...]) -> float:
-        return self.paper(pipeline, levels, printed=True)
-
-    def code(self, pipeline: tuple[Share, ...], levels: tuple[Level, ...]) -> float:
-        *below, level = levels
-        parts = []
-        for begin, end, m, inner in pipeline:
-            first = begin == pipeline[0].begin
-            seconds = self.seconds(begin, end)
-            if inner is not None:
-                seconds = self.code(inner, tuple(below))
-            ring = 4 * (m - 1) * self.weights(begin, end) / (m * level.bandwidth)
-            parts.append((seconds + ring / (below[-1].components if below and first else 1)) / m)
-            if not first:
-                parts.append(max(self.cut(begin), self.cut(end)) / (m * level.bandwidth))
         return max(parts)
 
     def stage_bytes(self, placement: Placement, memory: MemoryModel) -> list[float]:
@@ -159,16 +139,3 @@ class Costs:
             float(memory.stage_bytes(self.workload.stage(s.operators, last=k == last), n))
             for k, (s, n) in enumerate(zip(placement.stages, in_flight, strict=True))
         ]
-
-    def code_copies(self, pipeline: tuple[Share, ...], levels: tuple[Level, ...]) -> float:
-        """Bytes of copies beyond the first, of the stage that has the most."""
-        *below, level = levels
-        kept = self.workload.kept_bytes + self.workload.parameter_bytes
-        after, most = level.components, 0.0
-        for begin, end, m, inner in pipeline:
-            after -= m
-            mine = sum(kept[op] for layer in self.layers[begin:end] for op in layer)
-            most = max(most, ceil(after / m) * mine)
-            if inner is not None:
-                most = max(most, self.code_copies(inner, tuple(below)))
-        return most

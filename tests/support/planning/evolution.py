@@ -6,10 +6,8 @@ import random
 from collections.abc import Callable
 
 from drlpp.placement.placement import Placement
-from drlpp.planners.problem.objective import AnalyticObjective
-from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.planners.search.moves import PlacementState, mutated
-from drlpp.planners.search.random_placements import random_placement
+from drlpp.planners.problem import AnalyticObjective, PlanningProblem
+from drlpp.planners.search.moves import PlacementState, mutated, random_placement
 
 _PARENTS = 8
 _STALE = 300

@@ -20,7 +20,7 @@ import numpy
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.tensors import Transfer
 from drlpp.costs.workload import Workload
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 from drlpp.specs.cluster import Link, local_cluster
 
 _LINK = Link(bandwidth_bytes_per_second=1.0)

@@ -9,7 +9,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.tensors import TiedWeights, Transfer
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link
 
 amounts = st.integers(0, 9).map(float)

@@ -1,0 +1,237 @@
+"""What is believed of candidates after some measurements: their seconds in every draw of the costs.
+
+A draw is a workload, a cluster and a discrepancy that are as probable as the measurements leave
+them (:class:`~drlpp.planners.calibration.calibration.Calibration`). Candidates are compared within
+a draw, so what all are off by together does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy
+
+from drlpp.costs.stage_cost import Array
+from drlpp.errors import NothingFits
+from drlpp.placement.candidate import Candidate
+from drlpp.planners.calibration.surrogate import Surrogate
+from drlpp.planners.search import Limits, search
+
+CLOSE = 1.01
+"""A candidate whose seconds are no more than this many times another's is as good."""
+
+_BRIEF = 8
+_LEAST = 60
+"""A search in a draw may judge this part of the candidates, and so many at least: in a draw without
+a search of its own nothing seems to be faster, and one is too sure."""
+
+_THOROUGH = 4
+"""In so many draws there is a long search as well, which finds what brief ones overlook."""
+
+Result = TypeVar("Result")
+
+_MOST_PROCESSES = 8
+"""Each takes some hundred megabytes; more than about six searches at once do not help."""
+
+_IDLE_SECONDS = 60.0
+"""After which a process ends that has nothing to do."""
+
+PLENTY = 0.03
+"""Where brief searches have shown that so much is to gain, the next measurement tells more than
+long ones."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """The fastest measured candidate against all that might be faster.
+
+    Attributes:
+        candidates: that were not measured, none twice.
+        ratios: their seconds over the incumbent's, ``(draws, candidates)``; without an incumbent,
+            over those of the fastest in the draw.
+        gain: the part of the incumbent's seconds that is expected to be saved by the best of these
+            in a draw, if one knew which draw is true; 1 without an incumbent.
+        sureness: how probable it is that no candidate is more than 1% faster than it:
+            (s + 1) / (n + 2) where that is so in s of n draws, since a few that all agree leave a
+            doubt (Laplace's rule of succession).
+    """
+
+    candidates: tuple[Candidate, ...]
+    ratios: Array
+    gain: float
+    sureness: float
+
+    @classmethod
+    def of(
+        cls,
+        draws: Sequence[Surrogate],
+        pool: Sequence[Candidate],
+        incumbent: Candidate | None,
+        limits: Limits,
+        seed: int,
+        *,
+        thorough: bool = False,
+        takes_long: bool = False,
+    ) -> Belief:
+        """Look for the best candidates of every draw, and judge all of these in all draws.
+
+        Brief searches look first. Where little seems to be left to gain, long ones have a say.
+
+        Args:
+            draws: equally probable.
+            pool: candidates that are known to be good, not measured; searches begin with them.
+            incumbent: the fastest that was measured.
+            limits: of a long search.
+            seed: of these searches.
+            thorough: whether there are long searches in any case.
+            takes_long: whether it is worth the while to search on several cores; what is found is
+                the same.
+        """
+        few = max(limits.judged // _BRIEF, _LEAST)
+        brief = replace(limits, judged=few, patience=1, moves=few)
+        starts = [*([incumbent] if incumbent else []), *pool]
+        known: list[dict[Candidate, float]] = [{} for _ in draws]
+        found = dict.fromkeys(pool)
+
+        def searched(count: int, limits: Limits) -> None:
+            tasks = [(draw, starts, limits, seed + n) for n, draw in enumerate(draws[:count])]
+            for number, (elites, seconds) in enumerate(
+                side_by_side(_searched, tasks, worth_it=takes_long)
+            ):
+                found.update(dict.fromkeys(elites))
+                known[number] |= seconds
+
+        def judged() -> Belief:
+            candidates = tuple(candidate for candidate in found if candidate != incumbent)
+            tasks = [(draw, incumbent, candidates, known[n]) for n, draw in enumerate(draws)]
+            rows = []
+            for number, seconds in enumerate(side_by_side(_judged, tasks, worth_it=takes_long)):
+                known[number] |= seconds
+                row = [seconds[candidate] for candidate in candidates]
+                least = seconds[incumbent] if incumbent else math.inf
+                if math.isinf(least):
+                    least = min(row, default=math.inf)
+                rows.append(numpy.array(row) / least)
+            ratios = numpy.array(rows).reshape(len(draws), len(candidates))
+            best = ratios.min(axis=1, initial=math.inf)
+            if incumbent is None:
+                return cls(candidates, ratios, 1.0, 0.0)
+            gain = float(numpy.maximum(0.0, 1.0 - best).mean())
+            agreeing = int((best >= 1 / CLOSE).sum())
+            return cls(candidates, ratios, gain, (agreeing + 1) / (len(draws) + 2))
+
+        searched(len(draws), brief)
+        if not thorough and (belief := judged()).gain >= PLENTY:
+            return belief
+        searched(_THOROUGH, limits)
+        return judged()
+
+    @property
+    def promising(self) -> list[Candidate]:
+        """The candidates that may be faster, by what is expected to be saved by each.
+
+        Without an incumbent all may.
+        """
+        return [self.candidates[index] for index in self._order if self._worth[index] > 0]
+
+    @property
+    def others(self) -> list[Candidate]:
+        """Those that no draw has faster, by their mean ratio; nothing that cannot be run."""
+        mean = self.ratios.mean(axis=0)
+        return [
+            self.candidates[index]
+            for index in numpy.argsort(mean, kind="stable")
+            if self._worth[index] == 0 and math.isfinite(mean[index])
+        ]
+
+    @property
+    def _worth(self) -> Array:
+        """The part of the incumbent's seconds that each saves; the best of draws, without one."""
+        if self.gain == 1.0:
+            found: Array = 1.0 / self.ratios.mean(axis=0)
+        else:
+            found = numpy.maximum(0.0, 1.0 - self.ratios).mean(axis=0)
+        return found
+
+    @property
+    def _order(self) -> list[int]:
+        order: list[int] = numpy.argsort(-self._worth, kind="stable").tolist()
+        return order
+
+
+def _searched(
+    draw: Surrogate, starts: Sequence[Candidate], limits: Limits, seed: int
+) -> tuple[list[Candidate], dict[Candidate, float]]:
+    """Return what a search finds in a draw, and what is known then of that and the starts."""
+    judge = draw.anew()
+    elites: list[Candidate] = []
+    with suppress(NothingFits):
+        elites += [plan.candidate for plan in search(judge, starts, limits, seed)]
+    seconds = {candidate: judge.known(candidate) for candidate in (*starts, *elites)}
+    return elites, {candidate: one for candidate, one in seconds.items() if one is not None}
+
+
+def _judged(
+    draw: Surrogate,
+    incumbent: Candidate | None,
+    candidates: Sequence[Candidate],
+    known: dict[Candidate, float],
+) -> dict[Candidate, float]:
+    """Return the seconds of candidates in a draw, and the incumbent's.
+
+    Infinite is what cannot be run; what is slower than the incumbent need not be known exactly.
+    Some are known.
+    """
+    judge = draw.anew()
+
+    def seconds_of(candidate: Candidate, limit: float = math.inf) -> float:
+        if candidate in known:
+            return known[candidate]
+        seconds = judge(candidate, limit)
+        return seconds if judge.fits(candidate, seconds) else math.inf
+
+    if incumbent is None:
+        return {candidate: seconds_of(candidate) for candidate in candidates}
+    least = seconds_of(incumbent)
+    others = {candidate: seconds_of(candidate, least) for candidate in candidates}
+    return {incumbent: least, **others}
+
+
+def side_by_side(
+    function: Callable[..., Result], tasks: Sequence[tuple[object, ...]], *, worth_it: bool
+) -> list[Result]:
+    """Return what a function gives for each of some arguments, in their order.
+
+    Args:
+        function: found by its name in a module, and its result depends on its arguments alone:
+            they are copied to another process.
+        tasks: the arguments.
+        worth_it: whether it takes so long that it is done in processes, one for each core; they
+            import some modules when they start, and end when nobody asks for long.
+    """
+    # Behind everything that needs no processes.
+    from loky import BrokenProcessPool, cpu_count, get_reusable_executor
+
+    processes = min(cpu_count(), len(tasks), _MOST_PROCESSES)
+    if worth_it and processes > 1:
+        # Ctrl-C is for the process that asks.
+        pool = get_reusable_executor(
+            max_workers=processes,
+            timeout=_IDLE_SECONDS,
+            initializer=signal.signal,
+            initargs=(signal.SIGINT, signal.SIG_IGN),
+        )
+        try:
+            return list(pool.map(function, *zip(*tasks, strict=True)))
+        except BrokenProcessPool:
+            # One was ended from outside, as where memory is short: this process can do it, too.
+            pool.shutdown(kill_workers=True)
+        except BaseException:
+            pool.shutdown(kill_workers=True)
+            raise
+    return [function(*task) for task in tasks]

@@ -1,0 +1,367 @@
+r"""Correcting a profile and a cluster by what measurements tell besides seconds per minibatch.
+
+A measurement names the time that every worker was busy. For a worker of relative speed v that
+holds the operators S on one of m replicas, that is, for each minibatch of its own,
+
+    y = e^c (Σ_{o ∈ S} t_o e^{x_o + z_k(o)} + h e^{x_h} + b_S e^{x_b}) / (v e^{x_v})
+
+with c common to everything (a profile of a faster device, or a mere guess), t_o the declared
+seconds of operator o, under the method that was run, z_k what all operators of its kind k are off
+by, h the seconds of a stage's passes besides its operators, and b_S what its parameters cost
+(update, prediction, collecting gradients). The corrections c, x and z have a normal
+prior around 0: whoever has measured nothing believes what was declared. ln y is observed with some
+noise, so the most probable x is a least-squares problem, solved by Gauss-Newton, and what is left
+uncertain is the normal distribution around it. Operators that were always in the same stage are
+corrected together; what tells them apart is a measurement that separates them.
+
+Links are corrected by the seconds of single messages, latency and bandwidth by level; the memory
+of stages by the peak memory of workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy
+from numpy.random import Generator
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from drlpp.costs.analytic_model import pipeline_of
+from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.stage_cost import Array
+from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import LinkUsage, Measurement
+from drlpp.planners.search.judge import memory_under
+from drlpp.schedule.method import DEFAULT_METHOD, Method
+from drlpp.specs.cluster import Cluster, Host, Link
+
+# Standard deviations of logarithms: how far off what was declared may be, and what is measured.
+_EVERYTHING, _OPERATOR, _KIND, _STAGE, _SPEED, _LINK = 3.0, 0.3, 0.25, 1.0, 0.4, 1.0
+_NOISE = 0.03
+"""Of a measured busy time or link time."""
+
+_ITERATIONS = 30
+_HALVINGS = 6
+_FAITH = 4.0
+"""How many observations the declared noise counts for, against what the others say of it."""
+
+_SAME_SPEED = 0.03
+"""Accelerators whose speeds differ by less count as equal, or planners would have to tell all
+apart."""
+
+_SMALLEST_OVERHEAD = 1e-3
+"""The least overhead of a pass without a declared one, as a part of an even share of the work,
+before it is known better."""
+
+
+_SMALLEST_LATENCY = 1e-6
+_WIDEST = 0.5
+"""The largest standard deviation of a logarithm that is drawn from."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A workload and a cluster as measurements have corrected them."""
+
+    workload: Workload
+    cluster: Cluster
+
+
+@dataclass
+class Calibration:
+    """What was declared, and everything observed since.
+
+    Args:
+        workload: as it was declared.
+        cluster: as it was declared.
+        memory: what a stage keeps.
+        method: the schedule that is run.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    memory: MemoryModel = DEFAULT_MEMORY
+    method: Method = DEFAULT_METHOD
+
+    def __post_init__(self) -> None:
+        workload, accelerators = self.workload, self.cluster.accelerators
+        even = float(workload.seconds.sum()) / accelerators
+        declared = workload.forward_overhead_seconds + workload.backward_overhead_seconds
+        self._overhead_seconds = max(declared, _SMALLEST_OVERHEAD * even)
+        # Of every busy worker what it adds up, as declared, and the logarithm of its seconds.
+        self._rows: list[Array] = []
+        self._logs: list[float] = []
+        self._noise: list[float] = []
+        self._links: list[LinkUsage] = []
+        self._memory: list[tuple[float, float]] = []
+        names = sorted(set(workload.kinds))
+        self._kinds = numpy.zeros((len(workload), len(names)))
+        for operator, kind in enumerate(workload.kinds):
+            self._kinds[operator, names.index(kind)] = 1.0
+        deviations = (
+            numpy.full(len(workload), _OPERATOR),
+            numpy.full(2, _STAGE),
+            [_EVERYTHING],
+            numpy.full(accelerators, _SPEED),
+            numpy.full(len(names), _KIND),
+        )
+        self._prior = numpy.concatenate(deviations) ** -2.0
+        self._corrections = numpy.zeros(len(self._prior))
+        self._factor: tuple[Array, bool] | None = None
+
+    def observe(self, candidate: Candidate, measurement: Measurement) -> None:
+        """Take in what a candidate's workers and links did; one without workers tells nothing."""
+        placement, method = candidate.placement, candidate.method
+        workload, stages = self.workload.with_method(method), placement.stages
+        minibatches, operators = measurement.minibatches, len(workload)
+        in_flight = method.in_flight(pipeline_of(workload, placement))
+        memory = memory_under(self.memory, self.method, method)
+        works = [
+            workload.stage(stage.operators, last=index == len(stages) - 1)
+            for index, stage in enumerate(stages)
+        ]
+        overhead = workload.microbatches * (
+            workload.forward_overhead_seconds + workload.backward_overhead_seconds
+        )
+        # What short runs took longer than operators alone the simulator multiplies with again.
+        longer = workload.run_factors(placement)
+        for usage in measurement.workers:
+            held = placement.stages_of(usage.worker)
+            replicas = len(stages[held[0]].accelerators)
+            # Of a folded pipeline no more than a minibatch is in flight, as all of them flush.
+            parts = [1 if len(held) > 1 else in_flight[stage] for stage in held]
+            needed = sum(
+                float(memory.stage_bytes(works[stage], count, replicas, stage))
+                for stage, count in zip(held, parts, strict=True)
+            )
+            self._memory.append((needed, float(usage.peak_memory_bytes)))
+            if usage.busy_seconds <= 0:
+                continue
+            row, extra = numpy.zeros(len(self._corrections)), 0.0
+            for stage in held:
+                work, chosen = works[stage], list(stages[stage].operators)
+                seconds = row[chosen] = workload.seconds[chosen]
+                # What has just been computed is not computed again.
+                if method.recomputes(stage) and in_flight[stage] > 1:
+                    row[chosen] = seconds + workload.forward_seconds[chosen]
+                updates = float(work.updates_in_a_round(replicas) * work.update_seconds)
+                of_parameters = float(work.seconds) - float(seconds.sum()) - overhead
+                of_parameters += updates + float(work.sharing_seconds) * (replicas > 1)
+                extra += max(of_parameters, 0.0)
+            row[operators] = len(held) * workload.microbatches * self._overhead_seconds
+            row[operators + 1 : operators + 3] = extra, 1.0
+            row[operators + 3 + usage.worker] = -1.0
+            busy = usage.busy_seconds * replicas / minibatches / longer[usage.stage].passes
+            # Without whole rounds, a replica had one minibatch more or less than its share.
+            uneven = replicas / minibatches * (minibatches % replicas > 0)
+            self._rows.append(row)
+            self._logs.append(float(numpy.log(busy * self.cluster.speeds[usage.worker])))
+            self._noise.append(math.hypot(_NOISE, uneven))
+        self._links += [usage for usage in measurement.links if usage.seconds > 0]
+        self._factor = None
+
+    def fit(self) -> Calibrated:
+        """Return the most probable workload and cluster."""
+        self._solve()
+        return self._calibrated(self._corrections, [mean for mean, _ in self._levels()])
+
+    def sample(self, draw: Generator) -> Calibrated:
+        """Draw a workload, speeds and links that are as probable as what was observed leaves them.
+
+        Memory is the most probable.
+        """
+        factor, lower = self._solve()
+        standard = draw.standard_normal(len(self._corrections))
+        deviation = solve_triangular(factor, standard, lower=lower, trans="T" if lower else "N")
+        links = [drawn_factors(*found, draw) for found in self._levels()]
+        return self._calibrated(self._corrections + deviation, links)
+
+    def _solve(self) -> tuple[Array, bool]:
+        """Update the most probable corrections; returns their precision, factorised."""
+        if self._factor is None:
+            rows = numpy.array(self._rows).reshape(-1, len(self._corrections))
+            logs, noise = numpy.array(self._logs), numpy.array(self._noise)
+            factor, misses, fitted = self._fit(rows, logs, noise**-2.0)
+            # What does not fit says how large the noise is, as far as more is known than fitted.
+            known = max(len(logs) - fitted, 0.0)
+            scale = (_FAITH + float((misses / noise) @ (misses / noise))) / (_FAITH + known)
+            if known:
+                factor, _, _ = self._fit(rows, logs, noise**-2.0 / scale)
+            self._factor = factor
+        return self._factor
+
+    def _fit(
+        self, rows: Array, logs: Array, weights: Array
+    ) -> tuple[tuple[Array, bool], Array, float]:
+        """Find the most probable corrections for weights of the observations.
+
+        Returns their precision, factorised, what is missed, and how much of what is observed the
+        corrections take up.
+        """
+        prior = self._prior
+
+        def badness(x: Array) -> float:
+            misses = logs - self._linearised(x, rows)[0]
+            return float(weights @ misses**2 + prior @ x**2)
+
+        x = self._corrections
+        for _ in range(_ITERATIONS):
+            predicted, jacobian = self._linearised(x, rows)
+            observed = jacobian.T @ (weights[:, None] * jacobian)
+            factor = cho_factor(numpy.diag(prior) + observed, lower=True)
+            step = cho_solve(factor, jacobian.T @ (weights * (logs - predicted)) - prior * x)
+            if float(numpy.abs(step).max()) < 1e-4:
+                break
+            before = badness(x)
+            for _ in range(_HALVINGS):
+                if badness(x + step) <= before:
+                    break
+                step = step / 2
+            x = x + step
+        self._corrections = x
+        fitted = float(numpy.trace(cho_solve(factor, observed)))
+        return factor, logs - self._linearised(x, rows)[0], fitted
+
+    def _linearised(self, x: Array, rows: Array) -> tuple[Array, Array]:
+        """Return logarithms of busy seconds for corrections ``x``, and their derivatives."""
+        operators, (_, kinds) = len(self.workload), self._kinds.shape
+        split, end = operators + 2, len(x) - kinds
+        logs = x[:split].copy()
+        logs[:operators] += self._kinds @ x[end:]
+        parts = rows[:, :split] * numpy.exp(logs)
+        totals = parts.sum(axis=1)
+        predicted = numpy.log(totals) + rows[:, split:end] @ x[split:end]
+        shares = parts / totals[:, None]
+        of_kinds = shares[:, :operators] @ self._kinds
+        return predicted, numpy.concatenate([shares, rows[:, split:end], of_kinds], axis=1)
+
+    def _levels(self) -> list[tuple[Array, Array]]:
+        """Return what is known of the links within hosts, between hosts, between racks."""
+        levels = [self.cluster.level(usage.sender, usage.receiver) for usage in self._links]
+        of_levels = [
+            [usage for usage, found in zip(self._links, levels, strict=True) if found == level]
+            for level in range(3)
+        ]
+        return [link_factors(self.cluster, usages) for usages in of_levels]
+
+    def _calibrated(self, corrections: Array, links: Sequence[Array]) -> Calibrated:
+        workload = self.workload
+        operators, accelerators = len(workload), self.cluster.accelerators
+        kinds = corrections[operators + 3 + accelerators :]
+        factors = numpy.exp(corrections[: operators + 3 + accelerators])
+        factors[:operators] *= numpy.exp(self._kinds @ kinds)
+        own, overhead, parameters = (
+            factors[part] * factors[operators + 2]
+            for part in (slice(operators), operators, operators + 1)
+        )
+        declared = workload.forward_overhead_seconds + workload.backward_overhead_seconds
+        share = workload.forward_overhead_seconds / declared if declared else 1 / 3
+        of_parameters = (
+            "update_overhead_seconds",
+            "prediction_seconds_per_byte",
+            "sharing_seconds_per_byte",
+        )
+        corrected = replace(
+            workload,
+            forward_seconds=workload.forward_seconds * own,
+            backward_seconds=workload.backward_seconds * own,
+            update_seconds=workload.update_seconds * parameters,
+            forward_overhead_seconds=float(share * self._overhead_seconds * overhead),
+            backward_overhead_seconds=float((1 - share) * self._overhead_seconds * overhead),
+            **{name: float(getattr(workload, name) * parameters) for name in of_parameters},
+        )
+        speeds = merged(numpy.array(self.cluster.speeds) * factors[operators + 3 :])
+        cluster, (within, between, racks) = self.cluster.with_speeds(speeds.tolist()), links
+        return Calibrated(
+            corrected,
+            Cluster(
+                hosts=self._with_room(cluster),
+                within_host=_corrected(cluster.within_host, within),
+                between_hosts=cluster.between_hosts and _corrected(cluster.between_hosts, between),
+                between_racks=cluster.between_racks and _corrected(cluster.between_racks, racks),
+            ),
+        )
+
+    def _with_room(self, cluster: Cluster) -> tuple[Host, ...]:
+        """Return hosts with the memory limits of the formula: peak ≈ scale · needed + rest."""
+        if not self._memory or all(limit is None for limit in cluster.memory_bytes):
+            return cluster.hosts
+        needed, peak = numpy.array(self._memory).T
+        scale, rest = 1.0, 0.0
+        if numpy.ptp(needed) > 0.1 * needed.max():
+            scale, rest = numpy.polyfit(needed, peak, 1)
+        if scale <= 0 or rest < 0:
+            scale, rest = float((peak / numpy.maximum(needed, 1.0)).max()), 0.0
+
+        def corrected(limit: float) -> float:
+            # What ran in as much memory has room, whatever the formula says.
+            ran = needed[peak <= limit].max(initial=1.0)
+            return max((limit - rest) / scale, float(ran))
+
+        return tuple(
+            host
+            if host.memory_bytes is None
+            else host.model_copy(update={"memory_bytes": corrected(host.memory_bytes)})
+            for host in cluster.hosts
+        )
+
+
+def merged(speeds: Array) -> Array:
+    """Return the speeds; those that hardly differ are replaced by their mean.
+
+    Neighbours by size belong together as long as they are within 3% of the smallest of them.
+    """
+    order = numpy.argsort(speeds)
+    result = speeds.astype(float).copy()
+    begin = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or speeds[order[end]] > speeds[order[begin]] * (1 + _SAME_SPEED):
+            result[order[begin:end]] = speeds[order[begin:end]].mean()
+            begin = end
+    return result
+
+
+def link_factors(cluster: Cluster, usages: Sequence[LinkUsage]) -> tuple[Array, Array]:
+    """Return the mean and covariance of factors of a level's latency and seconds per byte.
+
+    They are found by least squares over the messages' relative errors. What a host's own network
+    adds is taken as declared.
+    """
+    prior = (_NOISE / _LINK) ** 2
+    normal, right = prior * numpy.eye(2), numpy.full(2, prior)
+    if usages:
+        seconds = numpy.array([usage.seconds for usage in usages])
+        ways = [cluster.link(usage.sender, usage.receiver) for usage in usages]
+        latencies = numpy.array([max(way.latency_seconds, _SMALLEST_LATENCY) for way in ways])
+        bandwidths = numpy.array([way.bandwidth_bytes_per_second for way in ways])
+        sizes = numpy.array([usage.bytes_ for usage in usages])
+        parts = numpy.stack([latencies, sizes / bandwidths], axis=1)
+        relative = parts / seconds[:, None]
+        normal = normal + relative.T @ relative
+        right = right + relative.T @ numpy.ones(len(usages))
+    mean = numpy.clip(numpy.linalg.solve(normal, right), 1e-3, 1e3)
+    return mean, numpy.asarray(_NOISE**2 * numpy.linalg.inv(normal), dtype=float)
+
+
+def drawn_factors(mean: Array, covariance: Array, draw: Generator) -> Array:
+    """Draw factors; they are above 0."""
+    relative = covariance / numpy.outer(mean, mean)
+    # What is hardly known is drawn within bounds, and that both are off together is kept.
+    deviation = numpy.sqrt(numpy.diag(relative))
+    narrow = numpy.minimum(1.0, _WIDEST / numpy.maximum(deviation, 1e-12))
+    relative = relative * numpy.outer(narrow, narrow)
+    logs = draw.multivariate_normal(numpy.zeros(2), relative, method="svd")
+    factors: Array = mean * numpy.exp(logs)
+    return factors
+
+
+def _corrected(link: Link, factors: Array) -> Link:
+    """Return a link with other latency and seconds per byte."""
+    latency, inverse_bandwidth = factors
+    return Link(
+        bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / float(inverse_bandwidth),
+        latency_seconds=max(link.latency_seconds, _SMALLEST_LATENCY) * float(latency),
+    )

@@ -1,0 +1,372 @@
+"""Measure, correct, draw, search again: the fastest candidate in few measurements.
+
+Everything measured so far corrects the declared costs
+(:mod:`drlpp.planners.calibration.calibration`), and leaves some uncertainty. Costs are drawn from
+what is uncertain, and for every draw the best candidate is searched for
+(:mod:`drlpp.planners.search`), from what is known to be good. Measured next is the candidate by
+which the most is expected to be saved over all draws (:mod:`drlpp.planners.calibration.belief`). It
+ends when even knowing the true draw is expected to save less than 0.5%, twice in a row, and says
+how probable it is, by the share of draws, that nothing is more than 1% faster than what it found.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy
+
+from drlpp.errors import InvalidInput, NothingFits
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement, Outcome, is_steady
+from drlpp.placement.plan import Plan
+from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.calibration.belief import PLENTY, Belief
+from drlpp.planners.calibration.calibration import Calibration
+from drlpp.planners.calibration.surrogate import Surrogate
+from drlpp.planners.planning import baseline_plans, starts_of
+from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.search import Limits, Space, search
+from drlpp.planners.search.moves import PlacementState, mutated
+from drlpp.schedule.method import DEFAULT_METHOD, Method
+
+_REMEMBERED = 16
+"""How many of the fastest and of the latest measurements tell how far off the simulator is."""
+
+_POOL = 12
+"""How many promising candidates are kept from one measurement to the next."""
+
+_MEASURED_PARENTS = 4
+"""How many of the fastest measured a search begins with."""
+
+_PATIENCE = 4
+"""Of a search, with the most probable costs or in a draw."""
+
+_FIRST = 4
+"""So many times the candidates are looked at before anything is measured: later searches go on from
+what this one finds."""
+
+_LONG_SEARCH_SECONDS = 0.1
+"""If a search takes longer, those in draws are made on several cores."""
+
+_IMPROVED = 0.999
+
+_POSSIBLE = 0.05
+"""A planner's placement that is faster in more than this share of draws is measured."""
+
+_NEIGHBOURS = 24
+
+_MOST_FAILURES = 3
+"""Placements of a kind that has failed this often, and never succeeded, are not proposed."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long the search by measuring goes on.
+
+    Attributes:
+        evaluations: how many candidates a long search looks at after a measurement: the one with
+            the most probable costs, and, where little is left to gain, those in four draws; brief
+            ones in all draws look at an eighth of these, the one before all measurements at four
+            times as many.
+        draws: of the costs.
+        gain: propose nothing more once the part of the seconds that is expected to be saved by the
+            best of each draw is smaller; 0 for never.
+        confirmations: so many beliefs in a row must agree on that, each after something new was
+            measured: searches in draws may all overlook what the next measurement shows.
+        patience: propose nothing more after this many measurements in a row that made the best no
+            more than 0.1% faster; 0 for never.
+    """
+
+    evaluations: int = 600
+    draws: int = 16
+    gain: float = 0.005
+    confirmations: int = 2
+    patience: int = 12
+
+
+class Recalibration:
+    """Proposes candidates to measure, and learns from what comes out.
+
+    Args:
+        declared: the workload and the cluster, as far as they are known.
+        space: of the candidates; a method is the space of itself alone.
+        options: how long it goes on.
+        planned: gives what the baselines propose in the space, if they were asked already.
+    """
+
+    def __init__(
+        self,
+        declared: PlanningProblem,
+        space: Space | Method = DEFAULT_METHOD,
+        options: Options | None = None,
+        planned: Callable[[], Sequence[Plan]] | None = None,
+    ) -> None:
+        self.declared = declared
+        self.space = space if isinstance(space, Space) else Space(space, frozenset())
+        self.options = options or Options()
+        self.calibration = Calibration(
+            declared.workload, declared.cluster, declared.memory, self.space.method
+        )
+        self._draw = random.Random(declared.seed)
+        self._generator = numpy.random.default_rng(declared.seed)
+        self._measured: dict[Candidate, float] = {}
+        self._data_parallel = Candidate(data_parallel(declared).placement, self.space.method)
+        propose = planned or partial(baseline_plans, declared, self.space)
+        self._planned = list(dict.fromkeys(self._plans(propose)))
+        self._pool: list[Candidate] = list(self._planned)
+        self._surrogate: Surrogate | None = None
+        self._belief: Belief | None = None
+        self._succeeded: Counter[tuple[int, ...]] = Counter()
+        self._failed: Counter[tuple[int, ...]] = Counter()
+        self._record = math.inf
+        self._since_record = 0
+        self._agreeing = 0
+
+    @property
+    def measured(self) -> dict[Candidate, float]:
+        """Seconds per minibatch of everything known so far, infinite for what failed."""
+        return self._measured
+
+    def tell(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Learn from the outcome of a candidate, whoever proposed it.
+
+        One whose method is not in the space is passed over.
+        """
+        if not self.space.has(candidate.method):
+            return
+        if self._belief is not None:
+            self._agreeing = self._agreeing + 1 if self._little_to_gain else 0
+        self._surrogate = self._belief = None
+        self._since_record += 1
+        if isinstance(outcome, Measurement):
+            if outcome.seconds_per_minibatch < _IMPROVED * self._record:
+                self._record = outcome.seconds_per_minibatch
+                self._since_record = 0
+            self._measured[candidate] = outcome.seconds_per_minibatch
+            # A single run that was not steady yet says little of what workers do.
+            telling = not outcome.cut_short or is_steady(outcome.steadiness, outcome.minibatches)
+            if telling:
+                self.calibration.observe(candidate, outcome)
+            self._succeeded[_kind_of(candidate)] += 1
+        else:
+            self._measured[candidate] = math.inf
+            self._failed[_kind_of(candidate)] += 1
+
+    @property
+    def surrogate(self) -> Surrogate:
+        """The surrogate, which predicts with the most probable costs."""
+        if self._surrogate is None:
+            self._surrogate = Surrogate(
+                self.declared, self.calibration.fit(), self.space, failed=self._failures
+            )
+            latest = list(self._measured.items())[-_REMEMBERED:]
+            self._surrogate.with_discrepancy({**dict(self.best(_REMEMBERED)), **dict(latest)})
+        return self._surrogate
+
+    @property
+    def belief(self) -> Belief:
+        """What is believed of the candidates, with everything known so far."""
+        if self._belief is None:
+            self._belief = self._believed()
+        return self._belief
+
+    def last_word(self) -> Belief:
+        """Return what is believed at the end, with long searches however much there is to gain."""
+        if self._belief is None or self._belief.gain >= PLENTY:
+            self._belief = self._believed(thorough=True)
+        return self._belief
+
+    @property
+    def last_belief(self) -> Belief | None:
+        """The same, if it was needed since the last measurement: the first need none."""
+        return self._belief
+
+    @property
+    def settled(self) -> bool:
+        """Whether measuring more has not helped for long, or is not expected to help."""
+        if not self.best(1):
+            return False
+        if 0 < self.options.patience <= self._since_record:
+            return True
+        if not self.options.gain or self._first():
+            return False
+        return self._little_to_gain and self._agreeing + 1 >= self.options.confirmations
+
+    @property
+    def _little_to_gain(self) -> bool:
+        """Whether by the belief of now measuring more is not expected to help."""
+        return self.belief.gain < self.options.gain and not self._possible_plans()
+
+    def propose(self, count: int, candidates: Sequence[Candidate] = ()) -> list[Candidate]:
+        """Return candidates to measure next, the most promising first; none that was measured.
+
+        Args:
+            count: the most that are wanted; there are fewer if the search comes by no others, and
+                none when it has settled.
+            candidates: of someone else, to be considered as well.
+        """
+        known = {c.canonical for c in self._pool}
+        fresh = [c for c in candidates if self.space.has(c.method) and c.canonical not in known]
+        if fresh:
+            self._pool += fresh
+            self._belief = None
+        if self.settled:
+            return []
+        proposals: list[Candidate] = []
+        key = self.surrogate.key
+        taken = set(map(key, self._measured))
+        for candidate in self._candidates():
+            if len(proposals) == count:
+                break
+            if key(candidate) not in taken and not self._fails(candidate):
+                proposals.append(candidate)
+                taken.add(key(candidate))
+        return proposals
+
+    def best(self, count: int) -> list[tuple[Candidate, float]]:
+        """Return the fastest that were measured, with their seconds."""
+        finite = [item for item in self._measured.items() if math.isfinite(item[1])]
+        return sorted(finite, key=lambda item: item[1])[:count]
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """Yield what to measure next, the most promising first."""
+        if not self._measured:
+            self._search()
+            yield from self._pool[:1]
+        yield from self._first()
+        yield from self.belief.promising
+        yield from self._possible_plans()
+        yield from self._neighbours()
+        yield from self.belief.others
+
+    def _first(self) -> list[Candidate]:
+        """Return what is measured before draws decide: data parallelism."""
+        first = self._data_parallel
+        wanted = first in self._planned and first not in self._measured and not self._fails(first)
+        return [first] if wanted else []
+
+    def _possible_plans(self) -> list[Candidate]:
+        """Return planners' placements that may well be faster than the fastest measured."""
+        planned = set(self._planned)
+        faster = (self.belief.ratios < 1.0).mean(axis=0)
+        return [
+            candidate
+            for candidate, share in zip(self.belief.candidates, faster.tolist(), strict=True)
+            if candidate in planned and share > _POSSIBLE and not self._fails(candidate)
+        ]
+
+    def _fails(self, candidate: Candidate) -> bool:
+        """Return whether candidates of its kind have only failed."""
+        kind = _kind_of(candidate)
+        return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
+
+    def _plans(self, propose: Callable[[], Sequence[Plan]]) -> Iterator[Candidate]:
+        """Yield data parallelism, and what the baselines propose, the fastest first.
+
+        Data parallelism has the space's own method, others the depth that suits them, too.
+        """
+        if self.declared.workload.stages_held == 1:
+            yield self._data_parallel
+        with suppress(InvalidInput):
+            yield from starts_of(self.space, propose())
+
+    def _search(self) -> None:
+        """Search with the most probable costs; the pool is what it finds, the fastest first."""
+        surrogate = self.surrogate
+        measured = set(map(surrogate.key, self._measured))
+        parents = [candidate for candidate, _ in self.best(_MEASURED_PARENTS)]
+        seed = self._draw.randrange(2**31)
+        times = 1 if self._measured else _FIRST
+        limits = replace(self._limits, judged=times * self._limits.judged)
+        pool = {surrogate.key(candidate): candidate for candidate in self._pool}
+        with suppress(NothingFits):
+            found = search(surrogate, [*parents, *self._pool], limits, seed)
+            pool |= {surrogate.key(plan.candidate): plan.candidate for plan in found}
+        ranked = sorted(pool.values(), key=surrogate)
+        kept = [c for c in ranked if surrogate.fits(c, surrogate(c))]
+        kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]
+        self._pool = kept[:_POOL]
+
+    def _believed(self, *, thorough: bool = False) -> Belief:
+        """Search with the most probable costs, then in every draw."""
+        begin = time.perf_counter()
+        self._search()
+        takes_long = time.perf_counter() - begin > _LONG_SEARCH_SECONDS
+        surrogate = self.surrogate
+        measured = set(map(surrogate.key, self._measured))
+        incumbent = next((candidate for candidate, _ in self.best(1)), None)
+        seed = self._draw.randrange(2**31)
+        belief = Belief.of(
+            self._draws(surrogate),
+            list(dict.fromkeys([*self._pool, *self._unmeasured_plans(measured)])),
+            incumbent,
+            self._limits,
+            seed,
+            thorough=thorough,
+            takes_long=takes_long,
+        )
+        fresh = [
+            index
+            for index, candidate in enumerate(belief.candidates)
+            if surrogate.key(candidate) not in measured and not self._fails(candidate)
+        ]
+        belief = replace(
+            belief,
+            candidates=tuple(belief.candidates[index] for index in fresh),
+            ratios=belief.ratios[:, fresh],
+        )
+        self._pool += [c for c in belief.promising[:_POOL] if c not in self._pool]
+        return belief
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(judged=self.options.evaluations, patience=_PATIENCE)
+
+    def _unmeasured_plans(self, measured: set[object]) -> list[Candidate]:
+        surrogate = self.surrogate
+        return [
+            c
+            for c in self._planned
+            if surrogate.key(c) not in measured and surrogate.fits(c, surrogate(c))
+        ]
+
+    def _draws(self, surrogate: Surrogate) -> list[Surrogate]:
+        failures = self._failures
+        return [
+            Surrogate(
+                self.declared,
+                self.calibration.sample(self._generator),
+                self.space,
+                surrogate.discrepancy.sample(self._generator),
+                failures,
+            )
+            for _ in range(self.options.draws)
+        ]
+
+    @property
+    def _failures(self) -> list[Candidate]:
+        return [candidate for candidate, seconds in self._measured.items() if math.isinf(seconds)]
+
+    def _neighbours(self) -> Iterator[Candidate]:
+        """Yield small changes of what was measured best, as far as they can be run."""
+        best = [candidate for candidate, _ in self.best(4)]
+        for _ in range(_NEIGHBOURS if best else 0):
+            chosen = self._draw.choice(best)
+            state = PlacementState.of(chosen.placement, self.declared)
+            placement = mutated(state, self.declared, self._draw).placement()
+            changed = Candidate(placement, chosen.method.for_stages(len(placement.stages)))
+            if self.surrogate.fits(changed, self.surrogate(changed)):
+                yield changed
+
+
+def _kind_of(candidate: Candidate) -> tuple[int, ...]:
+    """Return what candidates that fail for the same reason are likely to share: their shape."""
+    placement = candidate.placement
+    return placement.is_folded, *(len(stage.accelerators) for stage in placement.stages)

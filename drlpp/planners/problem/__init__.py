@@ -1,1 +1,0 @@
-"""What planners are given, and what they minimise; every planner imports it."""

@@ -1,0 +1,389 @@
+"""The search for the best candidate, until it stagnates.
+
+Many climbs, each from another start: what was given, the best cuts of topological orders
+(:mod:`drlpp.planners.search.best_cuts`), those of the best so far with some stages in a row ordered
+anew, and evolution of the best; where there are no cuts, random placements, and the best after a
+few random changes. A climb is simulated annealing over candidates, whose moves change the placement
+(:mod:`drlpp.planners.search.moves`) or the method
+(:class:`~drlpp.planners.search.space.Space`); its hot half goes by the rule alone. Since it is
+drawn before a candidate is judged how slow it may be to be taken, most are turned away by the rule,
+which is a lower bound (:class:`~drlpp.planners.search.judge.Judge`). The search ends when a few
+climbs of every kind in a row have found nothing better.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+from drlpp.errors import NothingFits
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.plan import Plan
+from drlpp.planners.problem import memory_shortage
+from drlpp.planners.search.best_cuts import best_cuts, narrow_order
+from drlpp.planners.search.judge import Judge
+from drlpp.planners.search.moves import (
+    PlacementState,
+    evened,
+    neighbour,
+    random_folded,
+    random_placement,
+)
+from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import collapsed
+from drlpp.simulator import MOST_PER_LINK
+
+_METHOD_MOVES = 0.15
+"""The share of moves that change the method, where it may vary."""
+
+_PLAYED_BELOW = 0.01
+_LAST_TEMPERATURE = 0.0005
+"""Temperatures: what is 1% slower does not matter to the hot half of a climb."""
+
+_IMPROVED = 0.999
+
+_WORTH_STARTING = 1.5
+"""Starts that are clearly slower than this many times the best of those before are left out."""
+
+_ROUGH = 1.001
+"""Seconds of a search are this close; what may be the fastest is played until it is steady."""
+
+_PARENTS = 8
+_SHAKES = 4
+
+_MOVES_OF_ORDER = 32
+"""An order is cut for so many moves of a climb."""
+
+_NOISES = (0.0, 0.1, 0.3, 1.0)
+_REORDERED = 3
+"""Of orders: noise of what comes next, and stages in a row that are ordered together, at most."""
+
+_SHUFFLED = 0.5
+"""The share of orders of accelerators of unlike speeds that take these not kind by kind."""
+
+_PACES = (0.75, 0.85, 0.93, 1.0)
+"""What the stages of the best cuts are to keep to, by the best so far."""
+
+_CHAINS = 4
+_LATER = (1.0, 1.1, 1.25)
+"""So many placements of an order are judged, with what is in flight at so many times the pace."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a search may last.
+
+    Attributes:
+        judged: of candidates, equal ones counted once.
+        steps: of the schedules that are played; a million take some seconds.
+        patience: climbs in a row that make the best no more than 0.1% faster.
+        moves: of a climb; 0 for as many as suit the size of the problem.
+    """
+
+    judged: int = 20_000
+    steps: int = 5_000_000
+    patience: int = 8
+    moves: int = 0
+
+
+class _State(NamedTuple):
+    placement: PlacementState
+    method: Method
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.placement.placement(), self.method)
+
+
+def search(
+    judge: Judge, starts: Sequence[Candidate] = (), limits: Limits | None = None, seed: int = 0
+) -> tuple[Plan, ...]:
+    """Search from ``starts``, and from cuts of orders; no start is faster than what is found.
+
+    The judge knows afterwards how many candidates were judged and simulated.
+
+    Args:
+        judge: of the candidates.
+        starts: valid ones, whose methods are in the judge's space.
+        limits: on how long it lasts; what is given is judged in any case.
+        seed: the same leads to the same result.
+
+    Returns:
+        The best candidates that were found, with their seconds in steady state; the fastest first.
+
+    Raises:
+        NothingFits: nothing that it came by fits into memory, and can be run.
+    """
+    return _Search(judge, limits or Limits(), random.Random(seed)).run(starts)
+
+
+class _Search:
+    def __init__(self, judge: Judge, limits: Limits, draw: random.Random) -> None:
+        self.judge, self.limits, self.draw = judge, limits, draw
+        problem = judge.problem
+        size = len(problem.workload) + problem.cluster.accelerators
+        self.moves = limits.moves or min(max(6 * size, 150), 1200)
+        self.elites: list[tuple[float, _State]] = []
+        self.keys: set[object] = set()
+        self.last_judged = judge.judged + limits.judged
+        self.last_step = judge.steps + limits.steps
+
+    def run(self, starts: Sequence[Candidate]) -> tuple[Plan, ...]:
+        problem = self.judge.problem
+        for start in starts:
+            state = _State(PlacementState.of(start.placement, problem), start.method)
+            self.take(state, _WORTH_STARTING * self.best)
+        if self.elites:
+            for state in self.held_otherwise(self.elites[0][1]):
+                self.take(state, _WORTH_STARTING * self.best)
+        self.best_cut()
+        waiting = [state for _, state in self.elites]
+        climbs = stale = 0
+        while stale < self.limits.patience and not self.exhausted:
+            before = self.best
+            kind = climbs % 4
+            if kind == 0 and waiting:
+                self.climb(waiting.pop(0), 0.03)
+            elif kind == 2 or not self.elites:
+                cut = self.best_cut()
+                if cut is None:
+                    self.climb(self.random_state(), 0.1)
+                else:
+                    self.climb(cut, _PLAYED_BELOW)
+            elif kind == 3:
+                self.evolve()
+            else:
+                elite = self.draw.choice(self.elites)[1]
+                self.climb(self.best_cut(elite) or self.shaken(), _PLAYED_BELOW)
+            climbs += 1
+            stale = 0 if self.best < _IMPROVED * before else stale + 1
+        return self.found(starts)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.judge.judged >= self.last_judged or self.judge.steps >= self.last_step
+
+    @property
+    def best(self) -> float:
+        return self.elites[0][0] if self.elites else math.inf
+
+    def found(self, starts: Sequence[Candidate]) -> tuple[Plan, ...]:
+        judge = self.judge
+        asked = dict.fromkeys([*starts, *(state.candidate for _, state in self.elites)])
+        limit = _ROUGH * self.best
+        fitting: list[Plan] = []
+        for candidate in asked:
+            if judge(candidate, limit) <= limit:
+                seconds = judge.exactly(candidate)
+                if judge.fits(candidate, seconds):
+                    placement, method = candidate.placement, candidate.method
+                    fitting.append(Plan(placement, method, "search", seconds))
+        fitting.sort(key=lambda plan: plan.seconds_per_minibatch)
+        if not fitting:
+            if not self.elites:
+                raise NothingFits("no candidate that was looked at can be run")
+            closest = self.elites[0][1].candidate
+            raise memory_shortage(judge.problem_of(closest.method), closest.placement)
+        return tuple(fitting[:_PARENTS])
+
+    def take(self, state: _State, limit: float = math.inf) -> float:
+        """Judge a state, and keep it if it is among the best."""
+        candidate = state.candidate
+        seconds = self.judge(candidate, limit)
+        elites = self.elites
+        if seconds > limit or math.isinf(seconds):
+            return seconds
+        if len(elites) < _PARENTS or seconds < elites[-1][0]:
+            key = self.judge.key(candidate)
+            if key not in self.keys:
+                self.keys.add(key)
+                elites.append((seconds, state))
+                elites.sort(key=lambda elite: elite[0])
+                del elites[_PARENTS:]
+        return seconds
+
+    def climb(self, state: _State, first_temperature: float) -> None:
+        """Anneal from a state: as long as it is hot by the rule alone, then by playing."""
+        if first_temperature > _PLAYED_BELOW:
+            state = self.anneal(state, self.by_rule, first_temperature, _PLAYED_BELOW)
+        self.anneal(state, self.take, _PLAYED_BELOW, _LAST_TEMPERATURE)
+
+    def anneal(
+        self, state: _State, judged: Callable[[_State, float], float], hot: float, cold: float
+    ) -> _State:
+        """Return the state at which it ends.
+
+        As slow as ``new`` is taken with probability exp(−(ln new − ln old) / temperature), so what
+        is drawn says beforehand how slow it may be.
+        """
+        draw, value = self.draw, judged(state, math.inf)
+        for move in range(self.moves):
+            if self.exhausted:
+                break
+            changed = self.changed(state)
+            if changed is None:
+                break
+            temperature = hot * (cold / hot) ** (move / self.moves)
+            limit = value * (1.0 - draw.random()) ** -temperature
+            found = judged(changed, limit)
+            if found <= limit:
+                state, value = changed, found
+        return state
+
+    def by_rule(self, state: _State, limit: float) -> float:
+        return self.judge.by_rule(state.candidate, limit)
+
+    def evolve(self) -> None:
+        """Let the best have children, of which the best stay."""
+        for _ in range(self.moves):
+            if self.exhausted:
+                return
+            child = self.draw.choice(self.elites)[1]
+            for _ in range(1 + int(self.draw.expovariate(1.0))):
+                child = self.changed(child) or child
+            full = len(self.elites) == _PARENTS
+            self.take(child, self.elites[-1][0] if full else math.inf)
+
+    def changed(self, state: _State) -> _State | None:
+        """Return a state one move away; None if there is none."""
+        space, draw = self.judge.space, self.draw
+        if space.varies and draw.random() < _METHOD_MOVES:
+            return self.run_otherwise(state)
+        placement = neighbour(state.placement, self.judge.problem, draw)
+        if placement is None:
+            return self.run_otherwise(state) if space.varies else None
+        return _State(placement, state.method.for_stages(len(placement.holders)))
+
+    def run_otherwise(self, state: _State) -> _State:
+        """Return a state with a method one step away."""
+        stages = len(state.placement.holders)
+        return self.run_with(state, self.judge.space.changed(state.method, stages, self.draw))
+
+    def run_with(self, state: _State, method: Method) -> _State:
+        """Return a state with another method, and an even split if stages are held otherwise.
+
+        It is the same state if there is no such split.
+        """
+        if _stages_held(method) == _stages_held(state.method):
+            return state._replace(method=method)
+        placement = evened(state.placement, self.judge.problem, _stages_held(method))
+        if placement is None:
+            return state
+        return _State(placement, method.for_stages(len(placement.holders)))
+
+    def held_otherwise(self, state: _State) -> Iterator[_State]:
+        """Yield a state with the methods of the space that hold stages otherwise, if it is split.
+
+        Of each schedule it is the method that differs in nothing else.
+        """
+        space = self.judge.space
+        for schedule in dict.fromkeys(method.schedule for method in space.methods):
+            method = state.method.model_copy(update={"schedule": schedule})
+            if space.has(method) and _stages_held(method) != _stages_held(state.method):
+                found = self.run_with(state, method)
+                if found is not state:
+                    yield found
+
+    def shaken(self) -> _State:
+        """Return one of the best after a few random changes."""
+        state = self.draw.choice(self.elites)[1]
+        for _ in range(self.draw.randint(1, _SHAKES)):
+            state = self.changed(state) or state
+        return state
+
+    def best_cut(self, state: _State | None = None) -> _State | None:
+        """Judge the best cuts of some orders; return the best of these, None if there is none.
+
+        Orders are of all operators, or those of a state's stages with some in a row put together.
+        """
+        problem, draw = self.judge.problem, self.draw
+        methods = [method for method in self.judge.space.methods if _stages_held(method) == 1]
+        best, least = None, math.inf
+        count = self.moves // _MOVES_OF_ORDER if methods and 0 < self.best < math.inf else 0
+        for _ in range(count):
+            groups, accelerators = self.in_turns(state)
+            order = narrow_order(problem.workload, groups, draw, draw.choice(_NOISES))
+            pace = self.best * draw.choice(_PACES)
+            borders = list(accumulate(map(len, groups)))
+            cuts = best_cuts(problem, order, accelerators, pace, borders)
+            for placement, through in sorted(cuts, key=lambda cut: sum(cut[1]))[:_CHAINS]:
+                for factor in _LATER:
+                    if self.exhausted:
+                        return best
+                    method = self.at_pace(draw.choice(methods), through, factor * pace)
+                    one = _State(placement, method)
+                    seconds = self.take(one, least)
+                    if seconds < least:
+                        best, least = one, seconds
+        return best
+
+    def at_pace(self, method: Method, through: Sequence[float], pace: float) -> Method:
+        """Return a method with the in-flight depth of each link that a pace needs.
+
+        So many minibatches are in flight on a stage as go by while one goes from there to the end
+        and back.
+
+        Args:
+            method: of the space; it stays as it is where the depth does not vary.
+            through: what each stage adds to the time of a minibatch.
+            pace: seconds per minibatch.
+        """
+        if not self.judge.space.deepens:
+            return method
+        links: list[int] = []
+        behind, time = 1, through[-1]
+        for stage in reversed(through[:-1]):
+            time += stage
+            needed = max(behind + 1, math.ceil(time / pace))
+            links.insert(0, min(needed - behind - 1, MOST_PER_LINK))
+            behind += 1 + links[0]
+        found = method.model_copy(update={"in_flight_per_link": collapsed(links or [0])})
+        return found if self.judge.space.has(found) else method
+
+    def in_turns(self, state: _State | None) -> tuple[list[list[int]], list[int]]:
+        """Return groups of operators, and accelerators, in the order in which they are cut."""
+        problem, draw = self.judge.problem, self.draw
+        if state is None or state.placement.is_folded:
+            cluster = problem.cluster
+            kinds = list(zip(cluster.speeds, cluster.host_of, strict=True))
+            turn_of = {kind: draw.random() for kind in dict.fromkeys(kinds)}
+            accelerators = sorted(range(len(kinds)), key=lambda a: turn_of[kinds[a]])
+            if len(set(cluster.speeds)) > 1 and draw.random() < _SHUFFLED:
+                draw.shuffle(accelerators)
+            return [list(range(len(problem.workload)))], accelerators
+        placement = state.placement
+        stages = [placement.stage(index) for index in range(len(placement.holders))]
+        first = draw.randrange(len(stages))
+        end = first + draw.randint(1, _REORDERED)
+        stages[first:end] = [list(chain.from_iterable(stages[first:end]))]
+        held = [accelerator for held in placement.holders for accelerator in sorted(held)]
+        return stages, [*held, *placement.idle(problem)]
+
+    def random_state(self) -> _State:
+        problem = self.judge.problem
+        placement = random_placement(problem, self.draw)
+        method = self.draw.choice(self.judge.space.methods)
+        if _stages_held(method) > 1:
+            folded = random_folded(problem, self.draw)
+            if folded is None:
+                method = self.method_of_one_stage()
+            placement = folded or placement
+        return _State(PlacementState.of(placement, problem), method)
+
+    def method_of_one_stage(self) -> Method:
+        """Return the first method of the space with one stage on every accelerator."""
+        for method in self.judge.space.methods:
+            if _stages_held(method) == 1:
+                return method
+        raise NothingFits(
+            f"schedule {self.judge.space.method.schedule} needs two accelerators and four operators"
+            " at least, for two stages on each accelerator"
+        )
+
+
+def _stages_held(method: Method) -> int:
+    return method.schedule_kind.stages_held

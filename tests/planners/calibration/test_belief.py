@@ -1,0 +1,130 @@
+"""What is believed after measurements, against the costs as they are."""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import LinkUsage, Measurement
+from drlpp.planners.calibration.belief import Belief
+from drlpp.planners.calibration.calibration import Calibration, drawn_factors, link_factors
+from drlpp.planners.calibration.recalibration import Options, Recalibration
+from drlpp.planners.calibration.surrogate import Surrogate
+from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.search import Limits, Space
+from drlpp.planners.search.moves import random_placement
+from drlpp.schedule.method import Method
+from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Link, local_cluster
+
+LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
+DEEPER = Method(in_flight_per_link=1, recompute=True, microbatches=2)
+
+
+def test_draws_are_around_the_true_seconds_of_kinds_that_are_off_together() -> None:
+    """Every operator of a kind is off by the same factor; a third of them is never told apart."""
+    profile = generate("layered", 12, 3)
+    factors = {
+        kind: 1.3 if number % 2 else 0.8
+        for number, kind in enumerate(
+            sorted({operator.type for operator in profile.graph.operators})
+        )
+    }
+    wrong = profile.model_copy(
+        update={
+            "operators": tuple(
+                costs.model_copy(
+                    update={
+                        "forward_seconds": costs.forward_seconds * factors[operator.type],
+                        "backward_seconds": costs.backward_seconds * factors[operator.type],
+                    }
+                )
+                for costs, operator in zip(profile.operators, profile.graph.operators, strict=True)
+            )
+        }
+    )
+    truth = SimulatedCluster(profile, local_cluster(3, LINK))
+    problem = PlanningProblem(Workload.of(wrong), truth.cluster)
+    calibration = Calibration(problem.workload, problem.cluster)
+    draw = random.Random(0)
+    for number in range(10):
+        method = DEEPER if number % 2 else Method()
+        candidate = Candidate(random_placement(problem, draw), method)
+        outcome = truth.measure(candidate)
+        assert isinstance(outcome, Measurement)
+        calibration.observe(candidate, outcome)
+    true = Workload.of(profile).seconds
+    generator = numpy.random.default_rng(0)
+
+    def relative(found: Workload, speed: float) -> numpy.ndarray:
+        return numpy.log(found.seconds / speed / true)
+
+    fitted = calibration.fit()
+    drawn = []
+    for _ in range(40):
+        one = calibration.sample(generator)
+        drawn.append(relative(one.workload, float(numpy.mean(one.cluster.speeds))))
+    mean, spread = numpy.mean(drawn, axis=0), numpy.std(drawn, axis=0)
+    before = numpy.log(problem.workload.seconds / true)
+    fit = relative(fitted.workload, float(numpy.mean(fitted.cluster.speeds)))
+    assert numpy.sqrt((fit**2).mean()) < 0.5 * numpy.sqrt((before**2).mean())
+    # As far off as they say they may be, most of them.
+    assert (numpy.abs(mean) < 2 * spread + 0.02).mean() >= 0.75
+
+
+def test_links_are_drawn_around_what_messages_took() -> None:
+    cluster = local_cluster(2, LINK)
+    usages = [
+        LinkUsage(sender=0, receiver=1, bytes_=size, seconds=1e-4 + size / 1e8)
+        for size in (1000, 10_000_000, 50_000_000)
+    ]
+    draw = numpy.random.default_rng(0)
+    known, unknown = link_factors(cluster, usages), link_factors(cluster, [])
+    assert known[0] == pytest.approx([2.0, 2.5], rel=0.02)
+    logs = numpy.log([drawn_factors(*known, draw) for _ in range(200)])
+    assert logs.mean(axis=0) == pytest.approx(numpy.log(known[0]), abs=0.02)
+    wide = numpy.log([drawn_factors(*unknown, draw) for _ in range(200)])
+    assert unknown[0] == pytest.approx([1.0, 1.0])
+    assert (wide.std(axis=0) > 5 * logs.std(axis=0)).all()
+
+
+def test_who_knows_everything_is_sure_and_stops() -> None:
+    profile = generate("chain", 8, 0)
+    problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
+    space = Space(Method())
+    told = Surrogate(problem, Calibration(problem.workload, problem.cluster).fit(), space)
+    unsure = Belief.of([told], [], None, Limits(judged=300), 0)
+    assert (unsure.gain, unsure.sureness) == (1.0, 0.0)
+    best = min(unsure.candidates, key=told)
+    sure = Belief.of([told], [], best, Limits(judged=300), 0)
+    # A single draw leaves a doubt, and sixteen a smaller one.
+    assert (sure.gain, sure.sureness) == (0.0, pytest.approx(2 / 3))
+    surer = Belief.of([told] * 16, [], best, Limits(judged=60), 0)
+    assert surer.sureness == pytest.approx(17 / 18)
+    assert sure.promising == []
+    slow = Candidate(random_placement(problem, random.Random(1)), Method())
+    assert told(slow) > 1.01 * told(best)
+    aware = Belief.of([told], [best], slow, Limits(judged=300), 0)
+    assert aware.sureness == pytest.approx(1 / 3)
+    assert aware.gain == pytest.approx(1 - told(best) / told(slow), rel=1e-3)
+    assert aware.promising[0] == best
+
+
+def test_a_search_ends_by_itself_within_sixteen_measurements_and_is_right() -> None:
+    profile = generate("chain", 8, 1)
+    truth = SimulatedCluster(profile, local_cluster(3, LINK), [1.0, 1.0, 0.5])
+    problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
+    found = Recalibration(problem, Space(Method()), Options(evaluations=100, draws=4))
+    while len(found.measured) < 16 and (proposals := found.propose(1)):
+        found.tell(proposals[0], truth.measure(proposals[0]))
+    true = PlanningProblem(Workload.of(profile), truth.cluster)
+    told = Surrogate(true, Calibration(true.workload, true.cluster).fit(), Space(Method()))
+    known = Belief.of([told], [], None, Limits(), 0)
+    best = min(told(candidate) for candidate in known.candidates)
+    assert found.best(1)[0][1] <= 1.01 * best
+    assert 3 <= len(found.measured) <= 16

@@ -1,0 +1,254 @@
+"""Measure, recalibrate, plan again: against the optimum that only the truth tells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.planners import PlanningProblem, best_plan
+from drlpp.planners.calibration.recalibration import Options, Recalibration
+from drlpp.planners.calibration.surrogate import Discrepancy, Surrogate
+from drlpp.planners.search import Space
+from drlpp.schedule.method import Method
+from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.planning.evolution import evolve
+
+SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
+DECLARED = Link(bandwidth_bytes_per_second=5e8, latency_seconds=5e-5)
+
+
+def wrong(profile: Profile, seed: int) -> Profile:
+    factors = numpy.random.default_rng(seed).lognormal(0.0, 0.3, len(profile.operators))
+    return profile.model_copy(
+        update={
+            "operators": tuple(
+                o.model_copy(
+                    update={
+                        "forward_seconds": o.forward_seconds * float(f),
+                        "backward_seconds": o.backward_seconds * float(f),
+                    }
+                )
+                for o, f in zip(profile.operators, factors, strict=True)
+            )
+        }
+    )
+
+
+def search(
+    truth: SimulatedCluster, declared: PlanningProblem, measurements: int, options: Options
+) -> Recalibration:
+    found = Recalibration(declared, options=options)
+    while len(found.measured) < measurements:
+        proposals = found.propose(min(4, measurements - len(found.measured)))
+        if not proposals:
+            break
+        for candidate in proposals:
+            assert candidate not in found.measured
+            plan = ExecutionPlan.of(candidate, truth.graph, truth.accelerators)
+            found.tell(candidate, truth.measure(plan))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("operators", "accelerators", "measurements", "evaluations", "most"),
+    [(12, 3, 8, 60, 150), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
+)
+def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
+    operators: int, accelerators: int, measurements: int, evaluations: int, most: int
+) -> None:
+    profile = generate("blocks", operators, 1)
+    truth = SimulatedCluster(profile, local_cluster(accelerators, SLOW))
+    cluster = local_cluster(accelerators, DECLARED)
+    declared = PlanningProblem(Workload.of(wrong(profile, 0)), cluster)
+
+    def seconds(placement: Placement) -> float:
+        outcome = truth.measure(placement)
+        assert isinstance(outcome, Measurement)
+        return outcome.seconds_per_minibatch
+
+    told = PlanningProblem(Workload.of(profile), truth.cluster)
+    thorough = min(evolve(told, most, seconds).values())
+    options = Options(evaluations=evaluations)
+    found = search(truth, declared, measurements, options)
+    assert found.best(1)[0][1] <= thorough * 1.01
+
+
+@pytest.mark.slow
+def test_undeclared_speeds_are_found_as_well_as_if_they_were_told() -> None:
+    profile = generate("chain", 12, 2)
+    speeds = [1.0, 1.0, 0.5, 0.5]
+    truth = SimulatedCluster(profile, local_cluster(4, SLOW), speeds)
+    workload = Workload.of(profile)
+    told = best_plan(PlanningProblem(workload, truth.cluster), Space(Method())).placement
+    declared = PlanningProblem(workload, local_cluster(4, SLOW))
+    found = search(truth, declared, 16, Options(evaluations=100))
+    outcome = truth.measure(told)
+    assert isinstance(outcome, Measurement)
+    assert found.best(1)[0][1] <= outcome.seconds_per_minibatch * (1 + 1e-12)
+
+
+def test_failed_placements_are_not_proposed_again_and_never_best() -> None:
+    profile = generate("chain", 10, 0)
+    declared = PlanningProblem(Workload.of(profile), local_cluster(3, SLOW))
+    found = Recalibration(declared, options=Options(evaluations=40, draws=4))
+    failed = set()
+    for _ in range(4):
+        for candidate in found.propose(2):
+            assert candidate not in failed
+            failed.add(candidate)
+            found.tell(candidate, FailedMeasurement(failure="timeout", reason="it hangs"))
+    assert failed
+    assert found.best(3) == []
+
+
+def test_what_another_method_took_says_nothing_of_this_one() -> None:
+    profile = generate("chain", 6, 0)
+    found = Recalibration(PlanningProblem(Workload.of(profile), local_cluster(3, SLOW)))
+    placement = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 1])
+    other = Candidate(placement, Method(schedule="gpipe", policy="sync", microbatches=2))
+    own = Candidate(placement, Method())
+    truth = SimulatedCluster(profile, local_cluster(3, SLOW))
+    before = found.surrogate(own)
+    found.tell(other, truth.measure(other))
+    assert (found.measured, found.surrogate(own)) == ({}, before)
+    found.tell(own, truth.measure(own))
+    assert list(found.measured) == [own]
+
+
+@pytest.mark.parametrize(("steadiness", "cut_short"), [(0.5, True), (1.0, True), (0.5, False)])
+def test_workers_of_what_was_cut_short_tell_only_what_is_steady(
+    steadiness: float, cut_short: bool
+) -> None:
+    profile = generate("chain", 6, 0)
+    found = Recalibration(PlanningProblem(Workload.of(profile), local_cluster(3, SLOW)))
+    own = Candidate(Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 1]), Method())
+    outcome = SimulatedCluster(wrong(profile, 1), local_cluster(3, SLOW)).measure(own)
+    before = found.surrogate.problem.workload.seconds.copy()
+    assert isinstance(outcome, Measurement)
+    update = {"steadiness": steadiness, "cut_short": cut_short}
+    found.tell(own, outcome.model_copy(update=update))
+    # Its seconds count in any case.
+    assert found.best(1) == [(own, outcome.seconds_per_minibatch)]
+    learned = not numpy.allclose(found.surrogate.problem.workload.seconds, before)
+    assert learned == (not cut_short or steadiness == 1.0)
+
+
+@pytest.mark.parametrize("confirmations", [1, 2, 3])
+def test_it_ends_once_so_many_beliefs_in_a_row_expect_no_gain(confirmations: int) -> None:
+    profile = generate("chain", 8, 0)
+    truth = SimulatedCluster(profile, local_cluster(2, DECLARED))
+    declared = PlanningProblem(Workload.of(profile), local_cluster(2, DECLARED))
+    options = Options(gain=0.99, confirmations=confirmations, evaluations=20, draws=2)
+    found = Recalibration(declared, options=options)
+    doubting = confirmations  # the belief after so many measurements expects a gain: anew
+    while True:
+        found.options = replace(options, gain=0 if len(found.measured) == doubting else 0.99)
+        candidates = found.propose(1)
+        if not candidates:
+            break
+        plan = ExecutionPlan.of(candidates[0], truth.graph, truth.accelerators)
+        found.tell(candidates[0], truth.measure(plan))
+    assert found.settled
+    assert len(found.measured) == doubting + confirmations
+
+
+def test_the_discrepancy_learns_what_shapes_cost() -> None:
+    placements = [
+        Placement.from_assignment([0, 0, 1, 1], [0, 0, 1, 1]),
+        Placement.from_assignment([0, 1, 2, 3], [0, 1, 2, 3]),
+        Placement.from_assignment([0, 0, 0, 0], [0, 0, 0, 0]),
+    ]
+    ratios = [(p, 0.05 * (len(p.stages) - 1) + 0.02) for p in placements]
+    learned = Discrepancy.of(ratios)
+    for placement, ratio in ratios:
+        assert numpy.log(learned.factor(placement)) == pytest.approx(ratio, abs=0.01)
+    assert Discrepancy.of().factor(placements[0]) == 1.0
+
+
+def test_a_limit_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
+    problem = PlanningProblem(Workload.of(generate("layered", 16, 0)), local_cluster(4, SLOW))
+    placements = list(evolve(problem, 40))
+    candidates = [Candidate(placement, Method()) for placement in placements]
+    fitted = Recalibration(problem).calibration.fit()
+    exact, limited = (Surrogate(problem, fitted, Space(Method(), frozenset())) for _ in range(2))
+    limit = sorted(map(exact.exactly, candidates))[5]
+    for candidate in candidates:
+        seconds, found = exact.exactly(candidate), limited(candidate, limit)
+        # Above the limit it is the simulator's word, or something that is above it as well.
+        assert found == pytest.approx(seconds, rel=2e-4) or limit < min(found, seconds)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_failed_is_infinite_however_a_surrogate_is_asked(anew: bool) -> None:
+    problem = PlanningProblem(Workload.of(generate("layered", 16, 0)), local_cluster(4, SLOW))
+    fitted = Recalibration(problem).calibration.fit()
+    failed, other = (
+        Candidate(Placement.from_assignment([0] * cut + [1] * (16 - cut), (0, 1)), Method())
+        for cut in (8, 9)
+    )
+    told = Surrogate(problem, fitted, Space(Method()), failed=[failed])
+    told = told.anew() if anew else told
+    # Equal accelerators are the same to it.
+    elsewhere = Candidate(failed.placement.on((2, 3)), Method())
+    for candidate, is_failed in ((failed, True), (elsewhere, True), (other, False)):
+        found = (told.by_rule, told, told.exactly, told.known)
+        assert [math.isinf(asked(candidate) or 0.0) for asked in found] == [is_failed] * 4
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_failed_is_not_to_be_gained_again(seed: int) -> None:
+    """The best by the simulator cannot be run: the search ends, sure of the best that can."""
+    profile = generate("chain", 8, seed)
+    cluster = local_cluster(3, SLOW)
+    declared = PlanningProblem(Workload.of(profile), cluster)
+    truth = SimulatedCluster(profile, cluster)
+    found = Recalibration(declared, options=Options(evaluations=60, draws=4))
+    (first,) = found.propose(1)
+    failing = {found.surrogate.key(first)}
+    found.tell(first, FailedMeasurement(failure="out of memory", reason="no room"))
+    for _ in range(30):
+        proposals = found.propose(1)
+        if not proposals:
+            break
+        assert found.surrogate.key(proposals[0]) not in failing
+        found.tell(proposals[0], truth.measure(proposals[0]))
+    assert found.settled
+    assert len(found.measured) < 20
+    assert found.last_word().gain < 0.005
+    assert found.last_word().sureness > 0.5
+
+
+def test_small_changes_of_the_best_keep_the_limits() -> None:
+    profile = generate("chain", 10, 1)
+    declared = PlanningProblem(Workload.of(profile), local_cluster(4, SLOW))
+    space = Space(Method(), frozenset(), most_staleness=1)
+    found = Recalibration(declared, space, Options(evaluations=40, draws=2, gain=0.0))
+    truth = SimulatedCluster(profile, declared.cluster)
+    for _ in range(12):
+        for candidate in found.propose(2):
+            plan = ExecutionPlan.of(candidate, truth.graph, 4)
+            assert max(plan.delays) <= 1
+            found.tell(candidate, truth.measure(plan))
+    assert len(found.measured) > 8
+
+
+def test_what_failed_does_not_count_as_patience() -> None:
+    """Nothing can have become faster where nothing has run yet."""
+    profile = generate("chain", 8, 0)
+    declared = PlanningProblem(Workload.of(profile), local_cluster(2, DECLARED))
+    found = Recalibration(declared, options=Options(patience=2, evaluations=20, draws=2))
+    for _ in range(3):
+        (candidate,) = found.propose(1)
+        found.tell(candidate, FailedMeasurement(failure="out of memory", reason="no room"))
+        assert not found.settled

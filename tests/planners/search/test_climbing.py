@@ -1,0 +1,337 @@
+"""The search over whole candidates, against its starts, its constraints and exhaustive search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput, NothingFits
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.planners import PlanningProblem, baseline_plans, best_plan
+from drlpp.planners.search import Judge, Limits, Space, Vary, search
+from drlpp.schedule.method import Method
+from drlpp.simulator import simulate
+from drlpp.simulator.playing import endless
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.planning.brute_force import every_placement
+from tests.support.planning.evolution import evolve
+from tests.support.simulated_chains import chain, fast_cluster
+from tests.support.strategies.graphs import chain_of
+
+SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
+SHORT = Limits(judged=120, patience=2, moves=40)
+BOTH = frozenset({Vary.DEPTH, Vary.MICROBATCHES})
+
+
+def problem(operators: int = 10, seed: int = 0, memory: float | None = None) -> PlanningProblem:
+    profile = generate("layered", operators, seed)
+    cluster = local_cluster(3, SLOW)
+    if memory is not None:
+        cluster = cluster.with_hosts(
+            host.model_copy(update={"memory_bytes": memory}) for host in cluster.hosts
+        )
+    method = Method()
+    return PlanningProblem(
+        Workload.of(profile, method), cluster, memory=MemoryModel.with_state(method)
+    )
+
+
+def played(problem: PlanningProblem, candidate: Candidate) -> float:
+    workload = problem.workload.with_method(candidate.method)
+    return simulate(
+        workload, problem.cluster, candidate.placement, candidate.method
+    ).seconds_per_minibatch
+
+
+@given(seed=st.integers(0, 50))
+@settings(max_examples=5)
+def test_what_is_found_is_no_slower_than_any_start_and_is_its_steady_state(seed: int) -> None:
+    given = problem(seed=seed)
+    space = Space(Method(), BOTH)
+    draw = list(evolve(given, 12))
+    starts = [
+        Candidate(placement, space.methods[(seed + number) % len(space.methods)])
+        for number, placement in enumerate(draw)
+    ]
+    judge = Judge(given, space)
+    elites = search(judge, starts, SHORT, seed)
+    seconds = [plan.seconds_per_minibatch for plan in elites]
+    assert seconds[0] == played(given, elites[0].candidate)
+    assert seconds[0] <= min(played(given, start) for start in starts)
+    assert seconds == sorted(seconds)
+    assert judge.played <= judge.judged
+    assert elites == search(Judge(given, space), starts, SHORT, seed)
+
+
+def test_the_best_of_all_candidates_of_a_small_problem_is_found() -> None:
+    given = problem(5)
+    space = Space(Method(), frozenset({Vary.DEPTH}))
+    best = min(
+        played(given, Candidate(placement, method))
+        for placement in every_placement(given.workload, 3, replicate=True)
+        for method in space.methods
+    )
+    found = search(Judge(given, space), [], Limits(), 0)[0]
+    assert found.seconds_per_minibatch == pytest.approx(best, rel=1e-9)
+
+
+def test_depth_is_chosen_with_the_placement() -> None:
+    given = problem(12)
+    fixed = search(Judge(given, Space(Method(), frozenset())), [], Limits(judged=800), 0)[0]
+    both = search(Judge(given, Space(Method())), [fixed.candidate], Limits(judged=800), 0)[0]
+    assert both.seconds_per_minibatch < 0.99 * fixed.seconds_per_minibatch
+    # A number for all links, or one for each.
+    assert both.candidate.method.in_flight_per_link != 0
+
+
+@given(most=st.integers(0, 4), seed=st.integers(0, 20))
+@settings(max_examples=5)
+def test_staleness_and_memory_are_kept(most: int, seed: int) -> None:
+    free = problem(8, seed)
+    space = Space(Method(), BOTH, most_staleness=most)
+    found = search(Judge(free, space), [], SHORT, seed)[0]
+    graph = generate("layered", 8, seed).graph
+    assert max(ExecutionPlan.of(found.candidate, graph, 3).delays) <= most
+    judge = Judge(free, Space(Method(), BOTH))
+    unlimited = search(judge, [], SHORT, seed)[0]
+    needed = max(
+        simulate(
+            judge.problem_of(unlimited.candidate.method).workload,
+            free.cluster,
+            unlimited.candidate.placement,
+            unlimited.candidate.method,
+            memory=judge.problem_of(unlimited.candidate.method).memory,
+        ).memory_bytes
+    )
+    tight = problem(8, seed, memory=0.8 * needed)
+    judge = Judge(tight, Space(Method(), BOTH | {Vary.RECOMPUTE}))
+    try:
+        candidate = search(judge, [unlimited.candidate], SHORT, seed)[0].candidate
+    except NothingFits:
+        return
+    inside = judge.problem_of(candidate.method)
+    simulation = simulate(
+        inside.workload,
+        tight.cluster,
+        candidate.placement,
+        candidate.method,
+        memory=inside.memory,
+    )
+    assert simulation.without_room(tight.cluster) is None
+
+
+def test_nothing_fits_says_what_is_missing() -> None:
+    with pytest.raises(NothingFits, match="misses"):
+        search(Judge(problem(6, memory=1000.0), Space(Method())), [], SHORT, 0)
+
+
+def test_equal_candidates_are_judged_once() -> None:
+    given = problem(6)
+    judge = Judge(given, Space(Method()))
+    one, other = (Candidate(placement, Method()) for placement in list(evolve(given, 1)) * 2)
+    assert judge(one) == judge(other)
+    assert (judge.judged, judge.played) == (1, 1)
+    deeper = Candidate(one.placement, Method(in_flight_per_link=1))
+    judge(deeper)
+    assert judge.judged == 2
+
+
+def test_a_single_stage_has_no_depth() -> None:
+    given = problem(6)
+    placements = every_placement(given.workload, 3, replicate=True)
+    alone = next(placement for placement in placements if len(placement.stages) == 1)
+    depths = [Candidate(alone, Method(in_flight_per_link=depth)) for depth in (0, 3)]
+    judge = Judge(given, Space(Method(), frozenset({Vary.DEPTH})))
+    assert {judge(one) for one in depths} == {played(given, depths[1])}
+    assert judge.judged == 1
+
+
+def test_a_candidate_that_the_policy_refuses_is_infinite() -> None:
+    given = problem(6)
+    space = Space(Method(policy="2bw", accumulate=2), frozenset())
+    judge = Judge(replace(given, workload=given.workload.with_method(space.method)), space)
+    seconds = [judge(Candidate(placement, space.method)) for placement in evolve(given, 30)]
+    assert math.inf in seconds
+    assert any(map(math.isfinite, seconds))
+
+
+def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:
+    given = problem(10)
+    found = best_plan(given, Space(Method()), limits=SHORT)
+    baselines = baseline_plans(given, Space(Method()))
+    assert found.seconds_per_minibatch <= baselines[0].seconds_per_minibatch
+    assert found.others == baselines
+    assert "candidates" in found.note
+
+
+def test_of_placements_that_are_equally_fast_that_with_the_fewest_stages_is_planned() -> None:
+    """One operator rules; what lies before and behind it may be divided further, for nothing."""
+    profile = chain(0.1, 0.2, 0.3, 1.0, 0.1, 0.2, 0.3)
+    given = PlanningProblem(Workload.of(profile), fast_cluster(7), replicate=False)
+    best, *others = baseline_plans(given, Space(Method()))
+    equal = [
+        len(other.placement.stages)
+        for other in others
+        if other.seconds_per_minibatch < best.seconds_per_minibatch * (1 + 1e-9)
+    ]
+    assert equal
+    assert len(best.placement.stages) <= min(equal)
+
+
+def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
+    method = Method(schedule="gpipe", policy="sync", microbatches=4)
+    space = Space(method, frozenset({Vary.SCHEDULE, Vary.MICROBATCHES}), batch_size=8)
+    assert {m.schedule for m in space.methods} == {"gpipe", "1f1b-flush", "zb-h1", "zb-v"}
+    assert {m.microbatches for m in space.methods} == {1, 2, 4, 8}
+    given = problem(8)
+    given = replace(
+        given,
+        workload=given.workload.with_method(method),
+        memory=MemoryModel.with_state(method),
+    )
+    found = search(Judge(given, space), [], SHORT, 0)[0]
+    assert found.method in space.methods
+
+
+FLUSHING = Method(schedule="1f1b-flush", policy="sync", microbatches=4)
+SCHEDULES = Space(FLUSHING, frozenset({Vary.SCHEDULE}))
+
+
+class Noting(Judge):
+    """A judge that remembers what it was asked."""
+
+    asked: set[Candidate]
+
+    def __call__(self, candidate: Candidate, limit: float = math.inf) -> float:
+        self.asked.add(candidate)
+        return super().__call__(candidate, limit)
+
+    def by_rule(self, candidate: Candidate, limit: float = math.inf) -> float:
+        self.asked.add(candidate)
+        return super().by_rule(candidate, limit)
+
+
+@given(
+    family=st.sampled_from(["chain", "layered"]),
+    operators=st.integers(2, 9),
+    accelerators=st.integers(1, 4),
+    seed=st.integers(0, 50),
+)
+@settings(max_examples=10)
+def test_whatever_is_looked_at_can_be_run_and_is_no_faster_than_the_rule(
+    family: str, operators: int, accelerators: int, seed: int
+) -> None:
+    profile = generate(family, operators, seed)
+    cluster = local_cluster(accelerators, SLOW)
+    memory = MemoryModel.with_state(FLUSHING)
+    given = PlanningProblem(Workload.of(profile, FLUSHING), cluster, memory=memory)
+    judge = Noting(given, SCHEDULES)
+    judge.asked = set()
+    found = search(judge, [], SHORT, seed)[0]
+    folds = {candidate.placement.is_folded for candidate in judge.asked}
+    assert (True in folds) == (operators >= 4 and accelerators >= 2)
+    rule = Judge(given, SCHEDULES)
+    for candidate in judge.asked:
+        plan = ExecutionPlan.of(candidate, profile.graph, accelerators)
+        assert plan.pipeline.is_folded == (candidate.method.schedule_kind.stages_held == 2)
+        if candidate.placement.is_folded:
+            assert played(given, candidate) >= rule.by_rule(candidate) * (1 - 1e-9)
+    assert found.seconds_per_minibatch == played(given, found.candidate)
+
+
+def test_two_stages_on_every_accelerator_are_chosen_where_they_wait_less() -> None:
+    """Twelve equal operators, and messages that take no time: ZB-V waits for nothing."""
+    _, profile = chain_of(seconds=[3] * 12, parameter_bytes=[1] * 12, output_bytes=[1] * 12)
+    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e12))
+    given = PlanningProblem(
+        Workload.of(profile, FLUSHING), cluster, memory=MemoryModel.with_state(FLUSHING)
+    )
+    # Without replicas, which would wait for nobody either.
+    given = replace(given, replicate=False)
+    apart = Space(FLUSHING, frozenset())
+    alone = best_plan(given, apart, limits=SHORT)
+    both = best_plan(given, SCHEDULES, limits=SHORT)
+    assert both.method.schedule == "zb-v"
+    assert both.placement.is_folded
+    assert both.seconds_per_minibatch < 0.8 * alone.seconds_per_minibatch
+
+
+def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
+    method = FLUSHING.model_copy(update={"schedule": "zb-v"})
+    profile = generate("layered", 9, 3)
+    given = PlanningProblem(
+        Workload.of(profile, method),
+        local_cluster(3, SLOW),
+        memory=MemoryModel.with_state(method),
+    )
+    fixed = Space(method, frozenset())
+    found = best_plan(given, fixed, limits=SHORT)
+    assert found.placement.is_folded
+    assert found.seconds_per_minibatch <= baseline_plans(given, fixed)[0].seconds_per_minibatch
+    alone = Judge(replace(given, cluster=local_cluster(1, SLOW)), Space(method, frozenset()))
+    with pytest.raises(InvalidInput, match="two accelerators and four operators"):
+        search(alone, [], SHORT, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "vary", "message"),
+    [
+        (Method(schedule="gpipe", policy="sync"), "depth", "no in-flight depth"),
+        (Method(), "schedule", "there is to be none"),
+    ],
+)
+def test_what_a_schedule_does_not_have_cannot_vary(method: Method, vary: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Space(method, frozenset({Vary(vary)}))
+
+
+def test_what_the_policy_refuses_is_not_played() -> None:
+    given = problem(6)
+    judge = Judge(given, Space(Method(), frozenset({Vary.DEPTH}), most_staleness=0))
+    straight = Candidate(Placement.from_assignment([0, 0, 1, 1, 2, 2], (0, 1, 2)), Method())
+    assert judge(straight) == math.inf
+    assert judge.played == judge.steps == 0
+
+
+def test_a_round_that_is_too_long_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endless, "LONGEST_ROUND", 0)
+    endless._cached_endless.cache_clear()
+    given = problem(6)
+    judge = Judge(given, Space(Method()))
+    judge.exactly(Candidate(Placement.from_assignment([0] * 6, (0,)), Method()))
+    endless._cached_endless.cache_clear()
+    assert judge.steps > 100
+
+
+def test_a_search_finds_what_fits_only_with_another_method() -> None:
+    """Without recomputation no planner's placement fits."""
+    method = Method()
+    profile = chain(*[3] * 6, parameter_bytes=1, output_bytes=100, kept_bytes=1_000_000)
+    memory = MemoryModel.with_state(method)
+    recompute = frozenset({Vary.RECOMPUTE})
+
+    cluster = local_cluster(2, SLOW, memory_bytes=4_000_000)
+    given = PlanningProblem(Workload.of(profile, method), cluster, memory=memory)
+    with pytest.raises(NothingFits):
+        baseline_plans(given, Space(method))
+    assert best_plan(given, Space(method, recompute), limits=SHORT).method.recompute
+    with pytest.raises(NothingFits):
+        best_plan(given, Space(method), limits=SHORT)
+
+
+def test_planners_are_shown_at_depths_that_may_be_chosen() -> None:
+    given = problem(8)
+    for vary, varies in ((Vary.RECOMPUTE, False), (Vary.DEPTH, True)):
+        found = best_plan(given, Space(Method(), frozenset({vary})), limits=SHORT)
+        depths = {other.method.in_flight_per_link for other in found.others}
+        assert (depths != {0}) == varies
+        assert found.seconds_per_minibatch <= min(o.seconds_per_minibatch for o in found.others)

@@ -1,0 +1,185 @@
+"""Depths of links and recomputation of stages are searched one by one, where one is not enough."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement
+from drlpp.planners import PlanningProblem, best_plan
+from drlpp.planners.search import Judge, Limits, Space, Vary, search
+from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import of_links
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.simulator.test_in_flight_depth import chain_workload, straight
+from tests.support.planning.brute_force import every_placement
+
+DEPTH = frozenset({Vary.DEPTH})
+VANILLA = Method(policy="vanilla")
+
+
+def chain_problem(
+    forward: list[float], latency: float, method: Method = VANILLA, memory: float | None = None
+) -> PlanningProblem:
+    """Two accelerators on one host and one on another; between hosts messages take long."""
+    workload = chain_workload(forward, forward, [1.0] * (len(forward) - 1))
+    cluster = Cluster(
+        hosts=(
+            Host(name="one", accelerators=2, memory_bytes=memory),
+            Host(name="other", accelerators=1, memory_bytes=memory),
+        ),
+        within_host=Link(bandwidth_bytes_per_second=1e6),
+        between_hosts=Link(bandwidth_bytes_per_second=1e6, latency_seconds=latency),
+    )
+    return PlanningProblem(
+        workload.with_method(method),
+        cluster,
+        replicate=False,
+        memory=MemoryModel.with_state(method),
+    )
+
+
+def played(problem: PlanningProblem, candidate: Candidate) -> float:
+    found = simulate(problem.workload, problem.cluster, candidate.placement, candidate.method)
+    return found.seconds_per_minibatch
+
+
+def uneven_methods(stages: int, most: int) -> list[Method]:
+    each = product(range(most + 1), repeat=stages - 1) if stages > 1 else [(0,)]
+    return [Method(policy="vanilla", in_flight_per_link=depths) for depths in each]
+
+
+@pytest.mark.parametrize("most_staleness", [2, 3, 4])
+def test_the_best_of_all_depths_of_a_small_problem_is_found(most_staleness: int) -> None:
+    given = chain_problem([1.0, 1.0, 1.0, 1.0], latency=1.0)
+    best = min(
+        played(given, Candidate(placement, method))
+        for placement in every_placement(given.workload, 3, replicate=False)
+        for method in uneven_methods(len(placement.stages), 4)
+        if max(method.in_flight(Pipeline.straight(*[1] * len(placement.stages))))
+        <= most_staleness + 1
+    )
+    judge = Judge(given, Space(VANILLA, DEPTH, most_staleness))
+    assert search(judge, [], Limits(), 0)[0].seconds_per_minibatch == pytest.approx(best, rel=1e-9)
+
+
+def test_more_in_flight_on_one_link_beats_as_much_on_all() -> None:
+    """Gradients that may be four updates late suffice for one slow link, and not for two."""
+    given = chain_problem([1.0, 1.0, 1.0], latency=2.0)
+    space = Space(VANILLA, DEPTH, most_staleness=4)
+    found = search(Judge(given, space), [], Limits(judged=2000), 0)[0]
+    same = min(
+        played(given, Candidate(straight(3), Method(policy="vanilla", in_flight_per_link=n)))
+        for n in (0, 1)
+    )
+    assert found.seconds_per_minibatch < 0.95 * same
+    assert len(found.candidate.placement.stages) == 3
+    assert isinstance(found.candidate.method.in_flight_per_link, tuple)
+
+
+def memory_problem() -> tuple[PlanningProblem, Method]:
+    """The first stage has time to compute again what it has no room for; the second does not."""
+    method = Method(policy="vanilla")
+    given = chain_problem([1.0, 2.0, 1.0], latency=0.0, method=method)
+    workload = replace(given.workload, kept_bytes=numpy.array([10.0, 10.0, 10.0]))
+    # By stage, three, two and one of ten bytes are in flight, beside some weights and messages.
+    needed = max(
+        simulate(workload, given.cluster, straight(3), method, memory=given.memory).memory_bytes
+    )
+    cluster = given.cluster.with_hosts(
+        host.model_copy(update={"memory_bytes": needed - 5}) for host in given.cluster.hosts
+    )
+    return replace(given, workload=workload, cluster=cluster), method
+
+
+def test_a_candidate_that_fits_only_if_its_first_stage_recomputes_is_found() -> None:
+    given, method = memory_problem()
+    judge = Judge(given, Space(method, frozenset({Vary.RECOMPUTE})))
+    found = search(judge, [], Limits(judged=2000), 0)[0]
+    assert [stage.operators for stage in found.candidate.placement.stages] == [(0,), (1,), (2,)]
+    # The last stage's backward follows its forward, so there it makes no difference.
+    assert [found.candidate.method.recomputes(stage) for stage in (0, 1)] == [True, False]
+    everywhere = judge.exactly(Candidate(straight(3), Method(policy="vanilla", recompute=True)))
+    nowhere = judge(Candidate(straight(3), method))
+    assert found.seconds_per_minibatch == pytest.approx(4.0)
+    assert everywhere == pytest.approx(6.0)
+    assert not judge.fits(Candidate(straight(3), method), nowhere)
+    # And so is the plan that all of it ends with.
+    plan = best_plan(given, judge.space, limits=Limits(judged=500))
+    assert [plan.method.recomputes(k) for k in (0, 1)] == [True, False]
+    assert judge.problem_of(plan.method).predict(plan.placement).missing_bytes == 0
+
+
+@given(st.integers(1, 5), st.integers(0, 999), st.booleans())
+@settings(max_examples=40)
+def test_steps_stay_in_the_space_and_reach_its_lists(stages: int, seed: int, half: bool) -> None:
+    method = Method(policy="vanilla", precision="bfloat16") if half else Method(policy="stash")
+    space = Space(method, frozenset({Vary.DEPTH, Vary.RECOMPUTE, Vary.MICROBATCHES}))
+    draw, known = random.Random(seed), {method}
+    for _ in range(200):
+        method = space.changed(method, stages, draw)
+        assert space.has(method)
+        method.check_stages(stages)
+        assert Method.model_validate(method.model_dump()) == method
+        known.add(method)
+    assert len(known) > 10
+    assert any(isinstance(m.in_flight_per_link, tuple) for m in known) == (stages > 2)
+    assert any(isinstance(m.recompute, tuple) for m in known) == (stages > 1 and not half)
+
+
+def test_what_does_not_vary_is_in_no_list() -> None:
+    space = Space(Method(), DEPTH)
+    assert space.has(Method(in_flight_per_link=(0, 4)))
+    assert not space.has(Method(in_flight_per_link=(0, 5)))
+    assert not space.has(Method(recompute=(True, False)))
+    assert not Space(Method(), frozenset()).has(Method(in_flight_per_link=(0, 1)))
+
+
+def test_equal_lists_are_one_candidate() -> None:
+    given = chain_problem([1.0, 1.0, 1.0], latency=1.0)
+    judge = Judge(given, Space(VANILLA, DEPTH))
+    for per_link in (1, (1, 1), [1, 1], (0, 1)):
+        values = {"policy": "vanilla", "in_flight_per_link": per_link}
+        judge.exactly(Candidate(straight(3), Method.model_validate(values)))
+    assert (judge.judged, judge.played) == (2, 2)
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=2), st.booleans())
+def test_the_rule_knows_the_memory_of_every_list(depths: list[int], first: bool) -> None:
+    """The array rule of searches misses what the prediction misses."""
+    given, _ = memory_problem()
+    judge = Judge(given, Space(VANILLA, frozenset({Vary.DEPTH, Vary.RECOMPUTE})))
+    values = {"in_flight_per_link": depths, "recompute": [first, False, not first]}
+    method = Method.model_validate({"policy": "vanilla", **values})
+    candidate = Candidate(straight(3), method)
+    prediction = judge.problem_of(method).predict(candidate.placement)
+    fits = judge.fits(candidate, judge(candidate))
+    assert fits == (prediction.missing_bytes == 0)
+    assert [stage.in_flight for stage in prediction.stages] == [
+        1 + sum(1 + n for n in of_links(method.in_flight_per_link, 3)[k:]) for k in range(3)
+    ]
+
+
+@pytest.mark.parametrize("options", [{"in_flight_per_link": (1, 0)}, {"recompute": (True, False)}])
+def test_who_chooses_the_number_of_stages_takes_no_list(options: dict[str, object]) -> None:
+    method = Method.model_validate({"policy": "vanilla", **options})
+    with pytest.raises(InvalidInput, match="a list of in_flight_per_link or recompute"):
+        Space(method)
+
+
+def test_a_list_that_does_not_fit_a_placement_is_refused() -> None:
+    two = Placement.from_assignment([0, 0, 1], [0, 1])
+    given = chain_problem([1.0, 1.0, 1.0], latency=0.0)
+    with pytest.raises(InvalidInput, match="in_flight_per_link has 2 numbers"):
+        played(given, Candidate(two, Method(policy="vanilla", in_flight_per_link=(1, 0))))

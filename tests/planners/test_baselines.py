@@ -1,0 +1,98 @@
+"""The planners without a formula, and what holds for all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
+from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
+from drlpp.planners.baselines.gpipe import even_split, gpipe
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host
+from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles
+
+
+def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:
+    return PlanningProblem(Workload.of(profile), cluster_of(accelerators))
+
+
+def test_an_even_split_is_over_the_fastest() -> None:
+    _, profile = chain_of(
+        seconds=[1.0, 2.0, 3.0, 1.0], parameter_bytes=[0] * 4, output_bytes=[1] * 4
+    )
+    hosts = (
+        Host(name="slow", accelerators=1, speed=0.5),
+        Host(name="fast", accelerators=3),
+    )
+    link = cluster_of(1).within_host
+    cluster = Cluster(hosts=hosts, within_host=link, between_hosts=link)
+    split = even_split(PlanningProblem(Workload.of(profile), cluster), 2)
+    assert [stage.accelerators for stage in split.stages] == [(1,), (2,)]
+    assert [stage.operators for stage in split.stages] == [(0, 1), (2, 3)]
+
+
+@given(data=st.data(), accelerators=st.integers(1, 5))
+def test_gpipe_is_the_most_even_split(data: st.DataObject, accelerators: int) -> None:
+    graph = data.draw(graphs())
+    profile = data.draw(profiles(graph))
+    placement = gpipe(problem_of(profile, accelerators)).placement
+    placement.validate_for(graph, accelerators)
+    stages = min(accelerators, len(graph))
+    assert placement.configuration == "-".join(["1"] * stages)
+
+    def seconds(cuts: tuple[int, ...]) -> list[float]:
+        ends = [0, *cuts, len(graph)]
+        return [sum(profile.seconds[ends[k] : ends[k + 1]]) for k in range(stages)]
+
+    def evenness(cuts: tuple[int, ...]) -> tuple[float, float]:
+        return round(max(seconds(cuts)), 9), round(sum(s * s for s in seconds(cuts)), 6)
+
+    cuts = tuple(stage.operators[0] for stage in placement.stages[1:])
+    assert [op for stage in placement.stages for op in stage.operators] == list(range(len(graph)))
+    assert evenness(cuts) == min(map(evenness, combinations(range(1, len(graph)), stages - 1)))
+
+
+def test_gpipe_spreads_what_is_left() -> None:
+    _, profile = chain_of(seconds=[10, 1, 1, 1, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5)
+    placement = gpipe(problem_of(profile, 3)).placement
+    assert [stage.operators for stage in placement.stages] == [(0,), (1, 2), (3, 4)]
+
+
+def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
+    graph, profile = chain_of(seconds=[1] * 8, parameter_bytes=[0] * 8, output_bytes=[1] * 8)
+    problem = problem_of(profile, 2)
+    method = Method(schedule="zb-v", policy="sync", microbatches=4)
+    problem = replace(problem, workload=Workload.of(profile, method))
+    space = Space(method, frozenset())
+    found = best_plan(problem, space, "gpipe")
+    assert [stage.operators for stage in found.placement.stages] == [
+        (0, 1),
+        (2, 3),
+        (4, 5),
+        (6, 7),
+    ]
+    assert [stage.accelerators for stage in found.placement.stages] == [(0,), (1,), (1,), (0,)]
+    found.placement.validate_for(graph, 2)
+    assert problem.predict(found.placement).seconds_per_minibatch == pytest.approx(4)
+    with pytest.raises(InvalidInput, match="planner exact gives every accelerator one stage"):
+        best_plan(problem, space, "exact")
+    with pytest.raises(InvalidInput, match="need two accelerators and four operators at least"):
+        best_plan(replace(problem, cluster=problem.cluster.part([0])), space, "gpipe")
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_large_graphs_are_planned(name: str) -> None:
+    count = 200
+    graph, profile = chain_of(
+        seconds=[1 + i % 7 for i in range(count)],
+        parameter_bytes=[i % 11 for i in range(count)],
+        output_bytes=[1 + i % 5 for i in range(count)],
+    )
+    PLANNERS[name](problem_of(profile, 8)).placement.validate_for(graph, 8)

@@ -1,0 +1,287 @@
+"""The exact planner against exhaustive search and the published optima."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.tensors import Transfer
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput, NothingFits
+from drlpp.planners import PLANNERS
+from drlpp.planners.contraction import contract_free_operators
+from drlpp.planners.exact.downsets import all_downsets, count_downsets
+from drlpp.planners.exact.exact import downsets_of, exact
+from drlpp.planners.exact.stage_pairs import StagePairs
+from drlpp.planners.problem import PlanningProblem
+from drlpp.specs.cluster import Cluster, Link, local_cluster
+from tests.support.planning.brute_force import check_against_optimum, optimum
+from tests.support.planning.partitioning_instance import read_instance
+from tests.support.planning.public_data import CONTIGUOUS_OPTIMA, INSTANCES
+from tests.support.strategies.graphs import chain_of, cluster_of
+from tests.support.strategies.problems import check_placement, problems, workloads
+
+
+def alike(problem: PlanningProblem, memory: float | None = None) -> PlanningProblem:
+    """The problem with accelerators of one speed, and of one memory."""
+    cluster = problem.cluster.with_hosts(
+        host.model_copy(update={"memory_bytes": memory, "speed": 1.0})
+        for host in problem.cluster.hosts
+    )
+    return replace(problem, cluster=cluster)
+
+
+@given(problem=problems(max_operators=5, max_accelerators=3, hosts=1, divided=True, free=True))
+@settings(max_examples=50)
+def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
+    problem = alike(problem)
+    solution = exact(problem)
+    assert solution == exact(problem)
+    check_placement(problem, solution.placement)
+    check_against_optimum(problem, solution)
+
+
+@given(
+    seconds=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    data=st.data(),
+    accelerators=st.integers(1, 3),
+    limit=st.sampled_from([20.0, 60.0, 200.0]),
+    stashes=st.booleans(),
+)
+@settings(max_examples=50)
+def test_memory_limits_are_kept_on_chains(
+    seconds: list[int], data: st.DataObject, accelerators: int, limit: float, stashes: bool
+) -> None:
+    sizes = st.lists(st.integers(0, 9), min_size=len(seconds), max_size=len(seconds))
+    _, profile = chain_of(
+        seconds=seconds, parameter_bytes=data.draw(sizes), output_bytes=data.draw(sizes)
+    )
+    workload = replace(Workload.of(profile), kept_bytes=numpy.array(data.draw(sizes), dtype=float))
+    memory = MemoryModel(
+        weight_copies=3,
+        stashes=stashes,
+        microbatches=data.draw(st.integers(1, 3)),
+        accumulate=data.draw(st.integers(1, 2)),
+    )
+    cluster = local_cluster(accelerators, Link(bandwidth_bytes_per_second=2.0), None, limit)
+    problem = PlanningProblem(workload, cluster, memory=memory)
+    try:
+        best = optimum(problem)
+    except ValueError:
+        with pytest.raises(NothingFits, match=f"fits into {limit:.0f} bytes"):
+            exact(problem)
+        return
+    prediction = problem.predict(exact(problem).placement)
+    assert not prediction.missing_bytes
+    assert prediction.seconds_per_minibatch == pytest.approx(best)
+
+
+@pytest.mark.parametrize("per_link", [0, 2])
+def test_deeper_pipelines_need_more_memory(per_link: int) -> None:
+    """A byte for each minibatch in flight: 1 + (1 + N) n of them with n accelerators behind."""
+    _, profile = chain_of(seconds=[4, 4, 4], parameter_bytes=[0] * 3, output_bytes=[0] * 3)
+    workload = replace(Workload.of(profile), kept_bytes=numpy.ones(3))
+    memory = MemoryModel(weight_copies=1, in_flight_per_link=per_link)
+
+    def planned(limit: float) -> str:
+        cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e9), None, limit)
+        problem = PlanningProblem(workload, cluster, replicate=False, memory=memory)
+        return exact(problem).placement.configuration
+
+    straight = 1 + 2 * (1 + per_link)
+    assert planned(straight) == "1-1-1"
+    assert planned(straight - 1) == "1-1"
+
+
+@given(
+    problem=problems(max_operators=5, max_accelerators=3, hosts=2, divided=True, free=True),
+    limit=st.none() | st.sampled_from([10.0, 40.0, 200.0]),
+)
+@settings(max_examples=50)
+def test_what_is_claimed_holds_for_several_hosts_and_any_memory(
+    problem: PlanningProblem, limit: float | None
+) -> None:
+    problem = alike(problem, limit)
+    try:
+        solution = exact(problem)
+    except NothingFits:
+        # Branches need less memory than stages in a row; others may have missed them as well.
+        return
+    best = optimum(problem)
+    check_placement(problem, solution.placement)
+    prediction = problem.predict(solution.placement)
+    assert not prediction.missing_bytes
+    assert prediction.seconds_per_minibatch >= best * (1 - 1e-9)
+    assert solution.lower_bound <= best * (1 + 1e-9)
+    if solution.proven_optimal:
+        assert prediction.seconds_per_minibatch == pytest.approx(best)
+
+
+def wide(operators: int) -> Workload:
+    """Operators side by side, 2ⁿ downsets of them."""
+    zeros = numpy.zeros(operators)
+    return Workload(
+        model="wide",
+        names=tuple(f"op{i}" for i in range(operators)),
+        forward_seconds=zeros + 1,
+        backward_seconds=zeros,
+        update_seconds=zeros,
+        parameter_bytes=zeros,
+        kept_bytes=zeros,
+        edges=(),
+        transfers=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "cluster", "said"),
+    [
+        (wide(40), cluster_of(4), "wide has 1,099,511,627,776 sets of operators"),
+        (wide(12), cluster_of(400), "too many for exact to look at all stages on 400"),
+        (wide(2), cluster_of(2).with_speeds([1.0, 0.5]), "accelerators of one speed and memory"),
+    ],
+)
+def test_what_it_does_not_look_at_is_refused(
+    workload: Workload, cluster: Cluster, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        exact(PlanningProblem(workload, cluster))
+
+
+@pytest.mark.timeout(300)
+@given(data=st.data())
+@settings(max_examples=5)
+def test_no_other_planner_is_faster(data: st.DataObject) -> None:
+    _check_no_other_is_faster(data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@given(data=st.data())
+@settings(max_examples=250)
+def test_no_other_planner_is_faster_on_250_problems(data: st.DataObject) -> None:
+    _check_no_other_is_faster(data)
+
+
+def _check_no_other_is_faster(data: st.DataObject) -> None:
+    """Neither by the rule, nor does one that minimises another formula find something faster."""
+    problem = alike(data.draw(problems(max_operators=10, max_accelerators=5, hosts=1)))
+    best = problem.predict(exact(problem).placement).seconds_per_minibatch
+    for name in set(PLANNERS) - {"exact"} - ({"data-parallel"} if not problem.replicate else set()):
+        placement = PLANNERS[name](problem).placement
+        check_placement(problem, placement)
+        assert problem.predict(placement).seconds_per_minibatch >= best * (1 - 1e-9), name
+
+
+@pytest.mark.parametrize(
+    ("name", "milliseconds"),
+    [
+        pytest.param(*item, marks=pytest.mark.slow if item[0] == "bert_l-3_training" else ())
+        for item in CONTIGUOUS_OPTIMA.items()
+    ],
+)
+def test_published_contiguous_optima(name: str, milliseconds: float) -> None:
+    problem = read_instance(INSTANCES / f"{name}.json")
+    solution = exact(problem)
+    check_placement(problem, solution.placement)
+    found = problem.predict(solution.placement).seconds_per_minibatch
+    assert round(1e3 * found, 4) == milliseconds
+    assert solution.proven_optimal
+
+
+def test_the_order_of_operators_decides_what_a_stage_needs() -> None:
+    """Operator 1 costs nothing and is planned with 3, but 2 computes in between, and in its order
+    what 3 keeps is free again by its backward."""
+    nothing = numpy.zeros(4)
+    workload = Workload(
+        model="made-up",
+        names=("a", "view", "b", "c"),
+        forward_seconds=numpy.array([10.0, 0.0, 5.0, 5.0]),
+        backward_seconds=nothing,
+        update_seconds=nothing,
+        parameter_bytes=nothing,
+        kept_bytes=numpy.array([0.0, 0.0, 0.0, 8.0]),
+        working_bytes=numpy.array([0.0, 0.0, 8.0, 0.0, 0.0]),
+        edges=((0, 2), (0, 3), (1, 3)),
+        transfers=(Transfer((0, 2, 3), 0.0, 0.0), Transfer((1, 3), 0.0, 0.0)),
+    )
+    link = Link(bandwidth_bytes_per_second=100.0)
+    problem = PlanningProblem(
+        workload,
+        local_cluster(2, link, memory_bytes=10.0),
+        replicate=False,
+        memory=MemoryModel(weight_copies=1),
+    )
+    solution = exact(problem)
+    assert problem.predict(solution.placement).seconds_per_minibatch == 10
+    assert solution.lower_bound == 10
+
+
+@given(workloads(max_operators=8))
+@settings(max_examples=50)
+def test_all_downsets_are_found_and_counted(workload: Workload) -> None:
+    expected = {
+        held
+        for held in product([False, True], repeat=len(workload))
+        if all(held[source] or not held[target] for source, target in workload.edges)
+    }
+    found = all_downsets(workload)
+    assert {tuple(row) for row in found.tolist()} == expected
+    assert len(found) == len(expected) == count_downsets(workload)
+    assert (numpy.diff(found.sum(axis=1)) >= 0).all()
+
+
+def test_counting_downsets_does_not_enumerate() -> None:
+    """Those of a grid are the lattice paths along its border: binomial(r + c, r)."""
+
+    def grid(size: int) -> Workload:
+        """Operators that each need those above and to the left."""
+        each = list(product(range(size), repeat=2))
+        edges = [(r * size + c, r * size + size + c) for r, c in each if r < size - 1]
+        edges += [(r * size + c, r * size + c + 1) for r, c in each if c < size - 1]
+        return replace(wide(size * size), edges=tuple(edges))
+
+    assert downsets_of(grid(12)) == 2704156
+    assert downsets_of(grid(60)) is None
+
+
+@given(workloads(max_operators=6))
+@settings(max_examples=30)
+def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) -> None:
+    downsets = all_downsets(workload)
+    pairs = StagePairs.of(workload, downsets)
+    alone = [[operator] for operator in range(len(workload))]
+    pairs = pairs.with_working_bytes(workload, alone, numpy.arange(len(pairs)))
+    nested = (downsets[:, None] <= downsets).all(axis=2)
+    assert len(pairs) == nested.sum() - len(downsets)
+    for number in range(len(pairs)):
+        begin, end = pairs.begin[number], pairs.end[number]
+        assert pairs.first[begin] <= number < pairs.first[begin + 1]
+        operators = numpy.flatnonzero(downsets[end] & ~downsets[begin]).tolist()
+        work = workload.stage(operators, last=bool(downsets[end].all()))
+        for field, value in vars(work).items():
+            # The number of microbatches is the same for all stages.
+            found = numpy.broadcast_to(getattr(pairs.work, field), len(pairs))
+            assert numpy.isclose(found[number], value), field
+
+
+@given(workloads(max_operators=8, free=True))
+@settings(max_examples=30)
+def test_contraction_keeps_all_that_costs_something(workload: Workload) -> None:
+    """That it loses nothing, the tests above show: they hold it against the original."""
+    found = contract_free_operators(workload)
+    assert sorted(op for group in found.members for op in group) == list(range(len(workload)))
+    assert all(source < target for source, target in found.workload.edges)
+    for field in ("forward_seconds", "backward_seconds", "update_seconds", "parameter_bytes"):
+        for number, group in enumerate(found.members):
+            smaller = getattr(found.workload, field)[number]
+            assert smaller == getattr(workload, field)[list(group)].sum()
+    costs = workload.seconds + workload.update_seconds + workload.parameter_bytes
+    for group in found.members:
+        assert len(group) == 1 or min(costs[list(group)]) == 0

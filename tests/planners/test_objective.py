@@ -1,0 +1,186 @@
+"""What searches minimise, against predictions, stages looked at one by one, and what is played."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drlpp.costs.analytic_model import pipeline_of, predict
+from drlpp.costs.buckets import SumsLeft
+from drlpp.costs.message_load import TiedSums
+from drlpp.costs.stage_cost import Group, StageSeconds
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem import AnalyticObjective, PlanningProblem
+from drlpp.planners.search import Judge, Space
+from drlpp.planners.search.moves import random_folded, random_placement
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.strategies.graphs import chain_of, cluster_of
+from tests.support.strategies.problems import problems
+
+METHODS = (
+    Method(),
+    Method(microbatches=2),
+    Method(policy="2bw", accumulate=2),
+    Method(schedule="1f1b-flush", policy="sync", microbatches=2),
+    Method(schedule="zb-h1", policy="sync", microbatches=2),
+)
+
+
+@given(
+    family=st.sampled_from(list(FAMILIES)),
+    seed=st.integers(0, 200),
+    method=st.sampled_from(METHODS),
+    bandwidth=st.sampled_from([1e8, 1e9, 1e10]),
+    speeds=st.sampled_from([(1.0,) * 4, (1.0, 1.0, 0.5, 0.7)]),
+)
+def test_nothing_that_is_played_is_below_the_bound(
+    family: str, seed: int, method: Method, bandwidth: float, speeds: tuple[float, ...]
+) -> None:
+    workload = Workload.of(generate(family, 12, seed), method)
+    link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=1e-5)
+    problem = PlanningProblem(workload, local_cluster(4, link, speeds))
+    judge = Judge(problem, Space(method, frozenset()))
+    draw = random.Random(seed)
+    for _ in range(3):
+        candidate = Candidate(random_placement(problem, draw), method)
+        seconds = judge.exactly(candidate)
+        bound = judge.by_rule(candidate)
+        assert bound >= problem.predict(candidate.placement).seconds_per_minibatch * (1 - 1e-9)
+        if math.isfinite(seconds):
+            assert bound <= seconds * (1 + 1e-9)
+
+
+def test_the_first_bucket_is_not_ready_when_a_backward_begins() -> None:
+    """A backward of 8 s; its only bucket is there at its end, and takes 3 s."""
+    _, profile = chain_of(seconds=[6, 6], parameter_bytes=[6, 0], output_bytes=[1, 1])
+    # Of two replicas each sends all of its bytes once, and 2 in a second.
+    problem = PlanningProblem(Workload.of(profile), cluster_of(2, bandwidth=2.0))
+    placement = Placement(stages=(Stage(operators=(0, 1), accelerators=(0, 1)),))
+    busy = problem.predict(placement).stages[0].compute_seconds
+    assert busy == 6.0
+    assert SumsLeft(problem.workload, problem.cluster)(placement) == pytest.approx(busy + 1.5)
+    judge = Judge(problem, Space(Method()))
+    assert judge.exactly(Candidate(placement, Method())) == pytest.approx(busy + 1.5)
+    # By the rule the sum hides behind the backward.
+    assert problem.predict(placement).seconds_per_minibatch == busy
+
+
+def test_it_says_nothing_of_what_is_not_replicated_or_does_not_overlap() -> None:
+    problem = PlanningProblem(Workload.of(generate("chain", 4, 0)), cluster_of(2))
+    apart = Placement(
+        stages=(
+            Stage(operators=(0, 1), accelerators=(0,)),
+            Stage(operators=(2, 3), accelerators=(1,)),
+        )
+    )
+    together = Placement(stages=(Stage(operators=(0, 1, 2, 3), accelerators=(0, 1)),))
+    assert SumsLeft(problem.workload, problem.cluster)(apart) == 0
+    assert SumsLeft(problem.workload, problem.cluster)(together) > 0
+    serial = Judge(replace(problem, costs="serial"), Space(Method()))
+    rule = AnalyticObjective(serial.problem)(together)
+    assert serial.by_rule(Candidate(together, Method())) == rule
+
+
+@given(
+    problem=problems(max_operators=8, max_accelerators=6, hosts=3, divided=True),
+    seed=st.integers(0, 9),
+)
+def test_it_is_what_predict_says(problem: PlanningProblem, seed: int) -> None:
+    check(problem, random_placement(problem, random.Random(seed)))
+
+
+@given(
+    problem=problems(max_operators=9, max_accelerators=4, hosts=2, divided=True),
+    seed=st.integers(0, 9),
+)
+def test_it_is_what_predict_says_of_two_stages_on_an_accelerator(
+    problem: PlanningProblem, seed: int
+) -> None:
+    problem = replace(problem, workload=replace(problem.workload, flushes=True, stages_held=2))
+    placement = random_folded(problem, random.Random(seed))
+    if placement is not None:
+        check(problem, placement)
+
+
+def check(problem: PlanningProblem, placement: Placement) -> None:
+    """Fails unless both forms of the rule say the same."""
+    prediction = predict(
+        problem.workload, problem.cluster, placement, problem.costs, problem.memory
+    )
+    objective = AnalyticObjective(problem)
+    seconds, missing = objective.seconds_and_missing(placement)
+    assert seconds == pytest.approx(prediction.seconds_per_minibatch)
+    limits = [
+        min(
+            (problem.cluster.memory_bytes[a] or float("inf") for a in stage.accelerators),
+        )
+        for stage in prediction.stages
+    ]
+    # Of two stages that an accelerator holds, both say what it misses.
+    apart = list(zip(prediction.stages, limits, strict=True))[: len(set(placement.accelerators))]
+    assert missing == pytest.approx(
+        sum(
+            max(0.0, -stage.spare_bytes) / limit
+            for stage, limit in (
+                apart if placement.is_folded else zip(prediction.stages, limits, strict=True)
+            )
+            if stage.spare_bytes is not None
+        )
+    )
+    assert objective.fits(objective(placement)) == (prediction.missing_bytes == 0)
+
+
+@given(
+    problem=problems(max_operators=8, max_accelerators=6, hosts=3, divided=True),
+    seed=st.integers(0, 9),
+)
+def test_all_stages_at_once_are_what_each_is_by_itself(problem: PlanningProblem, seed: int) -> None:
+    placement = random_placement(problem, random.Random(seed))
+    workload, cluster = problem.workload, problem.cluster
+    prediction = problem.predict(placement)
+    stages, last = placement.stages, len(placement.stages) - 1
+    stage_of = [*placement.stage_of_operator(len(workload)), last]
+    partners: list[set[int]] = [set() for _ in stages]
+    for transfer in workload.transfers:
+        held = {stage_of[member] for member in transfer.members}
+        for reader in held - {stage_of[transfer.members[0]]}:
+            partners[reader].add(stage_of[transfer.members[0]])
+            partners[stage_of[transfer.members[0]]].add(reader)
+    pipeline = pipeline_of(workload, placement)
+    assert [
+        {edge.source for edge in pipeline.incoming(k)}
+        | {edge.target for edge in pipeline.outgoing(k)}
+        for k in range(len(stages))
+    ] == partners
+    for tied in pipeline.ties:
+        for stage in tied:
+            partners[stage] |= set(tied) - {stage}
+    work = workload.stage(stages[0].operators, last=last == 0)
+    replicas = [len(stage.accelerators) for stage in stages]
+    updates = TiedSums.of(workload, work, stage_of[:-1], replicas).updates
+    in_flight = pipeline.in_flight(problem.memory.in_flight_per_link)
+    for k, (stage, found) in enumerate(zip(stages, prediction.stages, strict=True)):
+        work = workload.stage(stage.operators, last=k == last)
+        if problem.costs == "overlapped":
+            work = replace(work, tied_updates=updates[k])
+        others = [a for partner in partners[k] for a in stages[partner].accelerators]
+        seconds = StageSeconds.of(
+            work, Group.of(cluster, stage.accelerators, others), problem.costs
+        )
+        assert found.compute_seconds == pytest.approx(float(seconds.compute))
+        assert found.all_reduce_seconds == pytest.approx(float(seconds.all_reduce))
+        assert found.all_reduce_left_seconds == pytest.approx(float(seconds.left))
+        if problem.costs == "serial":
+            assert found.message_seconds == pytest.approx(float(seconds.messages))
+        assert found.in_flight == in_flight[k]
+        needed = problem.memory.stage_bytes(work, in_flight[k], replicas[k], k)
+        assert found.memory_bytes == pytest.approx(float(needed))

@@ -1,0 +1,393 @@
+"""PipeDream's planner against every pipeline it may choose from, and what the paper reports."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.papers.pipedream_profile import read_pipedream_profile
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput, NothingFits
+from drlpp.planners.pipedream.cuts import States, chain_of_layers, chain_states, graph_states
+from drlpp.planners.pipedream.pipedream import Cuts, levels_of, pipedream
+from drlpp.planners.problem import PlanningProblem
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.planning.every_pipeline import Costs, every_pipeline, placement_of, preference
+from tests.support.planning.public_data import PROFILES
+from tests.support.strategies.graphs import (
+    chain_of,
+    cluster_of,
+    graph_of,
+    graphs,
+    profile_of,
+    profiles,
+)
+
+# Counts of accelerators in a host, hosts in a rack, racks.
+SHAPES = [(1, 1, 1), (3, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 1), (2, 3, 1), (2, 2, 2)]
+
+
+def link(bandwidth: float) -> Link:
+    return Link(bandwidth_bytes_per_second=bandwidth)
+
+
+def cluster_like(
+    shape: tuple[int, int, int], bandwidths: tuple[float, ...], memory: float | None = None
+) -> Cluster:
+    accelerators, hosts, racks = shape
+    return Cluster(
+        hosts=tuple(
+            Host(
+                name=f"rack{rack}",
+                count=hosts,
+                accelerators=accelerators,
+                rack=str(rack),
+                memory_bytes=memory,
+            )
+            for rack in range(racks)
+        ),
+        within_host=link(bandwidths[0]),
+        between_hosts=link(bandwidths[1]),
+        between_racks=link(bandwidths[2]),
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn, max_operators: int) -> Workload:
+    graph = draw(graphs(max_operators=max_operators, chain=draw(st.booleans())))
+    workload = Workload.of(draw(profiles(graph)))
+    kept = draw(st.lists(st.integers(0, 9), min_size=len(graph), max_size=len(graph)))
+    return replace(workload, kept_bytes=numpy.array(kept, dtype=float))
+
+
+bandwidths = st.tuples(*[st.sampled_from([0.5, 2.0, 10.0])] * 3)
+
+
+@given(
+    data=st.data(), shape=st.sampled_from(SHAPES), bandwidths=bandwidths, replicate=st.booleans()
+)
+@settings(max_examples=40)
+def test_the_optimum_of_its_formula(
+    data: st.DataObject,
+    shape: tuple[int, int, int],
+    bandwidths: tuple[float, ...],
+    replicate: bool,
+) -> None:
+    workload = data.draw(workloads(6 if shape[1] == 1 else 4 if shape[2] == 1 else 3))
+    cluster = cluster_like(shape, bandwidths)
+    levels = levels_of(cluster)
+    found = pipedream(PlanningProblem(workload, cluster, replicate=replicate))
+    layers = chain_of_layers(workload)
+    costs = Costs(workload, layers)
+    every = list(every_pipeline(levels, 0, len(layers), replicate))
+    best = min(costs.paper(pipeline, levels) for pipeline in every)
+    assert found.own_seconds == pytest.approx(best)
+    as_good = [one for one in every if costs.paper(one, levels) <= best * (1 + 1e-9)]
+    assert found.placement == placement_of(min(as_good, key=preference), levels, layers)
+
+
+@given(
+    data=st.data(),
+    shape=st.sampled_from([(2, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 1)]),
+    bandwidths=bandwidths,
+    limit=st.integers(1, 120),
+    replicate=st.booleans(),
+    memory=st.builds(
+        MemoryModel,
+        weight_copies=st.integers(1, 4),
+        stashes=st.booleans(),
+        recomputes=st.booleans(),
+        in_flight_per_link=st.integers(0, 2),
+    ),
+)
+@settings(max_examples=40)
+def test_memory_is_a_constraint(
+    data: st.DataObject,
+    shape: tuple[int, int, int],
+    bandwidths: tuple[float, ...],
+    limit: int,
+    replicate: bool,
+    memory: MemoryModel,
+) -> None:
+    workload = data.draw(workloads(5 if shape[1] == 1 else 4))
+    # Idle accelerators of a straight pipeline's later hosts count as workers.
+    replicate = replicate or shape[1] > 1
+    cluster = cluster_like(shape, bandwidths, limit)
+    levels = levels_of(cluster)
+    problem = PlanningProblem(workload, cluster, memory=memory, replicate=replicate)
+    layers = chain_of_layers(workload)
+    costs = Costs(workload, layers)
+    fitting = [
+        pipeline
+        for pipeline in every_pipeline(levels, 0, len(layers), replicate)
+        if max(costs.stage_bytes(placement_of(pipeline, levels, layers), memory)) <= limit
+    ]
+    if not fitting:
+        with pytest.raises(NothingFits, match=f"fits into {limit} bytes"):
+            pipedream(problem)
+        return
+    found = pipedream(problem)
+    best = min(costs.paper(pipeline, levels) for pipeline in fitting)
+    assert found.own_seconds == pytest.approx(best)
+    assert found.placement in [
+        placement_of(pipeline, levels, layers)
+        for pipeline in fitting
+        if costs.paper(pipeline, levels) <= best * (1 + 1e-9)
+    ]
+
+
+@pytest.mark.parametrize(("limit", "configuration"), [(41, "1-1-1-1"), (39, "2-1-1")])
+def test_minibatches_in_flight_count_accelerators_of_later_hosts(
+    limit: int, configuration: str
+) -> None:
+    """The first of four stages has 4 minibatches of 10 bytes in flight."""
+    _, profile = chain_of(seconds=[4] * 4, parameter_bytes=[0, 9, 9, 9], output_bytes=[0] * 4)
+    workload = replace(Workload.of(profile), kept_bytes=numpy.array([10.0, 1.0, 1.0, 1.0]))
+    cluster = cluster_like((2, 2, 1), (1.0, 1.0, 1.0), limit)
+    problem = PlanningProblem(workload, cluster, memory=MemoryModel(weight_copies=0))
+    assert pipedream(problem).placement.configuration == configuration
+
+
+@given(data=st.data(), shape=st.sampled_from(SHAPES), replicate=st.booleans())
+@settings(max_examples=50)
+def test_cuts_of_the_graph_give_valid_placements_no_worse(
+    data: st.DataObject, shape: tuple[int, int, int], replicate: bool
+) -> None:
+    graph = data.draw(graphs(max_operators=7))
+    workload = Workload.of(data.draw(profiles(graph)))
+    cluster = cluster_like(shape, (10.0, 2.0, 0.5))
+    problem = PlanningProblem(workload, cluster, replicate=replicate)
+    found = pipedream(problem, cuts="graph")
+    found.placement.validate_for(graph, cluster.accelerators)
+    if replicate:
+        assert len(found.placement.accelerators) == cluster.accelerators
+    if sum(not read for read in workload.predecessors) == 1:
+        chained = pipedream(problem).own_seconds
+        assert found.own_seconds is not None
+        assert chained is not None
+        assert found.own_seconds <= chained * (1 + 1e-9)
+
+
+def test_stages_stay_within_hosts() -> None:
+    """Links between hosts are too slow for an all-reduce, so each host has half of the layers."""
+    _, profile = chain_of(seconds=[4, 4], parameter_bytes=[5, 5], output_bytes=[1, 1])
+    problem = PlanningProblem(Workload.of(profile), cluster_like((2, 2, 1), (1e9, 1.0, 1.0)))
+    found = pipedream(problem)
+    assert [stage.accelerators for stage in found.placement.stages] == [(0, 1), (2, 3)]
+    assert found.own_seconds == pytest.approx(2)
+    assert "2 × 2" in found.note
+
+
+def test_a_straight_pipeline_leaves_accelerators_without_layers_alone() -> None:
+    _, profile = chain_of(seconds=[4, 4], parameter_bytes=[0, 0], output_bytes=[1, 1])
+    cluster = cluster_like((3, 3, 1), (0.1, 10.0, 10.0))
+    problem = PlanningProblem(Workload.of(profile), cluster, replicate=False)
+    assert pipedream(problem).placement.accelerators == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [Host(name="a", accelerators=3), Host(name="b", accelerators=1)],
+        [Host(name="a", accelerators=2), Host(name="b", accelerators=2, speed=0.5)],
+        [Host(name="a", count=3, accelerators=1, rack="x"), Host(name="b", accelerators=1)],
+        [
+            Host(name="a", accelerators=1),
+            Host(name="b", accelerators=2),
+            Host(name="a", accelerators=1),
+        ],
+    ],
+)
+def test_irregular_clusters_are_one_level_of_the_slowest(hosts: list[Host]) -> None:
+    cluster = Cluster(
+        hosts=tuple(hosts),
+        within_host=link(1e9),
+        between_hosts=link(8.0),
+        between_racks=link(8.0),
+    )
+    # What computes is replicated and what has weights is not, as of VGG-16 in the paper's table 1.
+    _, profile = chain_of(
+        seconds=[3, 3, 3, 3], parameter_bytes=[1, 1, 1, 90], output_bytes=[8, 4, 1, 1]
+    )
+    found = pipedream(PlanningProblem(Workload.of(profile), cluster))
+    same = pipedream(PlanningProblem(Workload.of(profile), cluster_of(4, bandwidth=8)))
+    assert found.placement == same.placement
+    assert found.placement.configuration == "3-1"
+    slower = 1 / min(host.speed for host in hosts)
+    assert found.own_seconds == pytest.approx(same.own_seconds * slower)
+
+
+def test_the_levels_of_a_cluster() -> None:
+    three = cluster_like((4, 2, 3), (3.0, 2.0, 1.0))
+    slow = Host(name="b", accelerators=2, network=link(0.5))
+    hosts = (Host(name="a", accelerators=2), slow)
+    for cluster, flat, expected in (
+        (three, False, [(4, 1, 3.0), (2, 4, 2.0), (3, 8, 1.0)]),
+        (three, True, [(24, 1, 1.0)]),
+        (cluster_like((1, 2, 1), (3.0, 2.0, 1.0)), False, [(2, 1, 2.0)]),
+        (cluster_of(1, bandwidth=7.0), False, [(1, 1, 7.0)]),
+        (
+            Cluster(hosts=hosts, within_host=link(9.0), between_hosts=link(3.0)),
+            False,
+            [(2, 1, 9.0), (2, 2, 0.5)],
+        ),
+    ):
+        levels = levels_of(cluster, flat)
+        assert [(x.components, x.size, x.bandwidth) for x in levels] == expected
+
+
+def test_graphs_with_too_many_cuts_are_refused() -> None:
+    graph = graph_of(
+        [(0, b) for b in range(1, 13)] + [(b, 13) for b in range(1, 13)],
+        parameter_bytes=[1] * 14,
+        output_bytes=[1] * 14,
+    )
+    problem = PlanningProblem(Workload.of(profile_of(graph, [1] * 14)), cluster_of(2))
+    with pytest.raises(InvalidInput, match="more than 1000 places"):
+        pipedream(problem, cuts="graph")
+    assert len(pipedream(problem).placement.stages) <= 2
+
+
+def workload_of(graph: OpGraph) -> Workload:
+    return Workload.of(profile_of(graph, [1] * len(graph)))
+
+
+def held(states: States) -> list[set[int]]:
+    return [set(states.operators(0, number)) for number in range(len(states))]
+
+
+def test_branches_are_compressed_to_layers() -> None:
+    # 0 → 1 → (2, 3, and 1 itself) → 4 → 5
+    graph = graph_of(
+        [(0, 1), (1, 2), (1, 3), (1, 4), (2, 4), (3, 4), (4, 5)],
+        parameter_bytes=[1, 2, 4, 8, 16, 32],
+        output_bytes=[1, 2, 3, 4, 5, 6],
+    )
+    states = chain_states(workload_of(graph))
+    assert held(states) == [set(), {0}, {0, 1}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 5}]
+    assert states.cut_bytes.tolist() == [0, 2, 4, 10, 0]
+    # What the model returns early crosses every later cut; what has no gradient crosses once.
+    graph, _ = chain_of(seconds=[1, 1, 1], parameter_bytes=[0] * 3, output_bytes=[5, 6, 7])
+    graph = graph.model_copy(update={"outputs": ((0, 0), (2, 0))})
+    assert chain_states(workload_of(graph)).cut_bytes.tolist() == [0, 2 * 5, 2 * (5 + 6), 0]
+    graph = graph_of(
+        [(0, 1)], parameter_bytes=[0, 0], output_bytes=[5, 6], dtypes=["int64", "float32"]
+    )
+    assert chain_states(workload_of(graph)).cut_bytes.tolist() == [0, 5, 0]
+
+
+def test_sources_join_with_a_descendant_and_bring_their_readers() -> None:
+    # (0, 1) → 2 → (3, 4)
+    graph = graph_of(
+        [(0, 2), (1, 2), (2, 3), (2, 4)], parameter_bytes=[0] * 5, output_bytes=[7] * 5
+    )
+    assert chain_of_layers(workload_of(graph)) == ((0, 1, 2), (3, 4))
+    three = {0, 1, 2}
+    every = [set(), {0}, three, three | {3}, three | {4}, three | {3, 4}]
+    assert held(graph_states(workload_of(graph))) == every
+    separate = graph_of([], parameter_bytes=[0] * 3, output_bytes=[7] * 3)
+    assert held(graph_states(workload_of(separate))) == [set(), {0, 1, 2}]
+    # (0, 1) → 2, 1 → 3
+    graph = graph_of([(0, 2), (1, 2), (1, 3)], parameter_bytes=[0] * 4, output_bytes=[1] * 4)
+    assert held(graph_states(workload_of(graph))) == [set(), {0}, {0, 1, 2}, {0, 1, 2, 3}]
+
+
+@given(graphs(max_operators=8))
+def test_states_of_a_graph_with_one_source_are_all_its_downsets(graph: OpGraph) -> None:
+    edges = [(edge.source, edge.target) for edge in graph.edges]
+    edges += [(0, op) for op in range(1, len(graph)) if not graph.predecessors[op]]
+    sizes = [1] * len(graph)
+    graph = graph_of(edges, parameter_bytes=sizes, output_bytes=sizes)
+    downsets = [
+        set(chosen)
+        for size in range(len(graph) + 1)
+        for chosen in combinations(range(len(graph)), size)
+        if all(set(graph.predecessors[operator]) <= set(chosen) for operator in chosen)
+    ]
+    found = held(graph_states(workload_of(graph)))
+    assert sorted(map(sorted, found)) == sorted(map(sorted, downsets))
+
+
+@given(data=st.data())
+@settings(max_examples=50)
+def test_work_of_all_stages_is_that_of_each(data: st.DataObject) -> None:
+    graph = data.draw(graphs(max_operators=7))
+    workload = Workload.of(data.draw(profiles(graph)))
+    gradients = [
+        replace(transfer, backward_bytes=data.draw(st.integers(0, 9)))
+        for transfer in workload.transfers
+    ]
+    workload = replace(workload, transfers=tuple(gradients))
+    for states in (chain_states(workload), graph_states(workload)):
+        sets = held(states)
+        for i, j in product(range(len(states)), repeat=2):
+            assert states.is_stage[i, j] == (sets[i] < sets[j])
+            if not states.is_stage[i, j]:
+                continue
+            work = workload.stage(states.operators(i, j), last=j == len(states) - 1)
+            for field in vars(work):
+                # The number of microbatches is the same for all stages.
+                of_all = numpy.broadcast_to(
+                    getattr(states.work_with_limits, field), (len(states),) * 2
+                )
+                assert of_all[i, j] == pytest.approx(getattr(work, field)), field
+        for number in range(len(states)):
+            beginning = workload.stage(states.operators(0, number), last=number == len(states) - 1)
+            both = beginning.incoming_bytes + beginning.outgoing_bytes
+            assert states.cut_bytes[number] == pytest.approx(both)
+
+
+@cache
+def published(model: str) -> Workload:
+    return Workload.of(read_pipedream_profile(PROFILES / f"{model}.txt"))
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+FILES = {"VGG-16": "vgg16", "AlexNet": "alexnet", "ResNet-50": "resnet50", "GNMT-8": "gnmt"}
+ROWS = re.findall(
+    r"^\| ([\w-]+) \| (\d+) \| [\d-]+ \| ([\d-]+) \|$",
+    PAGE.read_text().partition("### PipeDream's planner against")[2],
+    flags=re.MULTILINE,
+)
+
+
+def test_the_pages_table_of_configurations() -> None:
+    assert len(ROWS) == 10
+    for model, accelerators, configuration in ROWS:
+        cluster = cluster_of(int(accelerators), 1.25e9)
+        problem = PlanningProblem(published(FILES[model]), cluster)
+        assert pipedream(problem, "graph").placement.configuration == configuration, model
+
+
+@pytest.mark.parametrize("cuts", ["chain", "graph"])
+def test_configurations_of_the_paper(cuts: Cuts) -> None:
+    """pipedream table 1, "4x4 (A)"; on levels VGG-16's is the one that is planned flat."""
+    for model, configuration in (("vgg16", "15-1"), ("alexnet", "15-1"), ("resnet50", "16")):
+        problem = PlanningProblem(published(model), cluster_of(16, 1.25e9))
+        assert pipedream(problem, cuts).placement.configuration == configuration
+    hosts = replace(
+        problem, workload=published("vgg16"), cluster=cluster_like((4, 4, 1), (1e10, 1.25e9, 1.0))
+    )
+    found = pipedream(hosts, flat=True)
+    assert found.own_seconds == pytest.approx(0.0442, abs=5e-5)
+    # §5.2: "convolutional layers are replicated, fully connected layers are not".
+    names = [published("vgg16").names[operator] for operator in found.placement.stages[1].operators]
+    assert sum(name.startswith("Linear") for name in names) == 3
+    assert not any(name.startswith(("Conv", "MaxPool")) for name in names)
+
+
+def test_gnmt_is_straight_where_its_graph_is_cut() -> None:
+    """pipedream table 1, GNMT-8 "1x4 (A)"; its skip connections leave a chain of two layers."""
+    problem = PlanningProblem(published("gnmt"), cluster_of(4, 1e9))
+    assert pipedream(problem, "graph").placement.configuration == "1-1-1-1"
+    assert len(pipedream(replace(problem, replicate=False)).placement.stages) <= 2
