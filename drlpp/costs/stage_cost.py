@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -111,7 +111,7 @@ class StageWork:
     def chosen(self, stages: int | Sequence[int]) -> StageWork:
         """Return the work of one or some of many stages."""
         values = {of.name: getattr(self, of.name) for of in fields(self)}
-        taken = {
+        taken: dict[str, Any] = {
             name: numpy.take(value, stages)
             for name, value in values.items()
             if isinstance(value, numpy.ndarray) and value.ndim

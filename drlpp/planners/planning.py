@@ -249,20 +249,9 @@ def _as_if_equal(problem: PlanningProblem) -> Iterator[Plan]:
             for host in equal.hosts
         )
         with suppress(InvalidInput):
-            stages = exact(replace(problem, cluster=equal)).placement.stages
-            yield Plan(Placement(stages=stages).on(chosen), found_by="exact")
-            # The slowest of a stage rules, so those with most replicas take the slowest.
-            slow_first = sorted(chosen, key=lambda a: cluster.speeds[a])
-            held: dict[int, tuple[int, ...]] = {}
-            for number in sorted(range(len(stages)), key=lambda n: -len(stages[n].accelerators)):
-                count = len(stages[number].accelerators)
-                held[number] = tuple(sorted(slow_first[:count]))
-                del slow_first[:count]
-            others = (
-                stage.model_copy(update={"accelerators": held[number]})
-                for number, stage in enumerate(stages)
+            yield Plan(
+                exact(replace(problem, cluster=equal)).placement.on(chosen), found_by="exact"
             )
-            yield Plan(Placement(stages=tuple(others)), found_by="exact")
 
 
 def _counts(most: int) -> Iterator[int]:

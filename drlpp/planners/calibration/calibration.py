@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy
 from numpy.random import Generator
@@ -259,11 +260,14 @@ class Calibration:
         )
         declared = workload.forward_overhead_seconds + workload.backward_overhead_seconds
         share = workload.forward_overhead_seconds / declared if declared else 1 / 3
-        of_parameters = (
-            "update_overhead_seconds",
-            "prediction_seconds_per_byte",
-            "sharing_seconds_per_byte",
-        )
+        of_parameters: dict[str, Any] = {
+            name: float(getattr(workload, name) * parameters)
+            for name in (
+                "update_overhead_seconds",
+                "prediction_seconds_per_byte",
+                "sharing_seconds_per_byte",
+            )
+        }
         corrected = replace(
             workload,
             forward_seconds=workload.forward_seconds * own,
@@ -271,7 +275,7 @@ class Calibration:
             update_seconds=workload.update_seconds * parameters,
             forward_overhead_seconds=float(share * self._overhead_seconds * overhead),
             backward_overhead_seconds=float((1 - share) * self._overhead_seconds * overhead),
-            **{name: float(getattr(workload, name) * parameters) for name in of_parameters},
+            **of_parameters,
         )
         speeds = merged(numpy.array(self.cluster.speeds) * factors[operators + 3 :])
         cluster, (within, between, racks) = self.cluster.with_speeds(speeds.tolist()), links

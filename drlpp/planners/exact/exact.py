@@ -296,12 +296,12 @@ class _ChainSearch:
         """
         memory, work = self._problem.memory, self._pairs.work
         each, most = 1 + largest_of(memory.in_flight_per_link), self._problem.cluster.accelerators
-        found = numpy.full(self._seconds.shape, -1.0)
+        found, limit = numpy.full(self._seconds.shape, -1.0), self._limit or inf
         for row, replicas in zip(found, self._replicas.tolist(), strict=True):
             deepest = {1 + -(-each * behind // replicas): behind for behind in range(most)}
             if self._side_by_side:
                 deepest = {1: most}
             # More behind never need less.
             for in_flight, behind in deepest.items():
-                row[memory.stage_bytes(work, in_flight, replicas) <= self._limit] = behind
+                row[memory.stage_bytes(work, in_flight, replicas) <= limit] = behind
         return found

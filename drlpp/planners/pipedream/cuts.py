@@ -130,7 +130,7 @@ def chain_of_layers(workload: Workload) -> tuple[tuple[int, ...], ...]:
     flow.add_edges_from((source, op) for op, read in enumerate(predecessors) if not read)
     flow.add_edges_from((op, sink) for op, readers in enumerate(successors) if not readers)
     dominator = networkx.immediate_dominators(flow, source)
-    points = []
+    points: list[int] = []
     point = dominator[sink]
     while point != source:
         points.insert(0, point)

@@ -63,7 +63,7 @@ _REORDERED = 3
 """Of orders: noise of what comes next, and stages in a row that are ordered together, at most."""
 
 _SHUFFLED = 0.5
-"""The share of orders of accelerators of unlike speeds that take these not kind by kind."""
+"""The share of orders that are cut for accelerators of unlike speeds in any order."""
 
 _PACES = (0.75, 0.85, 0.93, 1.0)
 """What the stages of the best cuts are to keep to, by the best so far."""
@@ -352,8 +352,7 @@ class _Search:
             kinds = list(zip(cluster.speeds, cluster.host_of, strict=True))
             turn_of = {kind: draw.random() for kind in dict.fromkeys(kinds)}
             accelerators = sorted(range(len(kinds)), key=lambda a: turn_of[kinds[a]])
-            if len(set(cluster.speeds)) > 1 and draw.random() < _SHUFFLED:
-                draw.shuffle(accelerators)
+            self.shuffle(accelerators)
             return [list(range(len(problem.workload)))], accelerators
         placement = state.placement
         stages = [placement.stage(index) for index in range(len(placement.holders))]
@@ -361,7 +360,14 @@ class _Search:
         end = first + draw.randint(1, _REORDERED)
         stages[first:end] = [list(chain.from_iterable(stages[first:end]))]
         held = [accelerator for held in placement.holders for accelerator in sorted(held)]
-        return stages, [*held, *placement.idle(problem)]
+        accelerators = [*held, *placement.idle(problem)]
+        self.shuffle(accelerators)
+        return stages, accelerators
+
+    def shuffle(self, accelerators: list[int]) -> None:
+        """Let stages take accelerators of unlike speeds in any order, some of the time."""
+        if len(set(self.judge.problem.cluster.speeds)) > 1 and self.draw.random() < _SHUFFLED:
+            self.draw.shuffle(accelerators)
 
     def random_state(self) -> _State:
         problem = self.judge.problem
