@@ -138,7 +138,7 @@ def _optimizers(module: nn.Module, spec: OptimizerSpec) -> list[Optimizer]:
     ]
 
 
-def emulated(session: ClusterSession) -> tuple[float, int | None]:
+def _emulated(session: ClusterSession) -> tuple[float, int | None]:
     """Return the speed of the fastest worker, and the core to emulate it on; None for any."""
     speed = max(session.speeds[worker] for worker in session.present)
     cores = tuple(available_cores())
@@ -175,7 +175,7 @@ def measure_plain(
         method: precision, clipping and accumulation are taken from it; the session's by default.
     """
     accelerator: Accelerator | None = None
-    speed, core = emulated(session)
+    speed, core = _emulated(session)
     try:
         accelerator = accelerator_of(session.device.value, 0)
         task = session.captured.task
@@ -233,40 +233,34 @@ class PlainLearner:
     """Trains the user's module on the same samples as the others; pauses between evaluations.
 
     Args:
-        captured: the model and its initial weights.
+        session: with the model and the device.
         data: to train and evaluate on.
         folder: of the checkpoint.
         method: precision, clipping and accumulation are taken from it.
         optimizer: with the learning rate.
         threads: of torch; None leaves them as they are, for GPUs.
-        device: that it computes on.
-        speed, core: of the accelerator that is emulated, if it is slower than this machine.
         seed: of dropout.
     """
 
     def __init__(
         self,
-        captured: CapturedModel,
+        session: ClusterSession,
         data: TrainingData,
         folder: Path,
         method: Method,
         optimizer: OptimizerSpec,
-        *,
         threads: int | None,
-        device: str,
-        speed: float = 1.0,
-        core: int | None = None,
         seed: int = 0,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._checkpoint = folder / "plain.pt"
-        self._captured = captured
+        self._captured = session.captured
         self._data = data
         self._method = method
         self._optimizer = optimizer
         self._threads = threads
-        self._accelerator = accelerator_of(device, 0)
-        self._speed, self._core = speed, core
+        self._accelerator = accelerator_of(session.device.value, 0)
+        self._speed, self._core = _emulated(session)
         self._state = data.state()
         self._random = _state_of(epoch_seed(seed, 0))
 

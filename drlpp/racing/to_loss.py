@@ -23,7 +23,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.racing.contenders import Contender
 from drlpp.racing.curves import Curve, Point
 from drlpp.racing.halving import Training
-from drlpp.racing.plain import PlainLearner, emulated, held_out, initial_module
+from drlpp.racing.plain import PlainLearner, held_out, initial_module
 from drlpp.racing.training_race import RaceEnd, TrainingRace, run_race
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.session import ClusterSession
@@ -278,19 +278,8 @@ class Course:
         if candidate.candidate is not None:
             plan = session.plan(candidate.candidate)
             return PipelineLearner(session, plan, data, folder, optimizer)
-        speed, core = emulated(session)
-        return PlainLearner(
-            session.captured,
-            data,
-            folder,
-            candidate.method,
-            optimizer,
-            threads=candidate.threads,
-            device=session.device.value,
-            speed=speed,
-            core=core,
-            seed=training.seed,
-        )
+        method, threads = candidate.method, candidate.threads
+        return PlainLearner(session, data, folder, method, optimizer, threads, training.seed)
 
 
 def _continued(path: Path, fresh: TrainingRace) -> TrainingRace:

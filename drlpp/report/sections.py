@@ -54,8 +54,8 @@ def sections_of(files: RunFiles) -> Iterator[Section]:
     A section that cannot be made of these files is named in the last.
     """
     parts: dict[str, Callable[[RunFiles], Iterator[Section]]] = {
-        "the race": _race,
         "the race to a loss": _race_to_loss,
+        "the race": _race,
         "the training": _training,
         "the search": _search,
         "where the time goes": _usage,

@@ -134,16 +134,14 @@ def test_a_model_that_fails_in_plain_pytorch_says_why() -> None:
 
 @pytest.mark.parametrize("groups", [False, True])
 def test_in_a_race_it_trains_as_an_ordinary_loop(
-    captured: CapturedModel, tmp_path: Path, groups: bool
+    session: ClusterSession, captured: CapturedModel, tmp_path: Path, groups: bool
 ) -> None:
     """And its parameters in groups as two optimizers do."""
     apart = [ParameterGroup.parse("*.bias", optimizer="sgd", lr=0.02)] if groups else []
     optimizer = OptimizerSpec.parse("adam", apart, lr=0.01)
     captured.task.module[2].p = 0.0
     try:
-        learner = PlainLearner(
-            captured, data(), tmp_path, Method(), optimizer, threads=1, device="cpu"
-        )
+        learner = PlainLearner(session, data(), tmp_path, Method(), optimizer, threads=1)
         stints = [learner.train_until(stop) for stop in (5, 12, 15)]
     finally:
         captured.task.module[2].p = 0.1
@@ -187,9 +185,7 @@ def test_it_sees_every_sample_of_a_loader_whatever_its_pauses(
         folder, spec = tmp_path / str(len(stops)), session.optimizer
         for stop in stops:
             # A new one each time, as after a kill.
-            learner = PlainLearner(
-                session.captured, data, folder, Method(), spec, threads=1, device="cpu"
-            )
+            learner = PlainLearner(session, data, folder, Method(), spec, threads=1)
             learner.train_until(stop)
         orders.append(seen.copy())
         seen.clear()
@@ -197,17 +193,12 @@ def test_it_sees_every_sample_of_a_loader_whatever_its_pauses(
     assert len(set(orders[0][:96])) == 96
 
 
-@pytest.mark.parametrize("method", [Method(accumulate=5), Method(clip_norm=0.1)])
-def test_it_trains_as_one_stage_does(
-    session: ClusterSession, tmp_path: Path, method: Method
-) -> None:
+def test_it_trains_as_one_stage_does(session: ClusterSession, tmp_path: Path) -> None:
     """Also the update that an epoch ends with, of fewer minibatches; there is no dropout."""
-    captured = session.captured
+    captured, method = session.captured, Method(accumulate=5, clip_norm=0.1)
     captured.task.module[2].p = 0.0
     try:
-        alone = PlainLearner(
-            captured, data(), tmp_path, method, session.optimizer, threads=1, device="cpu"
-        )
+        alone = PlainLearner(session, data(), tmp_path, method, session.optimizer, threads=1)
         found = [alone.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
     finally:
         captured.task.module[2].p = 0.1

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, Space, Vary, baseline_plans
+from drlpp.planners import Space
 from drlpp.racing.candidates import rival_heats, with_equal_numbers
 from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.rivals import MOST_CANDIDATES, PLAIN, RIVALS, Grounds
 from drlpp.schedule.method import Method
-from drlpp.simulator import depth_of, simulate, simulate_depths
+from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.strategies.graphs import chain_of
@@ -152,42 +150,3 @@ def test_accelerators_that_do_not_differ_are_interchangeable() -> None:
     assert alike.candidates[0].key == known.key
     unequal = local_cluster(4, FAST, speeds=[1.0, 1.0, 0.5, 0.5])
     assert with_equal_numbers([heat], [known], unequal) == [heat]
-
-
-SLOW = local_cluster(3, Link(bandwidth_bytes_per_second=1.0))
-"""Messages take as long as a stage of one operator, so depth pays."""
-
-
-@pytest.mark.parametrize(
-    ("vary", "most_staleness"),
-    [(None, None), (None, 2), (None, 3), (None, 0), (frozenset(), None), ({Vary.DEPTH}, 1)],
-)
-def test_the_plan_is_the_best_of_all_planners_within_what_the_user_allows(
-    vary: frozenset[Vary] | None, most_staleness: int | None
-) -> None:
-    space = Space(Method(), vary, most_staleness)
-    (found,) = heats_on(SLOW, space, speeds=(1.0,) * 3)["plan"].candidates
-    candidate = found.candidate
-    assert candidate is not None
-    problem = PlanningProblem.profiled(profile(), SLOW, Method(), OptimizerSpec.parse("adam"))
-    given = (candidate.placement, candidate.method.in_flight_per_link, space, problem)
-    assert is_allowed(*given)
-    # Nothing that a planner proposes is clearly better, at any depth that is allowed.
-    allowed = [
-        depth.seconds_per_minibatch
-        for plan in baseline_plans(problem, Space(Method()))
-        for depth in simulate_depths(
-            problem.workload, SLOW, plan.placement, Method(), problem.memory
-        )
-        if is_allowed(plan.placement, depth.per_link, space, problem)
-    ]
-    played = depth_of(problem.workload, SLOW, candidate.placement, candidate.method, problem.memory)
-    assert played.seconds_per_minibatch <= 1.01 * min(allowed)
-
-
-def is_allowed(placement: Placement, per_link: int, space: Space, problem: PlanningProblem) -> bool:
-    method = Method(in_flight_per_link=per_link)
-    pipeline = pipeline_of(problem.workload, placement)
-    delays = ExecutionPlan(Candidate(placement, method), pipeline).delays
-    most = space.most_staleness
-    return space.has(method) and (most is None or max(delays) <= most)
