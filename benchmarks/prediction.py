@@ -1,35 +1,27 @@
 """How well do the simulator and the planners' rule predict what live workers measure?
 
 For every model: some planners' placements and many random ones, replicated and branching ones among
-them, on workers that emulate equal accelerators: by dilation each takes its processor time divided
-by its speed, and sleeps the rest of it, so that all compute at the same time on few cores; by
-quotas the kernel gives each that part of a core. Every placement is measured several times, in
-turns, and predicted from one profile: from operators alone, and with what the profile's short runs
-say. None of the placements is one of these runs, so all are held out.
+them, on workers that emulate equal accelerators by dilation: each takes its processor time divided
+by its speed, and sleeps the rest of it, so that all compute at the same time on few cores. Every
+placement is measured several times, in turns, and predicted from one profile: from operators alone,
+and with what the profile's short runs say. None of the placements is one of these runs, so all are
+held out.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from statistics import median
 
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from benchmarks.emulated_cluster import control_groups
 from benchmarks.study import Needs, Row, Study
-from drlpp.costs.profile import NO_FACTORS, Profile
-from drlpp.costs.profiles.short_runs import (
-    SHORT_MINIBATCHES,
-    run_short,
-    short_placements,
-    with_short_runs,
-)
+from drlpp.costs.profile import NO_FACTORS
+from drlpp.costs.profiles.short_runs import short_placements
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.measurement import Measurement
@@ -38,16 +30,8 @@ from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.planners.search.moves import random_placement
 from drlpp.runtime import ClusterSession
 from drlpp.simulator import simulate
-from drlpp.specs.cluster import Cluster
 
 MODELS = ("alexnet", "vgg16", "resnet50", "gnmt4", "gpt2")
-
-
-class Emulation(StrEnum):
-    """Of slower accelerators."""
-
-    DILATION = "dilation"
-    QUOTAS = "quotas"
 
 
 class Case(Record):
@@ -55,7 +39,6 @@ class Case(Record):
 
     Attributes:
         model: its name in the zoo.
-        emulation: by what accelerators are slow.
         workers: emulated accelerators.
         speed: of each.
         placements: of the model.
@@ -65,7 +48,6 @@ class Case(Record):
     """
 
     model: str
-    emulation: Emulation = Emulation.DILATION
     workers: int = 4
     speed: float = 0.15
     placements: int = 20
@@ -111,67 +93,30 @@ class PredictionStudy(Study[Case, Compared]):
     needs = Needs(quiet=True, hours=1)
 
     def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
-        """Return every model by dilation, and by quotas, which need root."""
+        """Return every model."""
         if short:
             return [Case(model="awd_lm", workers=2, placements=4, minibatches=4, times=1)]
-        return [
-            Case(model=model, emulation=emulation, seed=seed)
-            for seed in range(seeds or 1)
-            for emulation in Emulation
-            for model in MODELS
-        ]
+        return [Case(model=model, seed=seed) for seed in range(seeds or 1) for model in MODELS]
 
     def run(self, case: Case) -> Compared:
         """Measure the placements of a model, and predict them."""
         return compare(case)
 
     def table(self, rows: Sequence[Compared]) -> Mapping[str, DataFrame]:
-        """Return errors and correlations of every model, by emulation."""
-        found = {}
-        for emulation in Emulation:
-            chosen = [row for row in rows if row.case.emulation is emulation]
-            if chosen:
-                found[f"Accelerators by {emulation.value}"] = summary(chosen)
-        return found
+        """Return errors and correlations of every model."""
+        return {"Accelerators by dilation": summary(rows)}
 
     def figure(self, rows: Sequence[Compared], path: Path) -> bool:
-        """Draw simulated over measured seconds, of dilation."""
-        draw_scatter([row for row in rows if row.case.emulation is Emulation.DILATION], path)
+        """Draw simulated over measured seconds."""
+        draw_scatter(rows, path)
         return True
-
-
-@contextmanager
-def profiled(case: Case) -> Iterator[tuple[ClusterSession, Profile, Cluster]]:
-    """Yield workers of a model, its profile, and what they are for planners."""
-    dilates = case.emulation is Emulation.DILATION
-    quotas = [case.speed] * case.workers
-    with ExitStack() as stack:
-        session = stack.enter_context(
-            ClusterSession(case.model, case.workers, speeds=quotas if dilates else None)
-        )
-        if dilates:
-            yield session, *session.profile()
-            return
-        # The median of an operator that is over before its quota is would be that of a whole core;
-        # so they are timed without quotas. What throttling takes the short runs tell, with them.
-        profile, cluster = session.profile()
-        slow = {"cores": None, "speed": case.speed}
-        hosts = [host.model_copy(update=slow) for host in cluster.hosts]
-        cluster = cluster.with_hosts(hosts)
-        session.measure(Placement.from_assignment([0] * len(session.graph), [0]), 1)
-        stack.enter_context(control_groups(quotas)).hold(session.process_ids)
-        profile = profile.model_copy(update={"in_pipeline": None, "replicated": None})
-        runs = run_short(
-            profile,
-            range(cluster.accelerators),
-            lambda placement: session.measure(placement, SHORT_MINIBATCHES),
-        )
-        yield session, with_short_runs(profile, Workload.of(profile), cluster, runs, print), cluster
 
 
 def compare(case: Case) -> Compared:
     """Return measured and predicted seconds of the placements of one model."""
-    with profiled(case) as (session, profile, cluster):
+    speeds = [case.speed] * case.workers
+    with ClusterSession(case.model, case.workers, speeds=speeds) as session:
+        profile, cluster = session.profile()
         problem = PlanningProblem(Workload.of(profile), cluster)
         run = set(short_placements(profile, range(case.workers)))
         run |= set(short_placements(profile, range(2)))

@@ -20,7 +20,8 @@ def test_commands_are_found_wherever_they_stand() -> None:
     found = {(line.place.partition(":")[0], line.program) for line in COMMANDS}
     assert ("README.md", "train_agent.py") in found
     assert ("docs/race.md", "drlpp") in found
-    assert ("docs/emulated-cluster.md", "benchmarks.emulated_cluster") in found, "behind sudo"
+    page = "benchmarks/emulated_cluster/README.md"
+    assert (page, "benchmarks.emulated_cluster") in found, "behind sudo"
     assert ("benchmarks/README.md", "benchmarks") in found
     assert len(COMMANDS) > 50
     assert ROOT / "README.md" in PAGES

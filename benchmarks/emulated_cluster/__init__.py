@@ -5,7 +5,7 @@
 How it is made, and what it cannot show: ``README.md`` beside this file.
 """
 
-from benchmarks.emulated_cluster.control_groups import LEAST_SPEED, ControlGroups, control_groups
+from benchmarks.emulated_cluster.control_groups import LEAST_SPEED, ControlGroups
 from benchmarks.emulated_cluster.emulation import (
     EmulatedCluster,
     available,
@@ -20,7 +20,6 @@ __all__ = [
     "available",
     "ended_by_signals",
     "Job",
-    "control_groups",
     "ControlGroups",
     "remove_leftovers",
 ]

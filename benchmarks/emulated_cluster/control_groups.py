@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -164,24 +164,6 @@ class ControlGroups:
 NO_CONTROL_GROUPS = (
     "there are no control groups with CPU quotas that this process may write, of either version"
 )
-
-
-@contextmanager
-def control_groups(speeds: Sequence[float]) -> Iterator[ControlGroups]:
-    """Give quotas to processes of one host, such as a session's workers::
-
-        with ClusterSession(model, workers=2) as session, control_groups([0.4, 0.2]) as groups:
-            groups.hold(session.process_ids)
-
-    Raises:
-        InvalidCluster: the speeds are more than this machine can give.
-        RunFailure: control groups are not to be had here.
-    """
-    groups = ControlGroups(speeds)
-    try:
-        yield groups
-    finally:
-        groups.remove()
 
 
 def check_quotas(speeds: Sequence[float]) -> None:

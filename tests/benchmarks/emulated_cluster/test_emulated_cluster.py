@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emulated_cluster import EmulatedCluster, control_groups
+from benchmarks.emulated_cluster import ControlGroups, EmulatedCluster
 from benchmarks.emulated_cluster.names import in_use, name_in, new_name
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.io.documents import read_document
@@ -159,23 +159,24 @@ def test_without_quotas_there_are_hosts_and_links_alone() -> None:
 def test_quotas_hold() -> None:
     quotas = [0.2, 0.1]
     processes = [busy(20), busy(20)]
+    groups = ControlGroups(quotas)
     try:
-        with control_groups(quotas) as groups:
-            groups.hold([process.pid for process in processes])
-            before = [processor_seconds(process.pid) for process in processes]
-            begin = time.monotonic()
-            time.sleep(4)
-            seconds = time.monotonic() - begin
-            after = [processor_seconds(process.pid) for process in processes]
-            assert [process.poll() for process in processes] == [None, None]
-        shares = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
-        # The clock of /proc ticks every 10 ms.
-        assert shares == pytest.approx(quotas, rel=0.05, abs=0.005)
-        assert names_left(os.getpid()) == []
+        groups.hold([process.pid for process in processes])
+        before = [processor_seconds(process.pid) for process in processes]
+        begin = time.monotonic()
+        time.sleep(4)
+        seconds = time.monotonic() - begin
+        after = [processor_seconds(process.pid) for process in processes]
+        assert [process.poll() for process in processes] == [None, None]
     finally:
+        groups.remove()
         for process in processes:
             process.kill()
             process.wait()
+    shares = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
+    # The clock of /proc ticks every 10 ms.
+    assert shares == pytest.approx(quotas, rel=0.05, abs=0.005)
+    assert names_left(os.getpid()) == []
 
 
 # Links
