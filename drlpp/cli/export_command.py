@@ -122,7 +122,6 @@ def _nearest(
         nearest_chain(plan, trains_itself=not torch),
         captured.task.batch_size,
         only_1f1b=only_1f1b,
-        halves=torch,
     )
     if torch:
         return nearest, None

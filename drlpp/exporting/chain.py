@@ -8,9 +8,9 @@ through those in between. Stage 0 of this placement is read by stages 1 and 2, s
     └────────a───────▲
 
 The schedule is a CSV with a row for every rank. A cell is an action of a stage on a part of the
-step, ``1F3``; ``1I3`` and ``1W3`` are halves of a backward. A step is an update; torch adds the
-messages by its own lowering: in the order of drlpp's workers, which send without waiting, ranks
-would wait for each other for ever where a send ends when its receive begins (NCCL).
+step, ``1F3``. A step is an update; torch adds the messages by its own lowering: in the order of
+drlpp's workers, which send without waiting, ranks would wait for each other for ever where a send
+ends when its receive begins (NCCL).
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
-    BackwardInput,
-    BackwardWeight,
     Forward,
     Receive,
     Recompute,
@@ -155,10 +153,6 @@ def _cell(action: Action, stage: int, microbatches: int) -> str | None:
             return f"{stage}F{minibatch * microbatches + microbatch}"
         case Backward(minibatch, microbatch):
             return f"{stage}B{minibatch * microbatches + microbatch}"
-        case BackwardInput(minibatch, microbatch):
-            return f"{stage}I{minibatch * microbatches + microbatch}"
-        case BackwardWeight(minibatch, microbatch):
-            return f"{stage}W{minibatch * microbatches + microbatch}"
         case Send() | Receive() | AllReduce() | Recompute() | Update():
             return None
     raise InvalidInput(

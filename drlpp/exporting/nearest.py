@@ -90,8 +90,8 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
     return Nearest(Candidate(single, method), tuple(notes))
 
 
-def flushing(nearest: Nearest, batch_size: int, *, only_1f1b: bool, halves: bool) -> Nearest:
-    """Return the same with a schedule that flushes.
+def flushing(nearest: Nearest, batch_size: int, *, only_1f1b: bool) -> Nearest:
+    """Return the same with a schedule that flushes and makes backwards in one piece.
 
     In place of an asynchronous one, with as many microbatches as divide a minibatch, up to two for
     each stage.
@@ -100,21 +100,16 @@ def flushing(nearest: Nearest, batch_size: int, *, only_1f1b: bool, halves: bool
         nearest: a chain of single workers.
         batch_size: samples of a minibatch.
         only_1f1b: whether the format has no other order than flushed 1F1B.
-        halves: whether it has backwards in two halves.
     """
     candidate = nearest.candidate
     method = candidate.method
-    lost = method.schedule_kind.splits_backward and not halves
-    if method.flushes and (method.schedule == FLUSHED_1F1B.name or not (only_1f1b or lost)):
-        return nearest
     if method.flushes:
+        halves = method.schedule_kind.splits_backward
+        if method.schedule == FLUSHED_1F1B.name or not (only_1f1b or halves):
+            return nearest
         chosen = method.model_copy(update={"schedule": FLUSHED_1F1B.name})
-        why = (
-            "the order is 1F1B there"
-            if only_1f1b
-            else "halves of a backward lose gradients there, so whole ones are made, as in 1F1B"
-        )
-        note = f"schedule {method.schedule}: {why}"
+        why = "backwards are made in one piece" if halves else "the order is 1F1B"
+        note = f"schedule {method.schedule}: {why} there"
     else:
         most = 2 * len(candidate.placement.stages)
         parts = max(count for count in range(1, most + 1) if batch_size % count == 0)

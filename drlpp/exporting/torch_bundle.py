@@ -18,7 +18,6 @@ from drlpp.exporting.chain import Link, chain_schedule, chained, computations, c
 from drlpp.exporting.nearest import Nearest
 from drlpp.exporting.stage_source import loss_tensors, stages_source
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.stage.passes import split_backward
 from drlpp.specs.batches import named_tensors, tensors_in
 from drlpp.specs.data import has_no_targets
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -106,9 +105,6 @@ class TorchExport:
         package.mkdir(parents=True, exist_ok=True)
         for path in sorted(_TEMPLATE.glob("*.py")):
             shutil.copy(path, package)
-        if method.schedule_kind.splits_backward:
-            # It needs torch alone.
-            shutil.copy(Path(split_backward.__file__), package)
         (package / "stages.py").write_text(source)
         (package / "schedule.csv").write_text(csv_text(rows))
         facts.write(package)

@@ -24,8 +24,6 @@ FLUSHED = [
     Method(schedule="gpipe", policy="sync", microbatches=4),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4),
     Method(schedule="1f1b-flush", policy="sync", microbatches=2, accumulate=3),
-    Method(schedule="zb-h1", policy="sync", microbatches=6),
-    Method(schedule="zb-h1", policy="sync", microbatches=3, accumulate=2),
 ]
 STAGES = (1, 2, 3, 4)
 
@@ -87,15 +85,6 @@ def test_nobody_waits_for_ever(method: Method, stages: int) -> None:
     order = {k: [schedules._Action.from_str(cell) for cell in row] for k, row in enumerate(rows)}
     parts = method.microbatches * method.accumulate
     schedules._validate_schedule(order, stages, stages, parts)
-
-
-def test_halves_of_a_backward_are_told_apart() -> None:
-    """Of two stages the second owes a gradient of its weights; nobody waits for the first."""
-    method = Method(schedule="zb-h1", policy="sync", microbatches=3)
-    assert computations(chain_schedule(2, method, 1)) == [
-        ["0F0", "0F1", "0B0", "0F2", "0B1", "0B2"],
-        ["1F0", "1I0", "1F1", "1I1", "1W0", "1F2", "1I2", "1W1", "1W2"],
-    ]
 
 
 def test_two_stages_on_a_rank_are_refused() -> None:

@@ -165,7 +165,7 @@ class _TiedWeights:
 
 
 class _Stage(PipelineStage):
-    """Tells random operators which part passes, and halves a backward."""
+    """Tells random operators which part passes."""
 
     def __init__(self, stage: nn.Module, rank: int, facts: Facts, device: torch.device) -> None:
         super().__init__(
@@ -177,8 +177,6 @@ class _Stage(PipelineStage):
             output_args=tuple(map(_example, facts.leaves[rank])),
         )
         self._facts = facts
-        self._trained = [weight for weight in stage.parameters() if weight.requires_grad]
-        self._half_done: dict[int, tuple[Any, Tensor | None]] = {}
         self.first_minibatch = 0
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
@@ -186,49 +184,6 @@ class _Stage(PipelineStage):
         minibatch, microbatch = divmod(fwd_chunk_id, self._facts.microbatches)
         begin_pass(self._facts.seed, self.first_minibatch + minibatch, microbatch)
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-
-    def backward_one_chunk(
-        self,
-        bwd_chunk_id: int,
-        loss: Tensor | None = None,
-        full_backward: bool = True,
-        last_backward: bool = False,
-    ) -> None:
-        """Run the backward of a part, or its first half."""
-        if full_backward:
-            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
-            return
-        # torch's own halves lose gradients of weights that no input leads to, and take no views.
-        halves = import_module(".split_backward", __package__)
-        outputs, inputs = self.fwd_cache.pop(bwd_chunk_id)
-        if self.is_last:
-            assert loss is not None
-            ends, seeds = [loss], [torch.ones_like(loss)]
-        else:
-            arrived = zip(outputs, self._retrieve_recv_grads(bwd_chunk_id), strict=True)
-            pairs = [(o, g) for o, g in arrived if o.requires_grad and g is not None]
-            ends, seeds = [o for o, _ in pairs], [g for _, g in pairs]
-        received = inputs[: len(self._facts.arrives[self.stage_index])]
-        leaves = [] if self.is_first else [x for x in received if x.requires_grad]
-        half = halves.SplitBackward(ends, seeds, leaves, self._trained)
-        self._half_done[bwd_chunk_id] = half, loss
-        found = iter(half.of_received)
-        gradients = [next(found) if leaves and x.requires_grad else None for x in received]
-        # torch sends what is laid out in one piece, and zeros where there is nothing.
-        self.bwd_cache[bwd_chunk_id] = tuple(
-            None if gradient is None else gradient.contiguous() for gradient in gradients
-        )
-
-    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
-        """Run the second half of the backward of a part."""
-        half, loss = self._half_done.pop(bwd_chunk_id)
-        for weight, gradient in zip(self._trained, half.of_weights(), strict=True):
-            if gradient is not None:
-                # It may be a view of something else, and is divided later.
-                weight.grad = gradient.clone() if weight.grad is None else weight.grad + gradient
-        # torch keeps losses until the step ends; they are not to keep activations.
-        if loss is not None and not loss._is_view():
-            loss.detach_()
 
 
 def _example(spec: Spec) -> Tensor:

@@ -123,21 +123,17 @@ def test_layers_in_two_places_are_refused() -> None:
 
 def test_an_asynchronous_method_flushes_there(decoder) -> None:
     placement = in_a_row(decoder.graph, 0, 1)
-    found = flushing(chain_of(placement, Method(clip_norm=2.0)), 8, only_1f1b=False, halves=False)
+    found = flushing(chain_of(placement, Method(clip_norm=2.0)), 8, only_1f1b=False)
     wanted = Method(schedule="1f1b-flush", policy="sync", microbatches=4, clip_norm=2.0)
     assert found.candidate.method == wanted
     assert found.notes[0].startswith("1f1b, pipeoptim, gradients clipped to 2: the pipeline is")
-    assert flushing(chain_of(placement), 8, only_1f1b=False, halves=False) == chain_of(placement)
-    other = flushing(chain_of(placement), 8, only_1f1b=True, halves=False)
+    assert flushing(chain_of(placement), 8, only_1f1b=False) == chain_of(placement)
+    other = flushing(chain_of(placement), 8, only_1f1b=True)
     assert other.candidate.method == GPIPE.model_copy(update={"schedule": "1f1b-flush"})
     halves = chain_of(placement, GPIPE.model_copy(update={"schedule": "zb-h1"}))
-    whole = flushing(halves, 8, only_1f1b=False, halves=False)
+    whole = flushing(halves, 8, only_1f1b=False)
     assert whole.candidate.method.schedule == "1f1b-flush"
-    assert flushing(halves, 8, only_1f1b=False, halves=True) == halves
-    assert whole.notes == (
-        "schedule zb-h1: halves of a backward lose gradients there, so whole ones are made, as in "
-        "1F1B",
-    )
+    assert whole.notes == ("schedule zb-h1: backwards are made in one piece there",)
     assert other.notes == ("schedule gpipe: the order is 1F1B there",)
 
 
