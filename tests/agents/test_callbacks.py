@@ -42,16 +42,6 @@ def test_learning_stops_when_nothing_new_is_asked_for() -> None:
     assert agent.num_timesteps == 31
 
 
-def test_a_checkpoint_holds_the_last_update(tmp_path: Path) -> None:
-    agent, memory = agent_and_memory()
-    path = tmp_path / "run" / "model.zip"
-    agent.learn(24, callback=AtomicCheckpointCallback(path))
-    loaded = DRLPP.load(path, PlacementEnv(memory))
-    assert loaded.num_timesteps == 24
-    assert loaded._n_updates == agent._n_updates
-    assert [file.name for file in path.parent.iterdir()] == ["model.zip"]
-
-
 def test_a_kill_while_saving_leaves_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

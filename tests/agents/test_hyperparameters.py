@@ -9,7 +9,7 @@ import yaml
 
 from drlpp.agents import AGENTS, DRLPP, Hyperparameters, hyperparameters_of
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.errors import InvalidFile
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 ROOT = Path(__file__).parents[2]
@@ -66,10 +66,3 @@ def test_a_wrong_file_is_refused_by_name_and_field(tmp_path: Path, text: str, pr
     assert str(path) in str(caught.value)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"'alphazero' is unknown; there are drl-pp, .*tuned"):
-        hyperparameters_of("alphazero")
-    with pytest.raises(InvalidFile, match="no such file"):
-        hyperparameters_of(str(tmp_path / "nowhere.yaml"))

@@ -88,6 +88,16 @@ def test_slices_of_a_weight_belong_to_their_readers() -> None:
     assert captured.graph.operators[0].parameter_bytes == 4 * 32
 
 
+def test_a_view_belongs_to_the_last_of_what_it_reads() -> None:
+    class Expanded(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            first = x.exp()
+            return first.sum(1, keepdim=True).expand_as(first).cos()
+
+    captured = captured_from(Expanded(), torch.randn(2, 4))
+    assert types(captured) == ["exp", "sum", "cos"]
+
+
 def test_what_is_computed_from_weights_alone_belongs_to_its_reader() -> None:
     module = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     captured = captured_from(nn.Sequential(module, nn.ReLU()), torch.randn(2, 4))

@@ -129,12 +129,6 @@ def test_files_stand_for_the_profile_and_the_cluster(tmp_path: Path) -> None:
     assert by_files.step(action)[1] == known.step(action)[1]
 
 
-def test_a_render_mode_is_refused_in_a_line() -> None:
-    with pytest.raises(InvalidInput, match="render_mode is 'human'") as refused:
-        simulated("drlpp/PlacementSim-v0", render_mode="human")
-    assert len(str(refused.value)) < 100
-
-
 def test_a_step_is_a_measurement_as_reward_and_info() -> None:
     measurer = FakeMeasurer(chain(6), failures={"4": OUT_OF_MEMORY})
     env = environment(measurer)
@@ -151,9 +145,3 @@ def test_a_step_is_a_measurement_as_reward_and_info() -> None:
         assert reward == (-math.log(outcome.seconds_per_minibatch) if measured else -10.0)
     assert len(measurer.measured) == 2
     assert env.summary.distinct == 2
-
-
-def test_a_measurer_that_was_passed_stays_open() -> None:
-    measurer = FakeMeasurer(chain(6))
-    gym.make("drlpp/PlacementLive-v0", measurer=measurer).close()
-    assert measurer.closed == 0

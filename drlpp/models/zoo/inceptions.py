@@ -237,13 +237,6 @@ def _chain(name: str, *convolutions: tuple[Any, ...]) -> dict[str, tuple[Any, ..
     }
 
 
-def _fork(name: str, channels: int) -> dict[str, tuple[Any, ...]]:
-    """Return two convolutions, of 1 × 3 and 3 × 1, that read the last of a chain."""
-    last, number = name.rsplit("_", 1)
-    ends = f"{last}_{int(number) + 1}"
-    return {f"{ends}a": (name, channels, (1, 3)), f"{ends}b": (name, channels, (3, 1))}
-
-
 _FLAT, _TALL = (1, 7), (7, 1)
 
 
@@ -265,10 +258,13 @@ _THIRTY_FIVE = {
 }
 _EIGHT = {
     "1x1": ("", 320, 1),
-    **_chain("3x3", (384, 1)),
-    **_fork("3x3_1", 384),
-    **_chain("3x3dbl", (448, 1), (384, 3)),
-    **_fork("3x3dbl_2", 384),
+    "3x3_1": ("", 384, 1),
+    "3x3_2a": ("3x3_1", 384, (1, 3)),
+    "3x3_2b": ("3x3_1", 384, (3, 1)),
+    "3x3dbl_1": ("", 448, 1),
+    "3x3dbl_2": ("3x3dbl_1", 384, 3),
+    "3x3dbl_3a": ("3x3dbl_2", 384, (1, 3)),
+    "3x3dbl_3b": ("3x3dbl_2", 384, (3, 1)),
 }
 # Every block's convolutions, and the channels behind its pooling.
 _INCEPTION_V3: dict[str, tuple[Mapping[str, Any], int]] = {

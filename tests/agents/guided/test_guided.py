@@ -42,8 +42,8 @@ def problem(operators: int = 16) -> tuple[Profile, SimulatedCluster]:
     return profile, SimulatedCluster(profile, local_cluster(4, LINK), SPEEDS)
 
 
-def environment(path: Path | None = None) -> PlacementEnv:
-    profile, measurer = problem()
+def environment(path: Path | None = None, operators: int = 16) -> PlacementEnv:
+    profile, measurer = problem(operators)
     # Agents are told that all accelerators are equal.
     declared = CostPrior.of(profile, local_cluster(4, LINK))
     return PlacementEnv(MeasurementMemory(measurer, 30, path), declared=declared)
@@ -80,7 +80,7 @@ def test_undeclared_speeds_are_found_and_no_planner_is_better() -> None:
 def test_a_run_is_repeated_by_its_seed() -> None:
     runs = []
     for seed in (0, 0, 1):
-        env = environment()
+        env = environment(operators=8)
         # The first few are planners' placements, whatever the seed.
         learn(env, 8, seed)
         runs.append(list(env.outcomes))

@@ -4,11 +4,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
 from drlpp.agents import DRLPP
-from drlpp.agents.paper.advantages import less_penalties
 from drlpp.agents.paper.trajectory import Rewarded
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
@@ -95,17 +93,3 @@ def test_a_scheme_that_can_never_run_is_given_up(redraws: int) -> None:
     assert set(drawn.values()) == {PLACEMENTS * (1 + redraws)}
     assert agent.baseline is None
     assert all(value.isfinite().all() for value in agent.policy.state_dict().values())
-
-
-@pytest.mark.parametrize("feasible", [False, True])
-def test_the_average_penalty_is_part_of_the_schedulers_baseline(feasible: bool) -> None:
-    options = {"temperature": -1.0, "encoder_units": (8, 8), "feasible": feasible}
-    agent, rollouts = learned(environment(), timesteps=1, policy_kwargs=options)
-    share = rollouts.logged[0]["placement/invalid_share"]
-    assert (share == 0) == feasible
-    content = agent.rollout_buffer.content
-    stages = [rewarded.trajectory.walk.stages for rewarded in content]
-    plain = agent._advantages(agent.rollout_buffer.rewards, stages)
-    # A penalty is far below the bound of advantages.
-    expected = plain + share * agent.advantage_clip
-    torch.testing.assert_close(less_penalties(plain, content), expected, atol=1e-5, rtol=0)

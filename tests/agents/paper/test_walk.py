@@ -61,13 +61,6 @@ def test_a_candidate_drags_in_what_it_depends_on() -> None:
     assert walk.finished
 
 
-def test_after_the_last_cut_the_rest_is_the_last_partition() -> None:
-    walk = walked(chain(5), 2, lambda walk: 0 if len(walk.candidates) and walk.begins else CUT)
-    assert walk.stage_of_operator == (0, 1, 1, 1, 1)
-    assert walk.order == (0,)
-    assert [decision.choice for decision in walk.decisions] == [0, CUT]
-
-
 def test_only_what_has_no_alternative_is_forced() -> None:
     walk = walked(graph_of(3, [(0, 2), (1, 2)]), 3, lambda walk: 0 if walk.begins else CUT)
     assert [decision.forced for decision in walk.decisions] == [False, False, False, False]

@@ -56,15 +56,3 @@ def test_a_placement_that_cannot_be_has_a_state_too() -> None:
     assert isinstance(env.state.outcome, FailedMeasurement)
     with pytest.raises(InvalidInput, match="in the later stage"):
         env.state.replay(SimulatedCluster(PROFILE, CLUSTER))
-
-
-def test_a_state_is_of_one_model_and_number_of_accelerators() -> None:
-    env = made()
-    env.reset()
-    env.step(np.zeros(9, int))
-    state = env.state
-    assert state is not None
-    with pytest.raises(InvalidInput, match="and this is chain-6-1"):
-        state.replay(SimulatedCluster(generate("chain", 6, 1), CLUSTER))
-    with pytest.raises(InvalidInput, match="and there are 2"):
-        state.replay(SimulatedCluster(PROFILE, CLUSTER.part((0, 1))))

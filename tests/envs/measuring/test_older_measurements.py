@@ -74,13 +74,3 @@ def test_it_gets_a_method_before_another_one_is_in_it(path: Path) -> None:
     with io.StringIO() as text:
         Console(width=200, file=text).print(describe_measurements(path))
         assert str(FLUSHING) in text.getvalue()
-
-
-def test_what_one_method_took_is_not_taken_for_another(tmp_path: Path) -> None:
-    path = tmp_path / "measurements.jsonl"
-    memory, _ = opened(path)
-    memory.measure(HALVES)
-    later, measurer = opened(path, FLUSHING)
-    assert later.measure(HALVES)[1] is False
-    assert measurer.measured == [HALVES, HALVES]
-    assert list(later.outcomes) == [of(HALVES), Candidate(HALVES, FLUSHING)]

@@ -155,19 +155,6 @@ def test_an_environment_measures_ahead_what_is_valid() -> None:
     assert env.summary.hits == 0
 
 
-def test_nothing_is_measured_ahead_with_one_repetition_or_above_the_budget() -> None:
-    measurer = FakeMeasurer(chain(6))
-    PlacementEnv(MeasurementMemory(measurer)).prefetch(actions(*THREE))
-    assert measurer.measured == []
-    memory = MeasurementMemory(measurer, repetitions=2)
-    env = PlacementEnv(memory, budget=2)
-    env.prefetch(actions(WHOLE))
-    env.prefetch(actions(WHOLE, HALVES, UNEVEN))
-    assert list(memory.outcomes) == [of(WHOLE), of(HALVES)]
-    env.prefetch(actions(UNEVEN))
-    assert memory.distinct == 2
-
-
 def test_an_agents_rollout_is_measured_in_turns_within_the_budget() -> None:
     measurer = FakeMeasurer(chain(10))
     memory = MeasurementMemory(measurer, repetitions=3)

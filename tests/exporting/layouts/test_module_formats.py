@@ -68,12 +68,6 @@ def test_megatron_arguments(decoder: CapturedModel, by_layers: ModuleLayout) -> 
     ]
 
 
-def test_an_embedding_may_have_a_stage_of_its_own(decoder: CapturedModel) -> None:
-    before, *layers, behind = layers_of(decoder.task.module, decoder.graph)
-    layout = ModuleLayout(((before,), tuple(layers), (behind,)), Nearest(Candidate, ()))
-    assert layout_string(layout) == "E|tttttt|L"
-
-
 @pytest.mark.parsers
 @pytest.mark.parametrize("tied", [True, False])
 def test_megatrons_parser_on_gpt2(tied: bool) -> None:
