@@ -106,12 +106,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class TiedSpec:
-    """What a stage needs to know of a tie whose weights it holds, whatever it runs.
-
-    Attributes:
-        optimizer: of these weights.
-        delay: s of them in steady state.
-    """
+    """The optimizer of tied weights that a stage holds, and their s in steady state."""
 
     optimizer: OptimizerSpec
     delay: int
@@ -138,9 +133,7 @@ class WeightPlan:
 class TiedPlan(WeightPlan):
     """What a run does to a copy of weights that other stages hold too.
 
-    Attributes:
-        root: the stage that sums the gradients.
-        others: the other stages, in the order in which their gradients are added.
+    Stage ``root`` sums the gradients, and adds those of the ``others`` in their order.
     """
 
     root: int
@@ -190,14 +183,14 @@ class Deploy:
     """Hold a stage of a placement, or two, from now on, with the weights of ``state_file``.
 
     Attributes:
-        name: of this deployment; names its communication groups, never used twice.
+        name: of this deployment and its communication groups, never used twice.
         workers: of the whole placement, in the order of their ranks.
         replicas: the workers that hold this stage.
         stages: pickled, for every stage held a ``StageInShape`` for each shape of the task.
         method, optimizer, delay, seed: as in ``StageRunner``.
         checkpoint_file: a file with weights, buffers and optimizer state to continue from.
         transport: how the workers exchange tensors.
-        ways: from which worker to which anything will be sent, in the whole placement.
+        routes: from which worker to which anything will be sent, in the whole placement.
         in_flight: also with the parts that were in flight.
         ties: for every stage held what it needs to know of the ties whose weights it holds.
     """
@@ -219,12 +212,9 @@ class Deploy:
 
 @dataclass(frozen=True)
 class Stream:
-    """Minibatches that come in files during a run.
+    """Minibatches that come in files during a run, from minibatch ``first`` on.
 
-    Attributes:
-        name: never used twice.
-        chunk_minibatches: in one file; the last may hold fewer.
-        first: the minibatch of the run that the first file begins with.
+    A file has ``chunk_minibatches``, the last may have fewer. No name is used twice.
     """
 
     name: str
@@ -272,13 +262,9 @@ class Run:
 class Collect:
     """Write weights, buffers and optimizer state of the deployed stage to ``file``.
 
-    Attributes:
-        file: in the session's folder.
-        in_flight: with everything of the parts in flight.
-        storage: where the file is stored instead, as a folder's path or a URL. Weights that are not
-            finite are not.
-        name: of the file there.
-        weights: false leaves weights and the optimizer's state to another replica.
+    With ``in_flight`` everything of the parts in flight, too; without ``weights`` these and the
+    optimizer's state are left to another replica. In a ``storage``, a folder's path or a URL, the
+    file gets a ``name``, and its weights have to be finite.
     """
 
     file: str
@@ -294,12 +280,9 @@ class ProfileOperators:
 
     Attributes:
         programs: pickled: those of a cut with one operator in each stage, of a cut into a few
-            parts, that of a single stage, the same for a microbatch or None, and the loss.
-        microbatches: of which that one is for.
-        method, optimizer: what updates and predictions are timed for.
+            parts, that of a single stage, the same for one of ``microbatches`` or None, the loss.
         repeats: timed passes, after some that warm up; fewer if these take too long.
-        name: of the group of ``workers``, which measure at the same time; never used twice.
-        transport: how they share gradients.
+        name: of the group of ``workers``, which measure at the same time and share gradients.
     """
 
     programs: bytes
@@ -317,10 +300,8 @@ class TimeLink:
     """Time messages from one worker to another; both get the command.
 
     Attributes:
-        sender, receiver: the two workers.
-        sizes_bytes: of the messages.
         repeats: timed messages of each size, fewer if these take too long.
-        name: of a new group of the two, never used twice; None to use that of the deployment.
+        name: of a new group of the two; None to use that of the deployment.
         transport: of a new group.
     """
 
@@ -356,13 +337,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Deployed:
-    """A worker holds its stage; how long that took.
-
-    Attributes:
-        loading_seconds: giving up the old stage, and loading the program of the new one.
-        connecting_seconds: to the other workers.
-        building_seconds: weights, optimizer and weight policy.
-    """
+    """A worker holds its stage; how long that took, as in ``DeploymentTimes``."""
 
     loading_seconds: float
     connecting_seconds: float

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor
@@ -194,12 +193,7 @@ class ClusterSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -221,7 +215,7 @@ class ClusterSession:
         self._workers.present.give_up(workers)
 
     def take_back(self) -> tuple[int, ...]:
-        """Count on the workers again that were given up and have returned; return their numbers.
+        """Count on workers again that were given up and have returned; return their numbers.
 
         All workers are replaced then, so that a placement has to be deployed again.
         """
@@ -277,8 +271,9 @@ class ClusterSession:
             in_flight=in_flight,
         )
         cutting = time.perf_counter() - cutting
-        idle = self._holding - commands.keys()
-        self._held = None
+        held, self._held = self._held, None
+        known = held is not None and held.generation == self._workers.generation
+        idle = set(held.pipeline.workers) - commands.keys() if held and known else ()
         self._workers.note_stages(plan.pipeline)
         answers = self._workers.command({**commands, **dict.fromkeys(idle, Release())})
         deployed = [answers[worker] for worker in commands]
@@ -297,14 +292,6 @@ class ClusterSession:
                 f"{what} is on worker {min(absent)}, which was given up; there are workers "
                 f"{', '.join(map(str, self.present))}"
             )
-
-    @property
-    def _holding(self) -> frozenset[int]:
-        """The workers that hold a stage."""
-        held = self._held
-        if held is None or held.generation != self._workers.generation:
-            return frozenset()
-        return frozenset(held.pipeline.workers)
 
     def run(
         self,
@@ -335,8 +322,7 @@ class ClusterSession:
 
         Raises:
             RunFailure: if the workers fail.
-            InvalidInput: another placement was deployed since; or what ``options.loaded`` raises,
-                which ends the run as a failure does.
+            InvalidInput: another placement was deployed since; or what ``options.loaded`` raises.
         """
         self._check_held(deployment)
         options = options or RunOptions()
@@ -366,16 +352,12 @@ class ClusterSession:
         self._check_held(deployment)
         with feeding(self._workers, deployment.pipeline, options, minibatches, 0) as feed:
             stream = feed.stream if feed else None
-            commands = evaluation_commands(
-                self.captured, deployment, minibatches, options.order, stream
-            )
+            order = options.order
+            commands = evaluation_commands(self.captured, deployment, minibatches, order, stream)
             return Evaluation.of(self._workers.execute(commands, feed=feed).values(), minibatches)
 
     def use_samples(self, inputs: Batch, targets: Batch) -> None:
-        """Work on these samples from now on; ``order`` in :meth:`run` refers to them.
-
-        They have the structure of the task's inputs and targets.
-        """
+        """Work on these samples, which ``order`` in :meth:`run` refers to, from now on."""
         self._workers.use_samples(inputs, targets)
         self.lent = None
 
@@ -390,8 +372,7 @@ class ClusterSession:
     def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
         """Return all that :meth:`deploy` needs to continue from here, for :func:`write_checkpoint`.
 
-        ``model`` and ``optimizer`` are those of :meth:`collect`, ``in_flight`` what every worker
-        has in flight, which suits the same placement and method only.
+        What is ``in_flight`` suits the same placement and method only.
         """
         self._check_held(deployment)
         return read_checkpoint(self._workers, deployment)
@@ -431,16 +412,13 @@ class ClusterSession:
     ) -> Outcome:
         """Deploy a placement and measure its seconds per minibatch in steady state.
 
-        A candidate, or its plan, is a placement with a method of its own. Where workers get further
-        ahead of others while they are measured, the pipeline was not steady yet: it runs again, and
-        is measured later, up to three times. What the last says counts, and how steady it was.
-
-        After the run, while nothing else is sent, it also measures what a message takes between any
-        two workers that exchange tensors or gradients.
+        Where workers get further ahead of others while they are measured, the pipeline was not
+        steady yet: it runs again, and is measured later, up to three times. What the last says
+        counts, and how steady it was. Then, while nothing else is sent, messages are timed between
+        all workers that exchange any.
 
         A worker may be killed for what the placement has nothing to do with, such as another
-        program's want of memory: only one that loses a worker twice in a row has failed. Whatever
-        else goes wrong would go wrong again, and a silence costs too much to wait for it twice.
+        program's want of memory: only a placement that loses a worker twice in a row has failed.
 
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.

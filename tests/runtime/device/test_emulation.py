@@ -9,6 +9,7 @@ from drlpp.runtime.device import emulation
 from drlpp.runtime.device.emulation import (
     MOST_LOAD,
     EmulatedAccelerator,
+    checked_speeds,
     cores_for,
     fitting_speeds,
 )
@@ -134,3 +135,9 @@ def test_emulated_accelerators_share_the_cores_of_their_machine() -> None:
     machines = [("one", (0, 1)), ("one", (0, 1)), ("one", (0, 1)), ("other", (0,))]
     assert cores_for((0.5, 0.5, 0.4, 0.5), machines) == [1, 0, 1, 0]
     assert cores_for((1.0,) * 4, machines) == [None] * 4
+
+
+@pytest.mark.parametrize("speeds", [(1.0,), (1.0, 0.0), (1.0, 2.0)])
+def test_speeds_that_cannot_be_emulated_are_refused(speeds: tuple[float, ...]) -> None:
+    with pytest.raises(InvalidInput, match="expected one for each of 2 workers"):
+        checked_speeds(speeds, 2)

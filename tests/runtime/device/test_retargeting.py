@@ -21,6 +21,7 @@ from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.torch_versions import older_than
+from tests.support.in_turns import fast_are
 from tests.support.models.zoo.captured_zoo import captured_in_float64
 from tests.support.models.zoo.tiny_models import GRAPHS
 
@@ -112,7 +113,7 @@ def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -
     return [*results, *sent.values()]
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", fast_are(["gnmt4", "gpt2", "alexnet"], GRAPHS))
 @pytest.mark.skipif(
     torch.version.cuda is not None and not torch.cuda.is_available() and older_than("2.13"),
     reason="fake tensors of older torches with CUDA ask for a GPU's driver",

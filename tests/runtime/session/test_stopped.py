@@ -6,8 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from multiprocessing import forkserver
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import CannotStart, DataError, TrialTimeout
+from drlpp.errors import DataError, TrialTimeout
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, PipelineTrainer, TimeLimits
-from drlpp.runtime.hosts import local_host
 from drlpp.runtime.hosts.host import Answered
 from drlpp.runtime.ipc.protocol import Done, Release, Run
 from drlpp.runtime.session import present_hosts
@@ -141,53 +139,6 @@ def test_what_was_measured_over_a_stop_is_measured_again(
         assert runs == 2
         session.measure(in_a_row(captured.graph, 0, 1), 4)
         assert runs == 3
-
-
-@pytest.fixture
-def frozen_server(
-    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ClusterSession]:
-    """A session whose workers were forked from a server that is stopped by now."""
-    monkeypatch.setattr(TimeLimits, "end_seconds", 2.0)
-    with ClusterSession(captured, 2) as session:
-        session.measure(in_a_row(captured.graph, 0, 1), 4)
-        seen = session.process_ids
-        server: Any = forkserver._forkserver
-        frozen = server._forkserver_pid
-        os.kill(frozen, signal.SIGSTOP)
-        yield session
-        seen += session.process_ids
-    assert not wait_until_gone({*seen, frozen}, tmp_path)
-
-
-@pytest.mark.system
-def test_a_frozen_fork_server_is_replaced(
-    captured: CapturedModel, frozen_server: ClusterSession
-) -> None:
-    placement = in_a_row(captured.graph, 0, 1)
-    assert isinstance(frozen_server.measure(placement, 4), Measurement)
-    os.kill(frozen_server.process_ids[0], signal.SIGKILL)
-    frozen_server.measure(placement, 4)
-    assert isinstance(frozen_server.measure(placement, 4), Measurement)
-
-
-@pytest.mark.system
-def test_a_server_that_does_not_fork_is_named_and_replaced(captured: CapturedModel) -> None:
-    local_host.warm_up()
-    server: Any = forkserver._forkserver
-    os.kill(server._forkserver_pid, signal.SIGSTOP)
-    placement = in_a_row(captured.graph, 0, 1)
-    limits = TimeLimits(fork_seconds=1)
-    with ClusterSession(captured, 2, time_limits=limits) as session:
-        with (
-            pytest.warns(UserWarning, match="it is started again"),
-            pytest.raises(CannotStart, match="did not do so within"),
-        ):
-            session.measure(placement, 4)
-        (host,) = session.worker_group.hosts.hosts
-        assert isinstance(host, local_host.LocalHost)
-        host.limits = TimeLimits()
-        assert isinstance(session.measure(placement, 4), Measurement)
 
 
 class _Unhurried(TensorDataset):

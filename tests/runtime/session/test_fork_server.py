@@ -1,4 +1,4 @@
-"""The server that workers are forked from may be killed, for want of memory; sessions go on."""
+"""The server that workers are forked from may be killed or stopped; sessions go on."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import CannotStart
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, TimeLimits
 from drlpp.runtime.hosts import local_host
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from tests.support.processes import wait_until_gone
@@ -38,16 +38,17 @@ def session(captured: CapturedModel, tmp_path: Path) -> Iterator[ClusterSession]
     assert not wait_until_gone(seen, tmp_path)
 
 
-def _kill_server() -> None:
+def _signal_server(number: int = signal.SIGKILL) -> int:
     server: Any = forkserver._forkserver
-    os.kill(server._forkserver_pid, signal.SIGKILL)
+    os.kill(server._forkserver_pid, number)
+    return int(server._forkserver_pid)
 
 
 @pytest.mark.system
 def test_killed_between_measurements(captured: CapturedModel, session: ClusterSession) -> None:
     placement = in_a_row(captured.graph, 0, 1)
     before = set(session.process_ids)
-    _kill_server()
+    _signal_server()
     time.sleep(0.2)
     assert isinstance(session.measure(placement, 4), Measurement)
     assert not before & set(session.process_ids)
@@ -61,7 +62,7 @@ def test_killed_during_a_measurement(
 ) -> None:
     placement = in_a_row(captured.graph, 0, 1)
     execute = session.worker_group.execute
-    strike = threading.Timer(0.1, _kill_server)
+    strike = threading.Timer(0.1, _signal_server)
 
     def execute_and_strike(*arguments: Any) -> dict[int, Any]:
         monkeypatch.undo()
@@ -116,3 +117,47 @@ def test_a_folder_for_sockets_that_was_removed_is_made_again(
         thread.join(10)
         assert not thread.is_alive()
     assert list(folder.iterdir()) == [folder / "drlpp-lock"]
+
+
+@pytest.fixture
+def frozen_server(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ClusterSession]:
+    """A session whose workers were forked from a server that is stopped by now."""
+    monkeypatch.setattr(TimeLimits, "end_seconds", 2.0)
+    with ClusterSession(captured, 2) as session:
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+        seen = session.process_ids
+        frozen = _signal_server(signal.SIGSTOP)
+        yield session
+        seen += session.process_ids
+    assert not wait_until_gone({*seen, frozen}, tmp_path)
+
+
+@pytest.mark.system
+def test_a_frozen_fork_server_is_replaced(
+    captured: CapturedModel, frozen_server: ClusterSession
+) -> None:
+    placement = in_a_row(captured.graph, 0, 1)
+    assert isinstance(frozen_server.measure(placement, 4), Measurement)
+    os.kill(frozen_server.process_ids[0], signal.SIGKILL)
+    frozen_server.measure(placement, 4)
+    assert isinstance(frozen_server.measure(placement, 4), Measurement)
+
+
+@pytest.mark.system
+def test_a_server_that_does_not_fork_is_named_and_replaced(captured: CapturedModel) -> None:
+    local_host.warm_up()
+    _signal_server(signal.SIGSTOP)
+    placement = in_a_row(captured.graph, 0, 1)
+    limits = TimeLimits(fork_seconds=1)
+    with ClusterSession(captured, 2, time_limits=limits) as session:
+        with (
+            pytest.warns(UserWarning, match="it is started again"),
+            pytest.raises(CannotStart, match="did not do so within"),
+        ):
+            session.measure(placement, 4)
+        (host,) = session.worker_group.hosts.hosts
+        assert isinstance(host, local_host.LocalHost)
+        host.limits = TimeLimits()
+        assert isinstance(session.measure(placement, 4), Measurement)
