@@ -1,11 +1,10 @@
-"""Charts of a run: its races, its training, its search, and how well the simulator predicted it."""
+"""Charts of a run: its races, its training, its search; how well the simulator predicted it."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from math import exp
 from statistics import median
 from typing import Any
 
@@ -214,37 +213,17 @@ def usage_chart(contenders: Iterable[tuple[str, Contender]]) -> Figure | None:
     return figure
 
 
-def predictions(files: RunFiles) -> list[tuple[float, float, float]]:
-    """Return measured and simulated seconds of every candidate that both are known of.
-
-    The third is how far off the simulator may be, as a share; 0 where that is not known.
-    """
+def prediction_errors(files: RunFiles) -> list[float]:
+    """Return how far off the simulator is of every candidate that was measured, as a share."""
     if files.profile is None or files.cluster is None:
         return []
-    rows = []
     measured: dict[Candidate, list[float]] = {}
     for candidate, outcome in files.measured:
         if isinstance(outcome, Measurement):
             measured.setdefault(candidate, []).append(outcome.seconds_per_minibatch)
+    errors = []
     for candidate, times in measured.items():
         workload = Workload.of(files.profile, candidate.method)
         played = simulate(workload, files.cluster, candidate.placement, candidate.method)
-        rows.append((median(times), played.seconds_per_minibatch, played.error_bar))
-    return rows
-
-
-def agreement_chart(rows: Sequence[tuple[float, float, float]]) -> Figure | None:
-    """Draw simulated against measured milliseconds, and the line on which they are equal."""
-    if not rows:
-        return None
-    figure, (axes,) = _figure(4.5)
-    values = [1e3 * value for row in rows for value in row[:2]]
-    limits = [min(values), max(values)]
-    axes.plot(limits, limits, linestyle="--", color="grey", linewidth=1)
-    for measured, simulated, error in rows:
-        x, y = 1e3 * measured, 1e3 * simulated
-        below, above = y - y * exp(-error), y * exp(error) - y
-        axes.errorbar(x, y, [[below], [above]], fmt="o", color=_COMPUTING, alpha=0.7)
-    axes.set_xlabel("measured, ms")
-    axes.set_ylabel("simulated, ms")
-    return figure
+        errors.append(abs(played.seconds_per_minibatch / median(times) - 1))
+    return errors

@@ -60,7 +60,6 @@ def sections_of(files: RunFiles) -> Iterator[Section]:
         "the search": _search,
         "where the time goes": _usage,
         "the stages": _stages,
-        "predicted and measured": _agreement,
     }
     missing = []
     for what, make in parts.items():
@@ -138,6 +137,12 @@ def _search(files: RunFiles) -> Iterator[Section]:
     lines += [] if files.search is None else files.search.lines
     ran = [one for _, one in files.measured if isinstance(one, Measurement)]
     best = min((one.seconds_per_minibatch for one in ran), default=0.0)
+    errors = charts.prediction_errors(files)
+    if errors:
+        lines.append(
+            f"the simulator is off by {median(errors):.0%} in the median of {len(errors)} "
+            f"placements, by {max(errors):.0%} at most"
+        )
     yield Section(
         title="The search",
         lines=tuple(lines),
@@ -193,23 +198,6 @@ def _stages(files: RunFiles) -> Iterator[Section]:
             lines=(f"{name}: {count} operators in {stages} stages",),
             table=stages_table(candidate, files.profile),
         )
-
-
-def _agreement(files: RunFiles) -> Iterator[Section]:
-    rows = charts.predictions(files)
-    if not rows:
-        return
-    errors = sorted(abs(simulated / measured - 1) for measured, simulated, _ in rows)
-    yield Section(
-        title="Predicted and measured",
-        lines=(
-            f"the simulator is off by {median(errors):.0%} in the median of {len(rows)} "
-            f"placements, by {errors[-1]:.0%} at most",
-        ),
-        chart=charts.agreement_chart(rows),
-        below="On the line both are equal. Bars show how far off the simulator may be, where short "
-        "runs of a pipeline told it.",
-    )
 
 
 def _machine(files: RunFiles, missing: Sequence[str]) -> Section:

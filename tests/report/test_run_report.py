@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
-from drlpp.costs.profile import RunFactors
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import read_document, write_document
 from drlpp.io.run_folder import CHANGES_NAME, RunRecord
@@ -19,7 +17,7 @@ from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, names_of
 from drlpp.racing.curves import Curve, Point
 from drlpp.racing.training_race import TrainingRace, TrainingRun, replay
-from drlpp.report.charts import loss_chart, predictions, race_chart, search_chart, training_chart
+from drlpp.report.charts import loss_chart, race_chart, search_chart, training_chart
 from drlpp.report.page import write_report
 from drlpp.report.run_files import read_run
 from drlpp.report.tables import comparison_table, stages_table
@@ -53,17 +51,17 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
         "The search",
         "Where the time goes",
         "The stages",
-        "Predicted and measured",
         "Machine, versions, settings",
     ]
     assert page.lines[1].startswith("guided (1-1) trains a minibatch 2.0"), "the gain comes first"
-    assert [tag for tag, _ in page.tags].count("svg") == len(page.charts) == 4
+    assert [tag for tag, _ in page.tags].count("svg") == len(page.charts) == 3
     assert page.charts[0] == (
         "Every round of the race, and medians: guided 1-1 6.00 ms; plain PyTorch 2 threads "
         "12.00 ms; exact 1 10.00 ms"
     )
     assert "failed: no worker said a word" in page.cells
     assert "2.00×" in page.cells
+    assert "of 2 placements" in page.text, "how far off the simulator is"
     assert "drlpp learn x" in page.text
 
 
@@ -117,16 +115,6 @@ def test_losses_of_a_race_are_over_seconds_and_samples() -> None:
     assert list(right.lines[0].get_xdata()) == [0, 5 * 32, 10 * 32]
     assert list(left.lines[0].get_xdata()) == [0, 0.5, 1.0]
     assert right.get_xlabel() == "samples, 32 in a minibatch"
-
-
-def test_predictions_have_the_error_bars_of_short_runs(run: Path) -> None:
-    known = PROFILE.model_copy(update={"in_pipeline": RunFactors(spread=0.06)})
-    write_document(run / "profile.json", known)
-    alone, both = predictions(read_run(run))
-    assert (alone[0], both[0]) == (0.010, 0.006)
-    # No short run is of a single accelerator.
-    assert (alone[2], both[2]) == (0, 0.06)
-    assert all(math.isfinite(simulated) for _, simulated, _ in (alone, both))
 
 
 def test_stages_tell_how_late_gradients_are() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.cli.showing.timelines import TimelineRun
@@ -131,33 +131,6 @@ def test_the_bubble_of_gpipe(stages: int, microbatches: int) -> None:
     recording = TimelineRun("", "", timeline, schedule, window, {})
     for use in time_use(spans_of(timeline), *recording.bounds):
         assert use.bubble == pytest.approx((stages - 1) / (microbatches + stages - 1))
-
-
-@given(st.data())
-@settings(max_examples=30)
-def test_shares_of_a_simulation_are_its_utilisation(data: st.DataObject) -> None:
-    operators = data.draw(st.integers(2, 6))
-    costs = st.lists(st.floats(0.5, 9), min_size=operators, max_size=operators)
-    sizes = st.lists(st.integers(0, 9), min_size=operators, max_size=operators)
-    _, profile = chain_of(
-        seconds=data.draw(costs), parameter_bytes=data.draw(sizes), output_bytes=data.draw(sizes)
-    )
-    profile = profile.model_copy(update={"prediction_seconds_per_byte": 0.125})
-    speeds = data.draw(st.lists(st.sampled_from([0.5, 1.0]), min_size=3, max_size=3))
-    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=10), speeds)
-    first = data.draw(st.integers(1, operators - 1))
-    placement = Placement.from_assignment(
-        [0] * first + [1] * (operators - first), data.draw(st.sampled_from([(0, 1, 1), (0, 0, 1)]))
-    )
-    found = simulate(Workload.of(profile), cluster, placement, minibatches=4)
-    # Where no bytes come back a stage runs ahead, and has done all of a run before the others.
-    assume(found.steadiness == 1)
-    hosts = dict.fromkeys(found.pipeline.workers, "localhost")
-    recording = TimelineRun("", "s", found.timeline, found.schedule, found.plan.window, hosts)
-    assert recording.bounds == pytest.approx((found.completions[0], found.completions[-1]))
-    for use in time_use(spans_of(found.timeline), *recording.bounds):
-        assert use.utilisation == pytest.approx(found.utilisation[use.worker])
-        assert use.bubble == pytest.approx(found.bubble[use.worker])
 
 
 def test_the_simulator_predicts_where_weights_are_stale() -> None:

@@ -168,7 +168,7 @@ def _race(contender: Contender) -> TrainingRace:
         every=5,
         candidates=(
             Contender(found_by=PLAIN, method=Method(), threads=2),
-            contender,
+            contender.model_copy(update={"optimizer": None}),
         ),
         target_loss=1.0,
         limit_seconds=9.0,
