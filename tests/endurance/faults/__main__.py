@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -31,12 +32,11 @@ from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference
 from tests.endurance.faults.agent import AgentTrials
-from tests.endurance.faults.network import HOSTS, KINDS, NetworkTrials
-from tests.endurance.faults.strikes import EXPECTED, SURVIVED
+from tests.endurance.faults.network import HOSTS, NetworkTrials
+from tests.endurance.faults.strikes import faults_during
 from tests.endurance.faults.trials import FaultTrials, Trial
 from tests.support.processes import temporary_files_in
 
-_UNMEASURED = ("nan", "disk")
 _EPOCHS = 2
 # A cut takes a moment to be made.
 _NETWORK_EPOCHS = 6
@@ -44,19 +44,16 @@ _NETWORK_EPOCHS = 6
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
-def trials_of(trials: FaultTrials, agents: AgentTrials, count: int) -> Iterator[Trial]:
-    """Run ``count`` trials of every kind, the kinds in turns."""
+Work = Mapping[str, Callable[[str, int], Trial]]
+"""What makes a trial of a kind with a seed, by what is done meanwhile."""
+
+
+def trials_of(work: Work, count: int) -> Iterator[Trial]:
+    """Run ``count`` trials of every kind of fault, the kinds in turns."""
     for seed in range(count):
-        kinds = (*EXPECTED, *SURVIVED)
-        for kind in kinds:
-            yield attempted(kind, "training", partial(trials.training, kind, seed))
-        for kind in kinds:
-            if kind not in _UNMEASURED:
-                yield attempted(kind, "measuring", partial(trials.measuring, kind, seed))
-        for during in ("training", "measuring"):
-            yield attempted("controller", during, partial(trials.killed_controller, during, seed))
-        for kind in ("controller", "killed"):
-            yield attempted(kind, "learning", partial(agents.trial, kind, seed))
+        for during, trial in work.items():
+            for kind in faults_during(during):
+                yield attempted(kind, during, partial(trial, kind, seed))
 
 
 def attempted(kind: str, during: str, trial: Callable[[], Trial]) -> Trial:
@@ -86,18 +83,18 @@ def table_of(trials: Sequence[Trial]) -> DataFrame:
     )
 
 
-def _trials(folder: str, count: int) -> Iterator[Trial]:
+@contextmanager
+def _here(folder: Path) -> Iterator[Work]:
     model = ModelReference.named("tests.support.models.small:perceptron")
-    trials = FaultTrials(model, "tests.endurance.faults.strikes:samples", _EPOCHS, Path(folder))
-    yield from trials_of(trials, AgentTrials(Path(folder)), count)
+    trials = FaultTrials(model, _EPOCHS, folder)
+    learning = AgentTrials(folder).trial
+    yield {"training": trials.training, "measuring": trials.measuring, "learning": learning}
 
 
-def _network_trials(folder: Path, count: int) -> Iterator[Trial]:
+@contextmanager
+def _on_hosts(folder: Path) -> Iterator[Work]:
     with ended_by_signals(), EmulatedCluster(HOSTS) as emulated:
-        trials = NetworkTrials(emulated, folder, _NETWORK_EPOCHS)
-        for seed in range(count):
-            for kind in KINDS:
-                yield attempted(kind, "training", partial(trials.trial, kind, seed))
+        yield {"network": NetworkTrials(emulated, folder, _NETWORK_EPOCHS).trial}
 
 
 @app.command()
@@ -118,8 +115,9 @@ def main(
         tempfile.TemporaryDirectory(prefix="drlpp-faults-") as folder,
         temporary_files_in(folder),
         out.open("w") as file,
+        (_on_hosts if network else _here)(Path(folder)) as work,
     ):
-        for trial in _network_trials(Path(folder), count) if network else _trials(folder, count):
+        for trial in trials_of(work, count):
             found.append(trial)
             file.write(json.dumps(asdict(trial)) + "\n")
             file.flush()

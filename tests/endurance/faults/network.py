@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,16 +16,21 @@ from torch import Tensor
 from benchmarks.emulated_cluster import EmulatedCluster
 from benchmarks.emulated_cluster.ray_hosts import HostProgram
 from drlpp.capturing.capture import capture
-from drlpp.errors import HostLost, RunFailure, WorkerLost
+from drlpp.errors import HostLost, WorkerLost
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.placement import Placement
-from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime import PipelineTrainer, TrainerCallbacks
-from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.endurance.faults.trials import Trial
+from tests.endurance.faults.strikes import FAULTS, PAUSE_SECONDS
+from tests.endurance.faults.trials import (
+    BEGINS,
+    DATA,
+    ENDS,
+    GOES_ON,
+    Trial,
+    halves,
+    program_of,
+)
 from tests.support.processes import process_of
 
 HOSTS = Cluster(
@@ -34,17 +38,11 @@ HOSTS = Cluster(
     within_host=Link(bandwidth_bytes_per_second=1.25e9),
     between_hosts=Link(bandwidth_bytes_per_second=1.25e7),
 )
-KINDS = ("cut", "lost", "paused actor", "frozen actor", "killed actor", "killed raylet")
-PASSING_SECONDS = 1.5
-"""Of what passes: less than half of the silence after which a host is lost."""
 
-_MODEL = "tests.support.models.small:perceptron"
 _VICTIM = "host-1"
-_CHECKPOINT_EVERY = 40
 _LONGEST_SECONDS = 300.0
 _ENDING_SECONDS = 120.0
 _POLL_SECONDS = 0.1
-_BEGINS, _GOES_ON, _ENDS = "begins", "goes on", "ends"
 
 
 class NetworkTrials:
@@ -60,22 +58,14 @@ class NetworkTrials:
         self._emulated = emulated
         self._folder = folder
         self._epochs = epochs
-        captured = capture(ModelReference.named(_MODEL))
-        count = len(captured.graph)
-        document = PlacementFile.create(
-            captured.reference,
-            captured.graph,
-            Placement.from_assignment([2 * i // count for i in range(count)], (0, 1)),
-            HOSTS,
-            method=Method(),
-            optimizer=OptimizerSpec(name="adam", options={"lr": 0.01}),
-            found_by="fault injection",
-        )
+        captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
+        adam = OptimizerSpec(name="adam", options={"lr": 0.01})
+        document = halves(captured, (0, 1), HOSTS, adam)
         self._path = folder / "two-hosts.json"
         write_document(self._path, document)
         job = self._start(folder / "whole")
         begin = time.perf_counter()
-        _within(_LONGEST_SECONDS, lambda: _ENDS in job.output)
+        _within(_LONGEST_SECONDS, lambda: ENDS in job.output)
         self._epoch_seconds = (time.perf_counter() - begin) / epochs
         job.wait(_LONGEST_SECONDS)
         self._wanted = _weights(folder / "whole")
@@ -96,14 +86,14 @@ class NetworkTrials:
         chance = random.Random(f"network {kind} {seed}")
         job = self._start(out)
         epochs = chance.randrange(1, self._epochs - 1)
-        _within(_LONGEST_SECONDS, lambda: job.output.count(_GOES_ON) >= epochs)
+        _within(_LONGEST_SECONDS, lambda: job.output.count(GOES_ON) >= epochs)
         time.sleep(chance.uniform(0, self._epoch_seconds))
         begin = time.perf_counter()
-        passes = kind in ("cut", "paused actor")
+        passes = FAULTS[kind].told is None
         mend = self._strike(kind)
         try:
             if passes:
-                time.sleep(PASSING_SECONDS)
+                time.sleep(PAUSE_SECONDS)
                 mend()
             limit = _LONGEST_SECONDS if passes else _ENDING_SECONDS
             # The time until the training says it, or ends.
@@ -115,11 +105,11 @@ class NetworkTrials:
         finally:
             mend()
         # Ray may print after it what its own processes said last.
-        said = [_ENDS, *(f"{kind.kind}: " for kind in (HostLost, WorkerLost))]
+        said = [ENDS, *(f"{kind.kind}: " for kind in (HostLost, WorkerLost))]
         lines = job.output.splitlines()
         told = [line for line in lines if line.startswith(tuple(said))] or lines[-1:]
         failure, _, reason = told[-1].partition(": ")
-        if failure == _ENDS:
+        if failure == ENDS:
             failure = ""
         else:
             # Ray's own processes may be what was struck.
@@ -146,10 +136,8 @@ class NetworkTrials:
 
     def _start(self, out: Path) -> HostProgram:
         """Return a training that has begun, or that resumes."""
-        arguments = (self._path, self._epochs, out)
-        command = [sys.executable, "-m", "tests.endurance.faults.network", *map(str, arguments)]
-        job = self._emulated.start(command)
-        if not _within(_LONGEST_SECONDS, lambda: _BEGINS in job.output):
+        job = self._emulated.start(program_of(self._path, DATA, self._epochs, out, "auto"))
+        if not _within(_LONGEST_SECONDS, lambda: BEGINS in job.output):
             raise RuntimeError(f"{out.name} did not begin; it said: {job.output[-500:]}")
         return job
 
@@ -177,30 +165,3 @@ def _within(seconds: float, condition: Callable[[], bool]) -> bool:
 def _weights(out: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = torch.load(out / "model.pt", weights_only=True)
     return weights
-
-
-def _program(placement: str, epochs: str, out: str) -> None:
-    """Run on the first host, and report how the training proceeds."""
-    folder = Path(out)
-    try:
-        trainer = PipelineTrainer(
-            placement,
-            model=_MODEL,
-            cluster="auto",
-            checkpoint_every=_CHECKPOINT_EVERY,
-            out=folder,
-            resume=folder.exists(),
-            observer=TrainerCallbacks(
-                on_begin=lambda: print(_BEGINS, flush=True),
-                on_epoch=lambda report: print(_GOES_ON, flush=True),
-            ),
-        )
-        trainer.fit("tests.endurance.faults.strikes:samples", epochs=int(epochs))
-        print(_ENDS, flush=True)
-    except RunFailure as error:
-        print(f"{error.kind}: {error}", flush=True)
-        raise SystemExit(1) from None
-
-
-if __name__ == "__main__":
-    _program(*sys.argv[1:])

@@ -1,9 +1,9 @@
-"""What can go wrong on a worker, made to happen at a chosen moment.
+"""The table of faults: what happens, to what, and what a user is told.
 
-Some faults come from outside: signals, limits on memory and files, and strangers at every port.
-Others come from inside: :class:`FaultyAdam` is Adam, and has every worker that uses it look for
-*triggers*, files that :func:`pull` makes. The first worker to reach the place that a trigger names
-removes it and fails there, so that a fault happens once, on whichever worker is first.
+Some faults come from outside: signals, a limit on files, and strangers at every port. Others come
+from inside: :class:`FaultyAdam` is Adam, and has every worker that uses it look for *triggers*,
+files named after faults. The first worker to reach the place of a trigger removes it and fails
+there, so that a fault happens once, on whichever worker is first.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
 from torch import Tensor, nn
 
 from drlpp.errors import (
+    HostLost,
     ModelError,
     NotFinite,
     OutOfMemory,
@@ -38,88 +38,107 @@ from drlpp.runtime.stage.stage_runner import StageRunner
 from tests.endurance.faults.strangers import bother
 from tests.support.processes import children_of, workers_of
 
-EXPECTED: dict[str, type[RunFailure]] = {
-    "killed": WorkerLost,
-    "server": WorkerLost,
-    "frozen": TrialTimeout,
-    "memory": OutOfMemory,
-    "leak": OutOfMemory,
-    "slow": TrialTimeout,
-    "forward": ModelError,
-    "backward": ModelError,
-    "optimizer": ModelError,
-    "nan": NotFinite,
-    "disk": StorageFailure,
-}
-"""What a training says of every fault."""
-
-SURVIVED = ("paused", "frozen server", "frozen tracker", "strangers")
-"""Faults that nobody has to hear of: work continues as if there had been none."""
-
-SIGNALS = {
-    "killed": signal.SIGKILL,
-    "server": signal.SIGKILL,
-    "frozen": signal.SIGSTOP,
-    "paused": signal.SIGSTOP,
-    "frozen server": signal.SIGSTOP,
-    "frozen tracker": signal.SIGSTOP,
-}
-PAUSE_SECONDS = 2.0
+PAUSE_SECONDS = 1.5
+"""Of what is stopped for a moment: less than half of the silence after which a host is lost."""
 _FILE_LIMIT_BYTES = 512
 _MORE_MEMORY_BYTES = 2**20
-_LEAKED_BYTES = 8 * 2**20
-_LEAKS = 16
-_SLOW_SECONDS = 20.0
-"""More than trials have patience for."""
 
 _strangers: list[socket.socket] = []
 
-
-def _server_of_this_process() -> int:
-    """Return the process that forks the workers."""
-    return next(child for child in children_of(os.getpid()) if children_of(child))
+Strike = Callable[[Path, list[int], random.Random], object]
+"""Makes a fault happen, given the folder of triggers and the workers."""
 
 
-def strike(fault: str, triggers: Path, chance: random.Random) -> bool:
-    """Make ``fault`` happen now, or as soon as a worker gets to its place.
+def _to_worker(number: int) -> Strike:
+    return lambda _triggers, workers, chance: os.kill(chance.choice(workers), number)
+
+
+def _to_server(number: int) -> Strike:
+    def strike(*_: Any) -> None:
+        # The process that forks the workers.
+        os.kill(next(child for child in children_of(os.getpid()) if children_of(child)), number)
+
+    return strike
+
+
+def _pause(_triggers: Path, workers: list[int], chance: random.Random) -> None:
+    victim = chance.choice(workers)
+    os.kill(victim, signal.SIGSTOP)
+    time.sleep(PAUSE_SECONDS)
+    os.kill(victim, signal.SIGCONT)
+
+
+def _forbid_files(_triggers: Path, workers: list[int], chance: random.Random) -> None:
+    """Make writing beyond a few bytes fail, as on a full disk: the controller's, or a worker's."""
+    process = chance.choice([*workers, os.getpid()])
+    _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (_FILE_LIMIT_BYTES, hard))
+
+
+def _bother(_triggers: Path, workers: list[int], chance: random.Random) -> None:
+    _strangers.extend(bother([os.getpid(), *workers], chance))
+
+
+def _by_others(*_: Any) -> None:
+    raise AssertionError("this fault is made where its trial is")
+
+
+class Fault(NamedTuple):
+    """A fault.
+
+    Attributes:
+        told: the error that is reported; None for a fault that nobody has to hear of.
+        strike: makes it happen; None for one that a worker makes when it finds its trigger.
+        during: in which work it is tried.
+    """
+
+    told: type[RunFailure] | None
+    strike: Strike | None = None
+    during: tuple[str, ...] = ("training", "measuring")
+
+
+_TRAINING, _NETWORK = ("training",), ("network",)
+FAULTS = {
+    "killed": Fault(WorkerLost, _to_worker(signal.SIGKILL)),
+    "server": Fault(WorkerLost, _to_server(signal.SIGKILL)),
+    "frozen": Fault(TrialTimeout, _to_worker(signal.SIGSTOP)),
+    "memory": Fault(OutOfMemory),
+    "forward": Fault(ModelError),
+    "backward": Fault(ModelError),
+    "nan": Fault(NotFinite, None, _TRAINING),
+    "disk": Fault(StorageFailure, _forbid_files, _TRAINING),
+    "paused": Fault(None, _pause),
+    "frozen server": Fault(None, _to_server(signal.SIGSTOP)),
+    "strangers": Fault(None, _bother),
+    "controller": Fault(None, _by_others, ("training", "learning")),
+    "cut": Fault(None, _by_others, _NETWORK),
+    "lost": Fault(HostLost, _by_others, _NETWORK),
+    "paused actor": Fault(None, _by_others, _NETWORK),
+    "frozen actor": Fault(HostLost, _by_others, _NETWORK),
+    "killed actor": Fault(HostLost, _by_others, _NETWORK),
+    "killed raylet": Fault(HostLost, _by_others, _NETWORK),
+}
+
+
+def faults_during(work: str) -> list[str]:
+    """Return the names of the faults that are tried in this work."""
+    return [name for name, fault in FAULTS.items() if work in fault.during]
+
+
+def strike(name: str, triggers: Path, chance: random.Random) -> bool:
+    """Make a fault happen now, or as soon as a worker gets to its place.
 
     Returns:
         False if there is no worker to strike.
     """
-    if fault not in SIGNALS and fault not in ("disk", "strangers"):
-        pull(triggers, fault)
+    strike_now = FAULTS[name].strike
+    if strike_now is None:
+        (triggers / name).touch()
         return True
     workers = workers_of(os.getpid())
-    if not workers:
-        return False
-    match fault:
-        case "disk":
-            # The controller's disk or a worker's.
-            _forbid_files(chance.choice([*workers, os.getpid()]))
-        case "strangers":
-            _strangers.extend(bother([os.getpid(), *workers], chance))
-        case _:
-            victim = _victim_of(fault, workers, chance)
-            os.kill(victim, SIGNALS[fault])
-            if fault == "paused":
-                time.sleep(PAUSE_SECONDS)
-                os.kill(victim, signal.SIGCONT)
-    return True
-
-
-def _victim_of(fault: str, workers: Sequence[int], chance: random.Random) -> int:
-    if "server" in fault:
-        return _server_of_this_process()
-    if "tracker" in fault:
-        tracker: Any = resource_tracker._resource_tracker
-        return int(tracker._pid)
-    return chance.choice(workers)
-
-
-def _forbid_files(process: int) -> None:
-    """Make writing beyond a few bytes fail from now on, as on a full disk."""
-    _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
-    resource.prlimit(process, resource.RLIMIT_FSIZE, (_FILE_LIMIT_BYTES, hard))
+    if workers:
+        strike_now(triggers, workers, chance)
+    return bool(workers)
 
 
 def allow_files() -> None:
@@ -136,11 +155,6 @@ def samples(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], 
     return tuple((values, values[:, :5].argmax(1)) for values in inputs)
 
 
-def pull(triggers: Path, place: str) -> None:
-    """Make the next worker that gets to ``place`` fail there."""
-    (triggers / place).touch()
-
-
 def release(triggers: Path) -> None:
     """Take back triggers that no worker has found; strangers leave, what is frozen continues."""
     while _strangers:
@@ -153,25 +167,12 @@ def release(triggers: Path) -> None:
 
 
 class FaultyAdam(torch.optim.Adam):
-    """Adam, with a worker that fails where a trigger says so.
-
-    Args:
-        params: as Adam's.
-        lr: as Adam's.
-        triggers: the folder of triggers; none by default.
-    """
+    """Adam, with a worker that fails in a pass where one of ``triggers``, a folder, says so."""
 
     def __init__(self, params: Iterable[Any], lr: float = 0.01, triggers: str = "") -> None:
         super().__init__(params, lr=lr)
-        self._triggers = Path(triggers)
         if triggers and multiprocessing.parent_process() is not None:
             _watch_passes(Path(triggers))
-
-    def step(self, closure: Any = None) -> Any:
-        """Make one update, unless "optimizer" was pulled."""
-        if multiprocessing.parent_process() is not None and _pulled(self._triggers, "optimizer"):
-            raise RuntimeError("a fault in the optimizer")
-        return super().step(closure)
 
 
 def _pulled(triggers: Path, place: str) -> bool:
@@ -188,17 +189,12 @@ def _watch_passes(triggers: Path) -> None:
         return
     StageRunner.watched = True  # type: ignore[attr-defined]
     call, backward = StageRunner._call, StageRunner.backward
-    leaked: list[Tensor] = []
 
     def watched_call(self: StageRunner, *arguments: Any) -> Any:
         if _pulled(triggers, "forward"):
             nn.functional.embedding(torch.tensor([99]), torch.zeros(2, 2))
         if _pulled(triggers, "memory"):
             _run_out_of_memory()
-        if _pulled(triggers, "slow"):
-            time.sleep(_SLOW_SECONDS)
-        if leaked or _pulled(triggers, "leak"):
-            _leak(leaked)
         outputs, loss = call(self, *arguments)
         if loss is not None and _pulled(triggers, "nan"):
             loss = loss * torch.nan
@@ -209,29 +205,14 @@ def _watch_passes(triggers: Path) -> None:
             _Failing.apply(torch.zeros(1, requires_grad=True)).backward()
         return backward(self, *arguments, **options)
 
-    _replace("_call", watched_call)
-    _replace("backward", watched_backward)
-
-
-def _replace(name: str, function: Callable[..., Any]) -> None:
-    setattr(StageRunner, name, function)
-
-
-def _leak(leaked: list[Tensor]) -> None:
-    """Keep some memory, of which there is not much."""
-    if not leaked:
-        _limit_memory(_LEAKS * _LEAKED_BYTES)
-    leaked.append(torch.ones(_LEAKED_BYTES // 4))
-
-
-def _limit_memory(more_bytes: int) -> None:
-    limit = psutil.Process().memory_info().data + more_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    StageRunner._call = watched_call  # type: ignore[method-assign]
+    StageRunner.backward = watched_backward  # type: ignore[method-assign]
 
 
 def _run_out_of_memory() -> None:
     """Ask for more than the system gives."""
-    _limit_memory(_MORE_MEMORY_BYTES)
+    limit = psutil.Process().memory_info().data + _MORE_MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     kept = [torch.ones(_MORE_MEMORY_BYTES * 2**number) for number in range(8)]
     assert not kept, "the system gives more than its limit"
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import HostLost, RunFailure, WorkerLost
+from drlpp.errors import RunFailure, WorkerLost
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
@@ -26,15 +25,14 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime import ClusterSession, PipelineTrainer, TrainerCallbacks
 from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.cluster import Cluster, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.endurance.faults.leftovers import everything_gone, unfinished_in
-from tests.endurance.faults.strikes import EXPECTED, SURVIVED, allow_files, release, strike
+from tests.endurance.faults.strikes import FAULTS, allow_files, release, strike
 from tests.support.processes import descendants, wait_until_gone
 
 ACCELERATORS = (0, 0, 1)
-TOLD = EXPECTED | dict.fromkeys(("lost", "frozen actor", "killed actor", "killed raylet"), HostLost)
-"""What is said of every fault, that of a lost host included; of others nothing."""
+DATA = "tests.endurance.faults.strikes:samples"
 
 _CHECKPOINT_EVERY = 40
 _MOST_DRAWS = 20
@@ -67,53 +65,52 @@ class Trial:
     @property
     def as_expected(self) -> bool:
         """The right reason was given, everything continued, and nothing is left."""
-        told = TOLD[self.kind].kind if self.kind in TOLD else ""
-        # An agent's worker may be killed where nothing is measured, and is replaced.
-        known = {told, ""} if self.during == "learning" else {told}
-        return self.failure in known and self.went_on and not self.left
+        error = FAULTS[self.kind].told
+        told = error.kind if error else ""
+        return self.failure == told and self.went_on and not self.left
+
+
+def halves(
+    captured: CapturedModel, stage_of: Sequence[int], cluster: Cluster, optimizer: OptimizerSpec
+) -> PlacementFile:
+    """Return a placement of two halves; the stage of every accelerator is given."""
+    count = len(captured.graph)
+    return PlacementFile.create(
+        captured.reference,
+        captured.graph,
+        Placement.from_assignment([2 * i // count for i in range(count)], stage_of),
+        cluster,
+        method=Method(),
+        optimizer=optimizer,
+        found_by="fault injection",
+    )
 
 
 class FaultTrials:
     """Trials that share a model, a placement and the weights of a training without a fault.
 
     Args:
-        model: to train; its data as well.
-        data: by name.
+        model: to train on :func:`~tests.endurance.faults.strikes.samples`.
         epochs: of every training.
         folder: for everything that is written.
         patience_seconds: after which a silent trial counts as hung, instead of the session's own.
     """
 
     def __init__(
-        self,
-        model: ModelReference,
-        data: str,
-        epochs: int,
-        folder: Path,
-        patience_seconds: float = 10.0,
+        self, model: ModelReference, epochs: int, folder: Path, patience_seconds: float = 10.0
     ) -> None:
         self._patience_seconds = patience_seconds
         self.triggers = folder / "triggers"
         self.triggers.mkdir()
         self._folder = folder
-        self._data = data
         self._epochs = epochs
-        self.captured: CapturedModel = capture(model)
-        operators, stages = len(self.captured.graph), max(ACCELERATORS) + 1
-        assignment = [min(stages * i // operators, stages - 1) for i in range(operators)]
-        self.placement = Placement.from_assignment(assignment, ACCELERATORS)
-        self.optimizer = OptimizerSpec.parse(
+        self._captured = capture(model)
+        optimizer = OptimizerSpec.parse(
             "tests.endurance.faults.strikes:FaultyAdam", lr=0.01, triggers=str(self.triggers)
         )
-        self._document = PlacementFile.create(
-            self.captured.reference,
-            self.captured.graph,
-            self.placement,
-            local_cluster(len(ACCELERATORS), Link(bandwidth_bytes_per_second=1e9)),
-            method=Method(),
-            optimizer=self.optimizer,
-            found_by="fault injection",
-        )
+        cluster = local_cluster(len(ACCELERATORS), Link(bandwidth_bytes_per_second=1e9))
+        self._document = halves(self._captured, ACCELERATORS, cluster, optimizer)
+        self.placement = self._document.resolve(self._captured.graph)
         begins: list[float] = []
         observer = TrainerCallbacks(on_begin=lambda: begins.append(time.perf_counter()))
         self._wanted = self._train(folder / "whole", observer)
@@ -133,10 +130,12 @@ class FaultTrials:
             resume=out.exists(),
             observer=observer,
         )
-        return trainer.fit(self._data, epochs=self._epochs).state_dict
+        return trainer.fit(DATA, epochs=self._epochs).state_dict
 
     def training(self, kind: str, seed: int) -> Trial:
         """Cause a fault at a random moment of a training, which is then continued."""
+        if kind == "controller":
+            return self._killed_controller(seed)
         chance = random.Random(f"{kind} {seed}")
         for draw in range(_MOST_DRAWS):
             out = self._folder / f"training-{kind}-{seed}-{draw}"
@@ -149,7 +148,7 @@ class FaultTrials:
                 except RunFailure as error:
                     failure, reason = error.kind, str(error)
                 seconds = struck.seconds
-            if failure or (kind in SURVIVED and struck.happened):
+            if failure or (FAULTS[kind].told is None and struck.happened):
                 went_on = self._goes_on(out)
                 left += unfinished_in(out)
                 return Trial(kind, "training", failure, reason, seconds, went_on, left)
@@ -165,9 +164,9 @@ class FaultTrials:
         with (
             everything_gone() as left,
             ClusterSession(
-                self.captured,
+                self._captured,
                 len(ACCELERATORS),
-                optimizer=self.optimizer,
+                optimizer=self._document.optimizer,
                 timeout_seconds=self._patience_seconds,
                 note=lambda note: lost.append((note, struck.seconds)),
             ) as session,
@@ -179,7 +178,7 @@ class FaultTrials:
                     outcome = session.measure(self.placement, _MINIBATCHES)
                     seconds = struck.seconds
                 failed = isinstance(outcome, FailedMeasurement)
-                if lost or failed or (kind in SURVIVED and struck.happened):
+                if lost or failed or (FAULTS[kind].told is None and struck.happened):
                     break
             else:
                 raise RuntimeError(f"{kind}: {_MOST_DRAWS} measurements ended before the fault")
@@ -193,45 +192,34 @@ class FaultTrials:
             failure, reason = "", ""
         return Trial(kind, "measuring", failure, reason, seconds, went_on, left)
 
-    def killed_controller(self, during: str, seed: int) -> Trial:
-        """Kill a program that trains or measures at a random moment, and see what remains of it.
-
-        Afterwards the training resumes, or a new session measures.
-        """
-        chance = random.Random(f"{during} {seed}")
-        out = self._folder / f"controller-{during}-{seed}"
-        temporary = self._folder / f"temporary-{during}-{seed}"
+    def _killed_controller(self, seed: int) -> Trial:
+        """Kill a program that trains at a random moment; resume it, and see what remains of it."""
+        chance = random.Random(f"controller {seed}")
+        out = self._folder / f"controller-{seed}"
+        temporary = self._folder / f"temporary-{seed}"
         temporary.mkdir()
         path = self._folder / "placement.json"
         if not path.exists():
             write_document(path, self._document)
-        program = [sys.executable, "-m", "tests.endurance.faults.trials", during, str(path)]
         with subprocess.Popen(
-            [*program, self._data, str(self._epochs), str(out)],
+            program_of(path, DATA, self._epochs, out),
             env={**os.environ, "TMPDIR": str(temporary)},
             stdout=subprocess.PIPE,
             text=True,
         ) as controller:
             assert controller.stdout is not None
             if not controller.stdout.readline():
-                raise RuntimeError(f"the program for {during} ended before it began")
+                raise RuntimeError("the program ended before it began to train")
             time.sleep(chance.uniform(0, 0.8 * self._seconds))
             family = descendants(controller.pid)
             begin = time.perf_counter()
-            controller.send_signal(signal.SIGKILL)
+            controller.kill()
             controller.wait()
         left = wait_until_gone(family, temporary)
         seconds = time.perf_counter() - begin
-        if during == "training":
-            went_on = self._goes_on(out)
-            left += unfinished_in(out)
-        else:
-            went_on = self._measures()
-        return Trial("controller", during, "", "", seconds, went_on, left)
-
-    def _measures(self) -> bool:
-        with ClusterSession(self.captured, len(ACCELERATORS), optimizer=self.optimizer) as session:
-            return isinstance(session.measure(self.placement, 10), Measurement)
+        went_on = self._goes_on(out)
+        left += unfinished_in(out)
+        return Trial("controller", "training", "", "", seconds, went_on, left)
 
     def _goes_on(self, out: Path) -> bool:
         release(self.triggers)
@@ -280,38 +268,39 @@ class _Strike:
             self._timer.join()
 
 
-def _own(placement: str) -> PlacementFile:
-    """Return the file that :class:`Trials` has written, with the model and optimizer named here."""
+BEGINS, GOES_ON, ENDS = "begins", "goes on", "ends"
+"""What the program prints: first, after every epoch, and in the end."""
+
+
+def program_of(placement: Path, data: str, epochs: int, out: Path, *cluster: str) -> list[str]:
+    """Return a program that trains or resumes, and reports how that proceeds."""
+    command = [sys.executable, "-m", "tests.endurance.faults.trials"]
+    return [*command, str(placement), data, str(epochs), str(out), *cluster]
+
+
+def _program(placement: str, data: str, epochs: str, out: str, cluster: str | None = None) -> None:
     document = read_placement(placement)
+    # The model and the optimizer that the file names, which are the tests' own.
     optimizer = document.optimizer.changed(document.optimizer.name, {})
-    return document.with_model(document.model.name).model_copy(update={"optimizer": optimizer})
-
-
-def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
-    """Train, and say when it begins; to be killed."""
+    document = document.with_model(document.model.name)
     trainer = PipelineTrainer(
-        _own(placement),
+        document.model_copy(update={"optimizer": optimizer}),
+        cluster=cluster,
         checkpoint_every=_CHECKPOINT_EVERY,
         out=out,
-        observer=TrainerCallbacks(on_begin=lambda: print("begins", flush=True)),
+        resume=Path(out).exists(),
+        observer=TrainerCallbacks(
+            on_begin=lambda: print(BEGINS, flush=True),
+            on_epoch=lambda report: print(GOES_ON, flush=True),
+        ),
     )
-    trainer.fit(data, epochs=int(epochs))
-
-
-def _measuring_program(placement: str) -> None:
-    """Measure without an end; to be killed."""
-    document = _own(placement)
-    optimizer = document.optimizer
-    with ClusterSession(document.model, len(ACCELERATORS), optimizer=optimizer) as session:
-        resolved = document.resolve(session.graph)
-        session.deploy(resolved)
-        print("begins", flush=True)
-        while True:
-            session.measure(resolved, _MINIBATCHES)
+    try:
+        trainer.fit(data, epochs=int(epochs))
+    except RunFailure as error:
+        print(f"{error.kind}: {error}", flush=True)
+        raise SystemExit(1) from None
+    print(ENDS, flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "training":
-        _training_program(*sys.argv[2:])
-    else:
-        _measuring_program(sys.argv[2])
+    _program(*sys.argv[1:])

@@ -13,7 +13,7 @@ import pytest
 from drlpp.models.model_reference import ModelReference
 from tests.endurance.faults.__main__ import attempted
 from tests.endurance.faults.leftovers import everything_gone
-from tests.endurance.faults.strikes import EXPECTED, SURVIVED
+from tests.endurance.faults.strikes import faults_during
 from tests.endurance.faults.trials import FaultTrials, Trial
 from tests.support.processes import temporary_files_in
 
@@ -23,33 +23,22 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     folder = tmp_path_factory.mktemp("faults")
     model = ModelReference.named("tests.support.models.small:perceptron", layers=2)
     with temporary_files_in(folder):
-        yield FaultTrials(
-            model, "tests.endurance.faults.strikes:samples", 1, folder, patience_seconds=5.0
-        )
+        yield FaultTrials(model, 1, folder, patience_seconds=5.0)
 
 
 # TensorBoard's thread says so as well when it cannot write.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.system
-@pytest.mark.parametrize("kind", [*EXPECTED, *SURVIVED])
+@pytest.mark.parametrize("kind", faults_during("training"))
 def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
     trial = trials.training(kind, seed=101)
     assert trial.as_expected, trial
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["killed", "server", "frozen", "backward", "leak", "strangers"])
+@pytest.mark.parametrize("kind", ["controller", "killed", "server", "leak", "strangers"])
 def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
     trial = trials.measuring(kind, seed=101)
-    assert trial.as_expected, trial
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("during", ["training", "measuring"])
-def test_a_killed_controller_leaves_nothing_and_its_work_goes_on(
-    trials: FaultTrials, during: str
-) -> None:
-    trial = trials.killed_controller(during, seed=101)
     assert trial.as_expected, trial
 
 
