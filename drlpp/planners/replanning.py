@@ -146,7 +146,7 @@ def _part(cluster: Cluster, accelerators: Collection[int]) -> Cluster:
     part = cluster.part([min(number, there - 1) for number in numbers])
     if cluster.between_hosts is None:
         return part
-    # As hosts of a Ray cluster are found for them (`matched_with_others`).
+    # As hosts of a Ray cluster are found for them (`hosts_of`).
     usual = cluster.host_of.count(cluster.host_of[-1])
     firsts = [number - (number - there) % usual for number in numbers]
     return cluster.with_hosts(

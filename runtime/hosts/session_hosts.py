@@ -173,7 +173,7 @@ def hosts_on_ray(
         from drlpp.runtime.hosts.on_ray.cluster import RayHosts
 
         found = RayHosts(cluster, workers, hosts, folder, limits, least, gpus=gpus)
-        absent = (worker for host in found.hosts if host.is_lost for worker in host.workers)
+        absent = (worker for host in found.hosts if host.line.lost for worker in host.workers)
         return Hosts(tuple(found.hosts), found.close, frozenset(absent))
 
     return place

@@ -65,8 +65,8 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     assert "is for 4 workers; for 2 it is" in told
     refused = shell.finish(command_line.main, "drlpp", *job, "--epochs", 3, "--resume")
     assert refused.code == 2
-    assert "2 hosts were asked for, and the Ray cluster has no node left" in refused.err
-    assert "Start Ray on another, or ask for fewer: a cluster.yaml as --cluster" in refused.err
+    assert "4 workers are needed, and the Ray cluster has free nodes for 2" in refused.err
+    assert "Start Ray on more, or ask for fewer: a cluster.yaml as --cluster" in refused.err
     cluster.join(2)
     told_by(*job, "--epochs", 3, "--resume")
     state = torch.load(tmp_path / "training" / "model.pt")

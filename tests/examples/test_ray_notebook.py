@@ -12,7 +12,7 @@ from tests.support.programs.documented_commands import ROOT
 from tests.support.programs.ray_clusters import ray_cluster
 
 NOTEBOOK = ROOT / "examples" / "ray_cluster.ipynb"
-PAGE = ROOT / "docs" / "many-hosts.md"
+PAGE = ROOT / "docs" / "clusters.md"
 PATIENT = "from tests.support.programs.ray_clusters import PATIENT"
 
 

@@ -18,7 +18,7 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import PlanningProblem, Space, baseline_plans
 from drlpp.planners.replanning import Replanner, measured_beside
-from drlpp.runtime.hosts.on_ray.nodes import matched_with_others
+from drlpp.runtime.hosts.on_ray.nodes import hosts_of
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, simulate
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -113,7 +113,7 @@ def test_workers_beyond_the_placements_are_on_hosts_of_their_own(
     planner = Replanner(document.model_copy(update={"cluster": cluster}), captured.graph, profile)
     found = planner.cluster(range(8))
     assert [found.host_names[host] for host in found.host_of] == [
-        plan.name for plan in matched_with_others(cluster, [], 8, gpus=False) for _ in plan.workers
+        plan.name for plan in hosts_of(cluster, 8, gpus=False) for _ in plan.workers
     ]
     assert found.host_names == ("a", "b", "another-5", "another-7")
     assert found.speeds == (1.0,) * 3 + (0.5,) * 5

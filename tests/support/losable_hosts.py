@@ -8,25 +8,40 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from drlpp.errors import HostLost
-from drlpp.runtime.hosts.host import Event, WorkerHost
+from drlpp.runtime.hosts.host import WorkerHost
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.hosts.session_hosts import Hosts
-from drlpp.runtime.ipc.protocol import Command, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import session as session_module
+
+
+def _while_there(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a method of a host raise while the host is lost."""
+
+    def checked(host: LosableHost, *given: Any) -> Any:
+        host.check()
+        return method(host, *given)
+
+    return checked
 
 
 class LosableHost(LocalHost):
     """Its workers end and it answers nothing between :meth:`lose` and :meth:`return_`."""
 
     is_lost = False
+    is_whole = _while_there(LocalHost.is_whole)
+    start = _while_there(LocalHost.start)
+    send = _while_there(LocalHost.send)
+    events = _while_there(LocalHost.events)
+    publish = _while_there(LocalHost.publish)
+    fetch = _while_there(LocalHost.fetch)
 
     def lose(self) -> None:
         """End all workers without a word, and answer nothing from now on; from any thread."""
@@ -39,48 +54,19 @@ class LosableHost(LocalHost):
         """Be there again, without any worker."""
         self.is_lost = False
 
-    def _check(self) -> None:
-        if self.is_lost:
-            raise HostLost(f"host {self.name} cannot be reached")
-
     def has_returned(self, worker: int) -> bool:
         """Return whether it answers."""
         return not self.is_lost
 
-    def is_whole(self) -> bool:
-        """Return whether its workers run."""
-        self._check()
-        return super().is_whole()
-
-    def start(self, posts: Sequence[WorkerSpec]) -> None:
-        """Start its workers."""
-        self._check()
-        super().start(posts)
-
-    def send(self, worker: int, command: Command) -> None:
-        """Give a worker a command."""
-        self._check()
-        super().send(worker, command)
-
-    def events(self, ready: Container[Any]) -> list[Event]:
-        """Return what its workers have answered."""
-        self._check()
-        return super().events(ready)
-
-    def publish(self, path: Path) -> None:
-        """Take a file."""
-        self._check()
-        super().publish(path)
-
-    def fetch(self, file: str) -> Path:
-        """Return a file of its workers."""
-        self._check()
-        return super().fetch(file)
+    def check(self) -> None:
+        """Raise where it is lost."""
+        if self.is_lost:
+            raise HostLost(f"host {self.name} cannot be reached")
 
     def kill(self) -> None:
         """End its workers."""
         super().kill()
-        self._check()
+        self.check()
 
 
 class LosableHosts:

@@ -1,12 +1,7 @@
 """What runs on each host of a Ray cluster: an actor that keeps the workers of a session there.
 
-It computes nothing itself. It starts workers, passes commands on to them and their answers back,
-and keeps the host's copies of the session's files. The controller's side of it is
-:mod:`drlpp.runtime.hosts.on_ray.host`. Ray places it and says when it has died; tensors and the
-exchange between workers never pass it.
-
-Calls of one concurrency group are carried out one after the other, in the order given, by a thread
-of their own::
+Ray places it and says when it has died; tensors between workers never pass it. Calls of one
+concurrency group are carried out one after the other by a thread of their own::
 
     orders   start, stop, commands, files     all that changes something
     events   what workers have said           asked for all the time: each side lives
@@ -29,11 +24,7 @@ def host_actor() -> Any:
     import ray
 
     class HostActor:
-        """Keeps the workers of a host; the rest of it is :class:`HostKeeper`."""
-
-        def __init__(self) -> None:
-            self._keeper: Any = None
-            self._orders = 0
+        """Keeps the workers of a host; the rest of it is ``HostKeeper``."""
 
         def versions(self) -> str:
             """Return what has to be equal on all hosts."""
@@ -54,34 +45,24 @@ def host_actor() -> Any:
 
             # It loads torch while this process does.
             warm_up()
-            from drlpp.runtime.hosts.host_keeper import HostKeeper, end_when_abandoned
+            from drlpp.runtime.hosts.on_ray.keeper import HostKeeper
 
             self._keeper = HostKeeper(*given)
-            end_when_abandoned(self._keeper)
+            self._keeper.end_when_left_alone()
             return self._keeper.facts
 
         @ray.method(concurrency_group="orders")
-        def order(self, number: int, name: str, *given: Any) -> Any:
-            """Carry out the order with that number: the next one, or something is wrong with Ray.
-
-            Returns:
-                What it gives, or the error that it raised.
-            """
-            self._orders += 1
-            if number != self._orders:
-                raise RuntimeError(f"order {number}, {name}, came as the {self._orders}th")
-            return self._keeper.carry_out(name, given)
+        def order(self, name: str, *given: Any) -> Any:
+            return getattr(self._keeper, name)(*given)
 
         @ray.method(concurrency_group="orders")
-        def close(self) -> Any:
-            """End the workers, and leave nothing behind."""
+        def close(self) -> None:
             import shutil
             from multiprocessing import util
 
-            answer = self._keeper.carry_out("close", ())
+            self._keeper.close()
             # Ray ends actors without the chance to remove it that other processes have.
             shutil.rmtree(util.get_temp_dir(), ignore_errors=True)
-            return answer
 
         @ray.method(concurrency_group="events")
         def next_events(self) -> Any:

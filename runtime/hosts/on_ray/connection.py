@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 
 import ray
 from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray.exceptions import AuthenticationError
 
 from drlpp.errors import InvalidInput
-from drlpp.runtime.hosts.on_ray.grpc_greeting import greets
 from drlpp.runtime.hosts.on_ray.line import reason_of
 from drlpp.runtime.hosts.on_ray.nodes import RayNode, in_order, kind_of_accelerators
 
@@ -46,43 +45,27 @@ def connect(address: str) -> None:
             )
         return
     try:
-        _wait_for_greeting(address)
-        _join(address)
+        _wait_for_head(address)
+        # Hosts' processes print nothing that a user should read; errors are ours to say.
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except InvalidInput:
         raise
-    except AuthenticationError:
-        raise InvalidInput(f"the Ray cluster {address} refuses this program: {_TOKEN}") from None
-    except (ConnectionError, ValueError) as error:
-        if address == "auto" and "RAY_ADDRESS" in str(error):
-            raise InvalidInput(
-                "no Ray cluster runs on this machine; start one (`ray start --head`), or name "
-                "the address of another's head"
-            ) from None
-        raise _unreachable(address, reason_of(error)) from None
-    except RuntimeError as error:
-        raise InvalidInput(f"the Ray cluster {address} cannot be used: {error}") from None
     except ImportError:
         raise InvalidInput(
             f"{address} needs Ray Client, which is not installed: pip install 'ray[client]', here "
             "and on the cluster's head"
         ) from None
+    except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+        if address == "auto" and "RAY_ADDRESS" in str(error):
+            raise InvalidInput(
+                "no Ray cluster runs on this machine; start one (`ray start --head`), or name "
+                "the address of another's head"
+            ) from None
+        raise _unusable(address, reason_of(error)) from None
 
 
-def _join(address: str) -> None:
-    # Hosts' processes print nothing that a user should read; errors are ours to say.
-    join = partial(ray.init, address=address, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        join()
-    except ConnectionError as error:
-        # The head gives the process that it starts for a program outside half a minute, which is
-        # little where it has much else to do.
-        if _STARTED_LATE not in str(error):
-            raise
-        join()
-
-
-def _wait_for_greeting(address: str) -> None:
-    """Wait until a cluster's head speaks with this program; Ray would try for many minutes.
+def _wait_for_head(address: str) -> None:
+    """Wait until a cluster's head takes this program; Ray would try for many minutes.
 
     Raises:
         InvalidInput: it does not.
@@ -91,25 +74,20 @@ def _wait_for_greeting(address: str) -> None:
     name, _, port = head.removeprefix(CLIENT).rpartition(":")
     patience = _CLIENT_SECONDS if address.startswith(CLIENT) else _HEAD_SECONDS
     give_up = time.monotonic() + patience
-    while not greets(name, int(port), _NODE_SECONDS):
+    encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+    while not listens(name, int(port), greeted=not encrypted):
         if time.monotonic() > give_up:
-            raise _unreachable(address, f"no word from {name}:{port} in {patience:.0f} s")
+            raise _unusable(address, f"no word from {name}:{port} in {patience:.0f} s")
         time.sleep(_POLL_SECONDS)
 
 
-def _unreachable(address: str, reason: str) -> InvalidInput:
+def _unusable(address: str, reason: str) -> InvalidInput:
     return InvalidInput(
-        f"the Ray cluster {address} cannot be reached, or refuses this program ({reason}); {_TOKEN}"
+        f"the Ray cluster {address} cannot be reached, or refuses this program ({reason}); one "
+        "that was started with RAY_AUTH_MODE=token takes only programs with RAY_AUTH_MODE=token "
+        "and the same secret in RAY_AUTH_TOKEN, and one with RAY_USE_TLS=1 only those with that "
+        "and its certificate (RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT)"
     )
-
-
-_STARTED_LATE = "Initialization failure from server"
-
-_TOKEN = (
-    "one that was started with RAY_AUTH_MODE=token takes only programs with RAY_AUTH_MODE=token "
-    "and the same secret in RAY_AUTH_TOKEN, and one with RAY_USE_TLS=1 only those with that and "
-    "its certificate (RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT)"
-)
 
 
 def nodes_of_cluster() -> list[RayNode]:
@@ -127,10 +105,16 @@ def nodes_of_cluster() -> list[RayNode]:
     return in_order(nodes, here)
 
 
-def listens(address: str, port: int) -> bool:
-    """Return whether somebody takes connections there."""
-    with suppress(OSError), socket.create_connection((address, port), timeout=_NODE_SECONDS):
-        return True
+def listens(address: str, port: int, *, greeted: bool = False) -> bool:
+    """Return whether a server takes connections there.
+
+    Args:
+        address: of the server.
+        port: of the server.
+        greeted: whether it has to speak first, as Ray's do, unless they expect encryption.
+    """
+    with suppress(OSError), socket.create_connection((address, port), _NODE_SECONDS) as line:
+        return not greeted or bool(line.recv(1))
     return False
 
 

@@ -1,4 +1,4 @@
-"""The line to the actor that keeps a host's workers: orders, answers, reports, and its end."""
+"""The line to the actor that keeps a host's workers: it begins, takes orders, reports, and ends."""
 
 from __future__ import annotations
 
@@ -8,83 +8,145 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayError,
+    RayTaskError,
+)
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from drlpp.errors import DRLPPError, HostLost
-from drlpp.runtime.hosts.host_keeper import Report
+from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, StorageFailure
+from drlpp.io.disk_errors import is_storage_error
+from drlpp.runtime.hosts.on_ray.actor import GROUPS, host_actor
+from drlpp.runtime.hosts.on_ray.keeper import HostFacts, Report
+from drlpp.runtime.hosts.on_ray.nodes import HostPlan
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
 _LOOK_SECONDS = 0.5
 
-Call = Callable[[], Any]
-"""What makes Ray do something, and returns its reference to the answer."""
-
 
 class ActorLine:
-    """The line to one actor, from when it is open until it is lost or closed.
+    """The line to one actor, from when its accelerators are reserved until they are given back.
 
-    A thread asks for its events all the time. So each side knows that the other lives: an actor
-    that says nothing for ``host_silence_seconds`` is lost. Another thread calls Ray for all else,
-    since Ray may wait for ever where its own processes have ended.
+    From :meth:`open` on a thread asks for its events all the time. So each side knows that the
+    other lives: an actor that says nothing for ``host_silence_seconds`` is lost. Another thread
+    calls Ray for all else, since Ray may wait for ever where its own processes have ended.
 
     Args:
-        actor: of the host (:mod:`drlpp.runtime.hosts.on_ray.actor`), open.
-        name: of the host.
+        plan: of the host; it is lost from the beginning if that has no node.
         limits: how long to wait for it.
         blame: returns what a host is lost by, if that is known better, given what it seems to be.
-        lost: how it was lost before it was there, if there is no actor.
 
     Attributes:
-        actor: as given.
-        arrived: what the workers' host has reported, and nobody has taken yet.
+        plan: as given.
+        facts: what the host says of itself, once it is open.
+        arrived: what the host has reported, and nobody has taken yet.
         news: can be read when there is something new: what waits for workers of this machine waits
             for files, not for objects of Ray.
         lost: how the actor was lost.
-        orders: how many have been given.
     """
 
-    def __init__(
-        self,
-        actor: Any,
-        name: str,
-        limits: TimeLimits,
-        blame: Callable[[str], str],
-        lost: HostLost | None = None,
-    ) -> None:
-        self.actor = actor
+    def __init__(self, plan: HostPlan, limits: TimeLimits, blame: Callable[[str], str]) -> None:
+        self.plan = plan
+        self.facts = HostFacts("", f"of missing host {plan.name}", ())
         self.arrived: deque[Report] = deque()
         self.news, self._tell = Pipe(duplex=False)
-        self.lost = lost
-        self.orders = 0
-        self._name = name
+        self.lost = None if plan.node else HostLost(f"host {plan.name} is not there")
         self._limits = limits
         self._blame = blame
-        self._calls: queue.SimpleQueue[tuple[Call, Future[Any]]] = queue.SimpleQueue()
+        self._group: PlacementGroup | None = None
+        self._actor: Any = None
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._closed = False
-        self._listening = threading.Thread(target=self._listen, daemon=True)
-        for thread in (self._listening, threading.Thread(target=self._call_ray, daemon=True)):
-            thread.start()
+
+    def reserve(self) -> None:
+        """Ask for the accelerators; :meth:`begin` waits for them."""
+        assert self.plan.node is not None
+        self._group = placement_group(
+            [{self.plan.kind: len(self.plan.workers)}],
+            bundle_label_selector=[{"ray.io/node-id": self.plan.node.identity}],
+        )
+
+    def begin(self, seconds: float) -> bool:
+        """Start the actor; return False if others have the accelerators for so long."""
+        assert self._group is not None
+        if not self._group.wait(seconds):
+            self.give_back()
+            return False
+        count, kind = len(self.plan.workers), self.plan.kind
+        # Its types know nothing of groups.
+        remote: Any = ray.remote
+        actor = remote(concurrency_groups=GROUPS)(host_actor()).options(
+            max_restarts=0,
+            max_task_retries=0,
+            num_cpus=count if kind == "CPU" else 0,
+            num_gpus=count if kind == "GPU" else 0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group),
+        )
+        self._use(actor.remote())
+        return True
+
+    def _use(self, actor: Any) -> None:
+        self._actor = actor
+        threading.Thread(target=self._call_ray, daemon=True).start()
+
+    def open(self, folder: str | None) -> None:
+        """Let the actor begin, after its versions have been compared with those here.
+
+        Args:
+            folder: of the session, if the controller's files are those of the host.
+
+        Raises:
+            InvalidInput: the host has other versions.
+            HostLost: it does not answer.
+        """
+        plan, node = self.plan, self.plan.node
+        assert node is not None
+        ours = host_actor()().versions()
+        theirs = self.reply(self.call(self._actor.versions.remote))
+        if theirs != ours:
+            raise InvalidInput(
+                f"host {plan.name} has {theirs}, and this one {ours}; install the same versions on "
+                "all hosts"
+            )
+        given = plan.workers, plan.name, node.address, folder, self._limits
+        self.facts = self.reply(self.call(partial(self._actor.open.remote, *given)))
+        threading.Thread(target=self._listen, daemon=True).start()
 
     def ask(self, order: str, *given: Any) -> Any:
         """Give the actor an order and return what it gives; errors are those of :meth:`reply`."""
         return self.reply(self.order(order, *given))
 
     def order(self, order: str, *given: Any) -> Future[Any]:
-        """Give the actor an order.
+        """Give the actor an order, a method of ``HostKeeper``.
 
         Raises:
             HostLost: it is lost.
         """
         self.check()
-        self.orders += 1
-        return self.call(partial(self.actor.order.remote, self.orders, order, *given))
+        return self.call(partial(self._actor.order.remote, order, *given))
 
-    def call(self, call: Call) -> Future[Any]:
+    def seconds(self) -> float:
+        """Return what time it is there.
+
+        Raises:
+            HostLost: the host does not answer.
+        """
+        self.check()
+        asked = self.call(self._actor.seconds.remote)
+        seconds: float = self.reply(asked, self._limits.host_silence_seconds)
+        return seconds
+
+    def call(self, call: Callable[[], Any]) -> Future[Any]:
         """Have Ray called, in the order of the calls, and return what the answer will be."""
         reply: Future[Any] = Future()
         self._calls.put((call, reply))
@@ -102,16 +164,23 @@ class ActorLine:
         while True:
             self.check()
             try:
-                answer = reply.result(_LOOK_SECONDS)
-                break
+                return reply.result(_LOOK_SECONDS)
             except TimeoutError:
                 if time.monotonic() > give_up:
                     raise self.lose(f"no answer within {limit:.0f} s") from None
+            except RayTaskError as error:
+                raise self._error_of(error.cause) from None
             except RayError as error:
                 raise self.lose(reason_of(error)) from None
-        if isinstance(answer, DRLPPError):
-            raise type(answer)(f"host {self._name}: {answer}")
-        return answer
+
+    def _error_of(self, cause: Exception) -> DRLPPError:
+        """Return what an order has raised, as an error of that host."""
+        kind: type[DRLPPError] = RunFailure
+        if isinstance(cause, DRLPPError):
+            kind = type(cause)
+        elif isinstance(cause, OSError) and is_storage_error(cause):
+            kind = StorageFailure
+        return kind(f"host {self.plan.name}: {cause}")
 
     def check(self) -> None:
         """Raise how the actor was lost, if it is."""
@@ -121,13 +190,27 @@ class ActorLine:
     def lose(self, reason: str) -> HostLost:
         """Note that the host is lost, which whoever deals with it from now on is told."""
         if self.lost is None:
-            self.lost = HostLost(f"host {self._name} cannot be reached: {self._blame(reason)}")
+            self.lost = HostLost(f"host {self.plan.name} cannot be reached: {self._blame(reason)}")
             self._tell.send_bytes(b"lost")
         return self.lost
 
     def close(self) -> None:
-        """Call and listen no more."""
+        """End the workers; call and listen no more."""
+        if self._actor is not None and self.lost is None:
+            with suppress(DRLPPError):
+                self.reply(self.call(self._actor.close.remote))
         self._closed = True
+
+    def give_back(self) -> None:
+        """End the actor, which may only be cut off, and let others have the accelerators."""
+        self._closed = True
+        with suppress(Exception):
+            if self._actor is not None:
+                ray.kill(self._actor)
+        with suppress(Exception):
+            if self._group is not None:
+                remove_placement_group(self._group)
+        self._actor = self._group = None
 
     def _call_ray(self) -> None:
         while not self._closed:
@@ -145,7 +228,7 @@ class ActorLine:
             while batch is None:
                 begin = time.monotonic()
                 try:
-                    asked = asked or self.actor.next_events.remote()
+                    asked = asked or self._actor.next_events.remote()
                     batch = ray.get(asked, timeout=silence)
                 except GetTimeoutError:
                     # Longer than that: this process was stopped, and the answer is here.
@@ -176,4 +259,4 @@ def reason_of(error: Exception) -> str:
     """Return what an error of Ray's means for a host, in words of ours."""
     if isinstance(error, ActorDiedError | ActorUnavailableError):
         return "the process that keeps its workers has ended, or Ray's on that host has"
-    return f"Ray says {' '.join(str(error).split())[:200] or type(error).__name__}"
+    return f"Ray says {' '.join(str(error).split())[:300] or type(error).__name__}"

@@ -1,4 +1,4 @@
-"""The page about several hosts, followed to the letter on two emulated ones: from nothing."""
+"""The page about clusters, followed to the letter on two emulated ones: from nothing."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support.programs.emulated_clusters import FAST, names_left, needs_ker
 
 pytestmark = [needs_kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-PAGE = Path("docs/many-hosts.md")
+PAGE = Path("docs/clusters.md")
 
 
 def documented(section: str) -> list[list[str]]:

@@ -10,7 +10,6 @@ import pytest
 
 from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import InvalidCluster
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import (
@@ -18,7 +17,6 @@ from drlpp.runtime import (
     EpochReport,
     PipelineTrainer,
     TrainerCallbacks,
-    TrainingResult,
 )
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -108,51 +106,6 @@ def test_hosts_that_are_lost_and_found_again_cost_no_sample(
         ((), (2,), "1-1-1"),
     ] * 3
     assert [one.epochs for one in changes] == [2, 3, 4, 5, 6, 7]
-
-
-@pytest.mark.system
-def test_it_begins_on_those_hosts_of_its_placement_that_are_there_and_grows_when_another_joins(
-    captured: CapturedModel,
-    cluster: RayCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two nodes, of which the second is a host of the placement, and the first is none of them."""
-    joined: list[int] = []
-    look_until_it_has_returned(monkeypatch, lambda: bool(joined))
-    notes: list[str] = []
-    limits = replace(PATIENT, gathering_seconds=3)
-    late, own = Host(name="late", accelerators=3), cluster.addresses[1]
-    document = _placed(captured, late, Host(name=own, accelerators=1))
-
-    def join(report: EpochReport) -> None:
-        if report.epoch == 2:
-            cluster.join(3)
-            joined.append(3)
-
-    def fit(elastic: Elastic) -> TrainingResult:
-        trainer = PipelineTrainer(
-            document,
-            model=captured,
-            elastic=elastic,
-            cluster=cluster.address,
-            time_limits=limits,
-            out=tmp_path,
-            resume=True,
-            observer=TrainerCallbacks(on_epoch=join, on_note=notes.append),
-        )
-        return trainer.fit(every_sample(), epochs=4)
-
-    with pytest.raises(InvalidCluster, match=r"2 workers are wanted .* nodes for 1 of "):
-        fit(Elastic(2, 4))
-    notes.clear()
-    result = fit(Elastic(1, 4))
-    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 4.0) for layer in range(4)}
-    begin = "host late is missing or in use: training begins with 1 of 4 workers, 1, and grows"
-    assert any(note.startswith(begin) for note in notes)
-    (change,) = changes_in(tmp_path)
-    assert (change.returned, change.workers) == ((0, 1, 2), (0, 1, 2, 3))
-    assert change.configuration == "1-1-1-1"
 
 
 @pytest.mark.system

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,35 +24,60 @@ from tests.support.training.placement_files import ADAM
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 
-def run_until_lost(
+def freeze(cluster: RayCluster) -> None:
+    os.kill(cluster.actor(1), signal.SIGSTOP)
+
+
+def kill_actor(cluster: RayCluster) -> None:
+    os.kill(cluster.actor(1), signal.SIGKILL)
+
+
+def kill_raylet(cluster: RayCluster) -> None:
+    os.kill(cluster.process(1, "/raylet"), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("strike", "limits", "told"),
+    [
+        (kill_actor, PATIENT, "the process that keeps its workers has ended"),
+        # It answers nobody, though its workers still run; they end with it.
+        (freeze, replace(PATIENT, host_silence_seconds=15), "no sign of life for 15 s"),
+        (kill_raylet, PATIENT, ""),
+    ],
+)
+def test_a_lost_host(
     captured: CapturedModel,
     cluster: RayCluster,
-    strike: Callable[[ClusterSession], None],
-    limits: TimeLimits = PATIENT,
-) -> str:
-    """What a training over both hosts is told after a strike; no worker is left then."""
+    strike: Callable[[RayCluster], None],
+    limits: TimeLimits,
+    told: str,
+) -> None:
+    """Training is told in words, no worker is left, and what is left of the cluster is free."""
+    placement = placements(captured)["straight"]
     with ClusterSession(captured, cluster=cluster.address, time_limits=limits) as session:
         session.use_samples(*samples())
-        deployment = session.deploy(placements(captured)["straight"], Method(policy="stash"), ADAM)
+        deployment = session.deploy(placement, Method(policy="stash"), ADAM)
         workers = session.process_ids
         session.run(deployment, 20, RunOptions(order=order(20)))
         # In the middle of a run, wherever that is.
-        striking = threading.Timer(0.2, strike, [session])
+        striking = threading.Timer(0.2, strike, [cluster])
         striking.start()
 
         def run_on() -> None:
             while True:
                 session.run(deployment, 20, RunOptions(order=order(20)))
 
-        with pytest.raises(HostLost) as lost:
+        with pytest.raises(HostLost, match=f"host {cluster.addresses[1]} cannot be .*{told}"):
             run_on()
         striking.join()
         # It is said again instead of waited for.
         with pytest.raises(HostLost):
-            session.measure(placements(captured)["straight"], 4)
+            session.measure(placement, 4)
     assert len(workers) == 4
     wait_until(lambda: not any(map(runs, workers)))
-    return str(lost.value)
+    cluster.mend()
+    with ClusterSession(captured, cluster=cluster.address, time_limits=PATIENT) as session:
+        assert isinstance(session.measure(placement, 4), Measurement)
 
 
 def runs(process: int) -> bool:
@@ -63,46 +89,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < give_up
         time.sleep(0.1)
-
-
-def test_a_killed_actor(captured: CapturedModel, cluster: RayCluster) -> None:
-    told = run_until_lost(
-        captured, cluster, lambda _session: os.kill(cluster.actor(1), signal.SIGKILL)
-    )
-    assert told == (
-        f"host {cluster.addresses[1]} cannot be reached: the process that keeps its workers has "
-        "ended, or Ray's on that host has"
-    )
-
-
-def test_a_frozen_actor(captured: CapturedModel, cluster: RayCluster) -> None:
-    """It answers nobody, though its workers still run; they end with it."""
-    actors: list[int] = []
-
-    def freeze(_session: ClusterSession) -> None:
-        actors.append(cluster.actor(1))
-        os.kill(actors[0], signal.SIGSTOP)
-
-    limits = TimeLimits(host_silence_seconds=15, gathering_seconds=60)
-    told = run_until_lost(captured, cluster, freeze, limits)
-    assert "no sign of life for 15 s" in told
-    wait_until(lambda: not runs(actors[0]))
-
-
-def test_the_cluster_is_free_again(captured: CapturedModel, cluster: RayCluster) -> None:
-    with ClusterSession(captured, cluster=cluster.address, time_limits=PATIENT) as session:
-        assert isinstance(session.measure(placements(captured)["straight"], 4), Measurement)
-
-
-def test_a_killed_raylet(captured: CapturedModel, cluster: RayCluster) -> None:
-    told = run_until_lost(
-        captured, cluster, lambda _session: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL)
-    )
-    assert f"host {cluster.addresses[1]} cannot be reached" in told
-    # The node comes back, and is used again.
-    cluster.restart(1)
-    with ClusterSession(captured, cluster=cluster.address, time_limits=PATIENT) as session:
-        assert isinstance(session.measure(placements(captured)["straight"], 4), Measurement)
 
 
 def test_a_killed_controller_leaves_nothing(cluster: RayCluster) -> None:

@@ -5,8 +5,8 @@ import re
 import signal
 import warnings
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,13 +17,10 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, TimeLimits, run_reference
-from drlpp.runtime.hosts.on_ray.host import RayHost
-from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import fast_are
 from tests.support.models.forked import largest_difference, order, placements, samples
 from tests.support.programs.ray_clusters import PATIENT, RayCluster
 from tests.support.training.loading import same
@@ -49,18 +46,7 @@ def _train(session: ClusterSession, placement: Placement) -> dict[str, Tensor]:
     return session.collect(deployment)[0]
 
 
-def test_other_versions_are_refused_before_anything_runs(
-    cluster: RayCluster, captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the module's session has all accelerators."""
-    real = metadata.version
-    with monkeypatch.context() as patch:
-        patch.setattr(metadata, "version", lambda name: "9.9" if name == "torch" else real(name))
-        with pytest.raises(InvalidInput, match=r"host .* has drlpp .*, and this one .*torch 9.9"):
-            ClusterSession(captured, 1, cluster=cluster.address, time_limits=PATIENT)
-
-
-@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
+@pytest.mark.parametrize("shape", ["replicated", "branching"])
 def test_workers_of_several_hosts_train_to_the_references_weights(
     captured: CapturedModel, session: ClusterSession, shape: str
 ) -> None:
@@ -100,11 +86,9 @@ def test_checkpoints_reach_other_hosts(
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
 
 
-@pytest.mark.parametrize("shape", ["straight", "replicated"])
 def test_workers_of_several_hosts_get_the_same_minibatches(
     captured: CapturedModel,
     session: ClusterSession,
-    shape: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A file for every minibatch, and the other host removes all of them."""
@@ -120,30 +104,18 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     session.use_samples(*samples())
     found = []
     for options in (RunOptions(order=order(60)), RunOptions(loaded=minibatches())):
-        deployment = session.deploy(placements(captured)[shape], Method(policy="stash"), ADAM)
+        deployment = session.deploy(
+            placements(captured)["replicated"], Method(policy="stash"), ADAM
+        )
         session.run(deployment, 60, options)
         found.append(session.collect(deployment)[0])
     assert same(*found)
     # It may remove the last ones a moment later.
-    session.worker_group.hosts.hosts[1].check()
-    _other(session)._line.ask("remove", "nothing")
-    assert not [name for name in _files_of(session) if "stream" in name]
-
-
-def _other(session: ClusterSession) -> RayHost:
-    host = session.worker_group.hosts.hosts[1]
-    assert isinstance(host, RayHost)
-    return host
-
-
-def _files_of(session: ClusterSession) -> list[str]:
-    """Names of the files in the other host's folder."""
-    (folder,) = [
-        path
-        for path in Path(session.folder).parent.glob("drlpp-session-*")
-        if path != session.folder and (path / "model.safetensors").exists()
-    ]
-    return [path.name for path in folder.iterdir()]
+    other: Any = session.worker_group.hosts.hosts[1]
+    other.line.ask("remove", "nothing")
+    files = [path.name for path in Path(other.line.facts.folder).iterdir()]
+    assert "model.safetensors" in files
+    assert not [name for name in files if "stream" in name]
 
 
 def test_worker_of_another_host_is_replaced(
@@ -187,30 +159,12 @@ def test_an_error_of_the_model_is_no_lost_host(session: ClusterSession) -> None:
     assert not isinstance(session.measure(placement, 4), FailedMeasurement)
 
 
-@pytest.mark.parametrize("orders", fast_are([2_000], [2_000, 10_000]))
-def test_orders_and_chunks_keep_their_order(
-    session: ClusterSession, tmp_path: Path, orders: int
-) -> None:
-    """Thousands of small orders, and between them chunks that go by Ray's object store."""
-    host = _other(session)
-    content = os.urandom(2 * CHUNK_BYTES + 12_345)
-    (tmp_path / "large").write_bytes(content)
-    for number in range(orders):
-        host._line.order("remove", f"nothing-{number}")
-        if number % 1000 == 500:
-            host.publish(tmp_path / "large")
-            assert host.fetch("large").read_bytes() == content
-    host._line.ask("remove", "large")
-    assert host._line.orders >= orders
-    (session.folder / "large").unlink()
-
-
 def test_what_a_session_uses_no_other_gets(
     session: ClusterSession, cluster: RayCluster, captured: CapturedModel
 ) -> None:
     assert session.accelerators == 4
     impatient = TimeLimits(host_silence_seconds=20, gathering_seconds=1)
-    with pytest.raises(InvalidInput, match="another program or session has accelerators"):
+    with pytest.raises(InvalidInput, match=r"1 workers are needed.* used by another program or s"):
         ClusterSession(captured, 1, cluster=cluster.address, time_limits=impatient)
     with pytest.raises(InvalidInput, match="5 workers were asked for, but the Ray cluster has 4"):
         ClusterSession(captured, 5, cluster=cluster.address, time_limits=impatient)

@@ -7,19 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, GetTimeoutError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 
-from drlpp.errors import HostLost, RunFailure, StorageFailure
-from drlpp.runtime.hosts import host_keeper
+from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event
-from drlpp.runtime.hosts.host_keeper import HostFacts, HostKeeper
-from drlpp.runtime.hosts.on_ray import line
-from drlpp.runtime.hosts.on_ray.host import Contact, RayHost
+from drlpp.runtime.hosts.on_ray import line as module
+from drlpp.runtime.hosts.on_ray.actor import host_actor
+from drlpp.runtime.hosts.on_ray.host import RayHost
+from drlpp.runtime.hosts.on_ray.keeper import HostFacts, HostKeeper
+from drlpp.runtime.hosts.on_ray.line import ActorLine
+from drlpp.runtime.hosts.on_ray.nodes import HostPlan, RayNode
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, place_of
 from drlpp.runtime.ipc.protocol import Collect, Failed, RunResult, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -50,76 +51,95 @@ class Method:
         self._group, self._call = group, call
 
     def remote(self, *given: Any) -> Reference:
-        return Reference(self._group.submit(self._call, *given))
+        return Reference(self._group.submit(self._called, *given))
+
+    def _called(self, *given: Any) -> Any:
+        try:
+            return self._call(*given)
+        except Exception as error:
+            raise RayTaskError("order", "", error) from None
+
+
+AHEAD = 1000.0
+FACTS = HostFacts("/elsewhere", "another machine", (0,))
 
 
 class ActorHere:
     """As HostActor, in threads of this process."""
 
-    def __init__(self, keeper: HostKeeper) -> None:
+    def __init__(self, keeper: HostKeeper, facts: HostFacts = FACTS) -> None:
         orders, events, clock = (ThreadPoolExecutor(1) for _ in range(3))
-        self.order = Method(orders, lambda _, name, *given: keeper.carry_out(name, given))
-        self.close = Method(orders, lambda: keeper.carry_out("close", ()))
+        self.versions = Method(orders, host_actor()().versions)
+        self.open = Method(orders, lambda *_: facts)
+        self.order = Method(orders, lambda name, *given: getattr(keeper, name)(*given))
+        self.close = Method(orders, keeper.close)
         self.next_events = Method(events, keeper.next_events)
         self.seconds = Method(clock, lambda: time.perf_counter() + AHEAD)
 
 
-AHEAD = 1000.0
-FACTS = HostFacts("/elsewhere", "far", "another machine", (0,))
+class ActorThatDies(ActorHere):
+    """As HostActor, until somebody says how it has died."""
+
+    def __init__(self, keeper: HostKeeper) -> None:
+        super().__init__(keeper)
+        self.dies: Future[Any] = Future()
+        self.next_events.remote = lambda *_: Reference(self.dies)  # type: ignore[method-assign]
 
 
-HOSTS: list[RayHost] = []
+LINES: list[ActorLine] = []
 
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(line.ray, "get", Reference.get)
+    monkeypatch.setattr(module.ray, "get", Reference.get)
+    # It would start a cluster of this process's own.
+    monkeypatch.setattr(module.ray, "kill", lambda actor: None)
     yield
-    while HOSTS:
-        host = HOSTS.pop()
-        host._closed = True
-        host._line.close()
-        # Or it would ask Ray itself, which would then start a cluster.
-        host._line._listening.join(30)
-        assert not host._line._listening.is_alive()
+    while LINES:
+        line = LINES.pop()
+        line.lose("the test has ended")
+        line.give_back()
+    give_up = time.monotonic() + 30
+    while any(thread.name.endswith("(_listen)") for thread in threading.enumerate()):
+        # It would ask Ray itself, which would then start a cluster.
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
 
 
 @pytest.fixture
 def keeper() -> Iterator[HostKeeper]:
     keeper = HostKeeper([1], "far", "127.0.0.1", None, TimeLimits())
     yield keeper
-    keeper.carry_out("close", ())
+    keeper.close()
     assert not Path(keeper.facts.folder).exists()
 
 
-def host_of(
-    actor: Any,
-    folder: Path,
-    machine: str = "this one",
-    limits: TimeLimits | None = None,
-    seek: Callable[[], Contact | None] = lambda: None,
-) -> RayHost:
-    limits = limits or TimeLimits()
-    contact = Contact(actor, FACTS, "127.0.0.1")
-    HOSTS.append(RayHost(contact, [1], "far", folder, machine, limits, seek=seek))
-    return HOSTS[-1]
+def line_to(actor: Any, limits: TimeLimits | None = None, address: str = "127.0.0.1") -> ActorLine:
+    node = RayNode("id", address, 1, (), {"CPU": 1, "GPU": 0})
+    LINES.append(ActorLine(HostPlan("far", (1,), "CPU", node), limits or TimeLimits(), str))
+    LINES[-1]._use(actor)
+    LINES[-1].open(None)
+    return LINES[-1]
 
 
-def events_of(host: RayHost, count: int = 1) -> list[Event]:
-    found: list[Event] = []
+def events_of(host: RayHost) -> list[Event]:
     give_up = time.monotonic() + 60
-    while len(found) < count:
-        assert time.monotonic() < give_up
-        found += host.events([w for w in host.waitables() if w.poll(0.1)])
-    return found
+    while time.monotonic() < give_up:
+        if found := host.events([w for w in host.waitables() if w.poll(0.1)]):
+            return found
+    raise AssertionError
 
 
-def spec(host: RayHost) -> WorkerSpec:
-    return WorkerSpec(1, 0, "127.0.0.1", host.open_store())
+def started(host: RayHost) -> int:
+    host.start([WorkerSpec(1, 0, "127.0.0.1", host.open_store())])
+    host.finish_start()
+    (process,) = host.process_ids
+    assert host.is_whole()
+    return process
 
 
 def test_files_travel_in_chunks_and_stay_in_the_folder(keeper: HostKeeper, tmp_path: Path) -> None:
-    host = host_of(ActorHere(keeper), tmp_path)
+    host = RayHost(line_to(ActorHere(keeper)), tmp_path)
     for size in (0, 5, CHUNK_BYTES, 2 * CHUNK_BYTES + 1):
         path = tmp_path / "file"
         path.write_bytes(os.urandom(size))
@@ -134,44 +154,38 @@ def test_files_travel_in_chunks_and_stay_in_the_folder(keeper: HostKeeper, tmp_p
     for name in ("..", "/etc/passwd", "a/b", ""):
         with pytest.raises(OSError, match="not the name of a file"):
             place_of(tmp_path, name)
-
-
-def test_a_chunk_that_is_missing_spoils_the_file(keeper: HostKeeper) -> None:
-    assert keeper.carry_out("write", ("file", 0, b"first", False)) is None
-    answer = keeper.carry_out("write", ("file", 9, b"third", True))
-    assert isinstance(answer, RunFailure)
-    assert "a chunk is missing before byte 9" in str(answer)
-    assert isinstance(keeper.carry_out("read", ("file", 0)), RunFailure)
+    host.line.ask("write", "file", 0, b"first", False)
+    with pytest.raises(RunFailure, match=r"host far: .* a chunk is missing before byte 9"):
+        host.line.ask("write", "file", 9, b"third", True)
+    with pytest.raises(RunFailure, match="No such file"):
+        host.fetch("file")
 
 
 def test_workers_start_end_and_are_replaced(keeper: HostKeeper, tmp_path: Path) -> None:
-    host = host_of(ActorHere(keeper), tmp_path)
-    host.start([spec(host)])
-    host.finish_start()
-    (process,) = host.process_ids
-    assert host.is_whole()
+    host = RayHost(line_to(ActorHere(keeper)), tmp_path)
+    process = started(host)
     os.kill(process, signal.SIGKILL)
     (ended,) = events_of(host)
-    assert isinstance(ended, Ended)
-    assert ended.worker == 1
-    assert not host.is_whole()
+    assert (type(ended), ended.worker) == (Ended, 1)
     host.kill()
-    host.start([spec(host)])
-    host.finish_start()
-    assert host.process_ids != [process]
-    # What the first said late is nobody's any more.
+    assert not host.is_whole()
+    assert started(host) != process
+    # What the first said late is nobody's any more, nor what was said to it.
+    keeper.send(1, 1, Collect("x", in_flight=False))
     keeper._reports.put((1, ended))
     late = Answered(1, Failed("ModelError", "of the second"))
     keeper._reports.put((host._generation, late))
     assert events_of(host) == [late]
+    keeper._reports.put((host._generation, ended))
+    assert host.line.news.poll(30)
+    assert not host.is_whole()
     host.close()
 
 
 def test_a_command_that_finds_no_room_is_an_answer(keeper: HostKeeper, tmp_path: Path) -> None:
     """Long commands travel by file, and somebody may have removed the folder of these."""
-    host = host_of(ActorHere(keeper), tmp_path)
-    host.start([spec(host)])
-    host.finish_start()
+    host = RayHost(line_to(ActorHere(keeper)), tmp_path)
+    started(host)
     shutil.rmtree(keeper.facts.folder)
     host.send(1, Collect("x" * 4096, in_flight=False))
     (event,) = events_of(host)
@@ -179,16 +193,13 @@ def test_a_command_that_finds_no_room_is_an_answer(keeper: HostKeeper, tmp_path:
     assert isinstance(event.answer, Failed)
     assert isinstance(event.answer.error, StorageFailure)
     assert "host far: " in str(event.answer.error)
-    host.close()
 
 
-@pytest.mark.parametrize("machine", ["this one", FACTS.machine])
-def test_times_of_another_clock_become_ours(
-    keeper: HostKeeper, tmp_path: Path, machine: str
-) -> None:
+@pytest.mark.parametrize("same", [True, False])
+def test_times_of_another_clock_become_ours(keeper: HostKeeper, tmp_path: Path, same: bool) -> None:
     begin = time.perf_counter()
-    shift = AHEAD if machine == FACTS.machine else 0.0
-    host = host_of(ActorHere(keeper), tmp_path, machine)
+    facts = keeper.facts if same else FACTS
+    host = RayHost(line_to(ActorHere(keeper, facts)), tmp_path)
     result = RunResult(
         times=[(begin + AHEAD, begin + AHEAD + 2)],
         losses={},
@@ -201,38 +212,44 @@ def test_times_of_another_clock_become_ours(
     (event,) = events_of(host)
     assert isinstance(event, Answered)
     assert isinstance(event.answer, RunResult)
+    shift = AHEAD if same else 0.0
     assert event.answer.times == [pytest.approx((begin + shift, begin + shift + 2), abs=0.5)]
 
 
-def test_a_worker_that_does_not_die_is_told(
+def test_what_goes_wrong_on_a_host_is_told_with_its_name(
     keeper: HostKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def does_not_die() -> None:
         raise HostLost("worker 1 (process 7) does not end")
 
-    host = host_of(ActorHere(keeper), tmp_path)
+    host = RayHost(line_to(ActorHere(keeper)), tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(keeper._host, "kill", does_not_die)
         with pytest.raises(HostLost, match=r"host far: worker 1 \(process 7\) does not end"):
             host.kill()
-    host.close()
+    other = ActorHere(keeper)
+    other.versions.remote = lambda: Reference(_done("torch 9.9"))  # type: ignore[method-assign]
+    with pytest.raises(InvalidInput, match=r"host far has torch 9.9, and this one drlpp .*, torch"):
+        line_to(other)
+
+
+def _done(answer: object) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(answer)
+    return future
 
 
 @pytest.mark.parametrize("silent", ["events", "orders"])
 def test_a_silent_host_is_lost(keeper: HostKeeper, tmp_path: Path, silent: str) -> None:
     """Whether nothing comes of its own accord, or no answer to an order."""
-    actor = ActorHere(keeper)
-    never: Future[Any] = Future()
-    if silent == "events":
-        actor.next_events = Method(ThreadPoolExecutor(1), keeper.next_events)
-        actor.next_events.remote = lambda *_: Reference(never)  # type: ignore[method-assign]
-    else:
-        actor.order.remote = lambda *_: Reference(never)  # type: ignore[method-assign]
+    actor = ActorThatDies(keeper) if silent == "events" else ActorHere(keeper)
     limits = TimeLimits(host_silence_seconds=1, fork_seconds=1)
-    host = host_of(actor, tmp_path, limits=limits)
+    host = RayHost(line_to(actor, limits), tmp_path)
     if silent == "events":
         (news,) = host.waitables()
         assert news.poll(30)
+    else:
+        actor.order.remote = lambda *_: Reference(Future())  # type: ignore[method-assign]
     with pytest.raises(HostLost, match=r"host far cannot be reached: no (sign of life|answer)"):
         host.kill()
     # From then on at once, whoever asks.
@@ -241,36 +258,22 @@ def test_a_silent_host_is_lost(keeper: HostKeeper, tmp_path: Path, silent: str) 
             ask()
 
 
-def test_a_dead_actor_wakes_who_waits(keeper: HostKeeper, tmp_path: Path) -> None:
-    actor = ActorHere(keeper)
-    dies: Future[Any] = Future()
-    actor.next_events.remote = lambda *_: Reference(dies)  # type: ignore[method-assign]
-    host = host_of(actor, tmp_path)
-    (news,) = host.waitables()
-    threading.Timer(0.2, dies.set_exception, [ActorDiedError()]).start()
-    assert news.poll(30)
-    with pytest.raises(HostLost, match="the process that keeps its workers has ended"):
-        host.events([news])
-
-
 def test_a_lost_host_goes_on_where_it_is_found(keeper: HostKeeper, tmp_path: Path) -> None:
-    actor = ActorHere(keeper)
-    dies: Future[Any] = Future()
-    actor.next_events.remote = lambda *_: Reference(dies)  # type: ignore[method-assign]
-    found: list[Contact] = []
-    host = host_of(actor, tmp_path, seek=lambda: found.pop() if found else None)
-    larger = replace(FACTS, machine="a larger one", cores=(4, 5))
-    found.append(Contact(ActorHere(keeper), larger, "127.0.0.2"))
+    actor = ActorThatDies(keeper)
+    found: list[ActorLine] = []
+    host = RayHost(line_to(actor), tmp_path, lambda lost: found.pop() if found else None)
     # Nobody looks for another place while it is there.
     assert not host.has_returned(1)
     (news,) = host.waitables()
-    dies.set_exception(ActorDiedError())
+    actor.dies.set_exception(ActorDiedError())
     assert news.poll(30)
-    elsewhere, found[:] = found[:], []
+    with pytest.raises(HostLost, match="the process that keeps its workers has ended"):
+        host.events([news])
     assert not host.has_returned(1)
     time.sleep(0.1)
     assert not host.has_returned(1)
-    found += elsewhere
+    larger = HostFacts("/elsewhere", "a larger one", (4, 5))
+    found.append(line_to(ActorHere(keeper, larger), address="127.0.0.2"))
     give_up = time.monotonic() + 30
     while not host.has_returned(1):
         assert time.monotonic() < give_up
@@ -283,28 +286,6 @@ def test_a_lost_host_goes_on_where_it_is_found(keeper: HostKeeper, tmp_path: Pat
     (tmp_path / "file").write_bytes(b"content")
     host.publish(tmp_path / "file")
     assert (Path(keeper.facts.folder) / "file").read_bytes() == b"content"
-    host.start([spec(host)])
-    host.finish_start()
-    (process,) = host.process_ids
-    os.kill(process, signal.SIGKILL)
-    (ended,) = events_of(host)
-    assert isinstance(ended, Ended)
+    os.kill(started(host), signal.SIGKILL)
+    assert isinstance(events_of(host)[0], Ended)
     host.close()
-
-
-def test_a_host_that_is_left_alone_gives_up_unless_ray_knows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = TimeLimits(host_silence_seconds=0.1, lease_seconds=0.2)
-    keeper = HostKeeper([1], "far", "127.0.0.1", str(tmp_path), limits)
-    known = True
-    monkeypatch.setattr(host_keeper, "known_to_ray", lambda _seconds: known)
-    keeper.next_events()
-    assert not keeper.is_abandoned()
-    keeper._heard -= 1
-    # The controller is stopped, and has another lease.
-    assert not keeper.is_abandoned()
-    known = False
-    assert not keeper.is_abandoned()
-    keeper._heard -= 1
-    assert keeper.is_abandoned()

@@ -1,27 +1,24 @@
-"""The inside of a host's actor: its workers, its files, and what to do when the controller is gone.
+"""The inside of a host's actor: its workers, its files, and its end when it is left alone.
 
 The controller asks for events all the time. A host that does not hear that for ``lease_seconds``
-ends its workers, unless Ray still knows it: then the controller is only stopped (Ctrl-Z). It also
-ends them when the raylet ends that has started it, since nobody looks after it then.
+ends its workers, and so does one whose raylet has ended, since nobody looks after it then.
 """
 
 from __future__ import annotations
 
 import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from drlpp.errors import DRLPPError, RunFailure, StorageFailure
-from drlpp.io.disk_errors import is_storage_error
+from drlpp.errors import StorageFailure
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.local_host import LocalHost
@@ -30,26 +27,23 @@ from drlpp.runtime.ipc.protocol import Command, Failed, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
-POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 """The longest time that a host says nothing."""
 
 Report = tuple[int, Event]
 """An event, and of which generation of workers."""
 
 
-@dataclass(frozen=True)
-class HostFacts:
+class HostFacts(NamedTuple):
     """What a host says of itself.
 
     Attributes:
         folder: of the session there.
-        host_name: what it calls itself.
         machine: tells machines apart; hosts that are emulated on one share it, and its clock.
         cores: that its processes may use.
     """
 
     folder: str
-    host_name: str
     machine: str
     cores: tuple[int, ...]
 
@@ -62,7 +56,7 @@ def machine_identity() -> str:
 class HostKeeper:
     """The workers of one host, and its copies of the session's files.
 
-    Orders come from one thread, and :meth:`next_events` is called by another.
+    Orders, which are its methods, come from one thread; :meth:`next_events` is called by another.
 
     Args:
         workers: their numbers.
@@ -85,25 +79,14 @@ class HostKeeper:
         self._folder = Path(self._own.name if self._own else str(folder))
         self._host = LocalHost(workers, self._folder, name, address, limits)
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
-        self._stop: Connection | None = None
-        self._watch: threading.Thread | None = None
+        self._generation = 0
+        self._watch: tuple[Connection, threading.Thread] | None = None
         self._heard = time.monotonic()
 
     @property
     def facts(self) -> HostFacts:
         """What this host says of itself."""
-        cores = tuple(available_cores())
-        return HostFacts(str(self._folder), socket.gethostname(), machine_identity(), cores)
-
-    def carry_out(self, order: str, given: Sequence[Any]) -> Any:
-        """Carry out an order, one of the methods below; return what it gives, or its error."""
-        try:
-            return getattr(self, order)(*given)
-        except DRLPPError as error:
-            return error
-        except OSError as error:
-            failure = StorageFailure if is_storage_error(error) else RunFailure
-            return failure(str(error))
+        return HostFacts(str(self._folder), machine_identity(), tuple(available_cores()))
 
     def open_store(self) -> StoreAddress:
         """Open a store for the workers of all hosts."""
@@ -111,18 +94,20 @@ class HostKeeper:
 
     def start(self, generation: int, posts: Sequence[WorkerSpec]) -> list[int]:
         """Start the workers, and return their process ids."""
+        self._generation = generation
         # Ray kills an actor's whole group.
         self._host.start([replace(post, own_group=True) for post in posts])
-        theirs, self._stop = Pipe(duplex=False)
-        self._watch = threading.Thread(
+        theirs, ours = Pipe(duplex=False)
+        thread = threading.Thread(
             target=self._report_events, args=(generation, theirs), daemon=True
         )
-        self._watch.start()
+        self._watch = ours, thread
+        thread.start()
         return self._host.process_ids
 
     def send(self, generation: int, worker: int, command: Command) -> None:
-        """Give a worker a command; one that has ended takes none, and that it has is reported."""
-        if not self._host.process_ids:
+        """Give a worker a command, unless it was replaced, or has ended, which is reported."""
+        if generation != self._generation or not self._host.process_ids:
             return
         try:
             self._host.send(worker, command)
@@ -161,7 +146,7 @@ class HostKeeper:
         self._heard = time.monotonic()
         found: list[Report] = []
         try:
-            found.append(self._reports.get(timeout=POLL_SECONDS))
+            found.append(self._reports.get(timeout=_POLL_SECONDS))
             while True:
                 found.append(self._reports.get_nowait())
         except queue.Empty:
@@ -181,51 +166,24 @@ class HostKeeper:
                     return
 
     def _stop_watching(self) -> None:
-        if self._stop is not None and self._watch is not None:
+        if self._watch is not None:
+            ours, thread = self._watch
             # The end of it that is read is readable when this one is closed.
-            self._stop.close()
-            self._watch.join()
-            self._stop = self._watch = None
+            ours.close()
+            thread.join()
+            self._watch = None
 
-    def is_abandoned(self) -> bool:
-        """Return whether the controller has been silent for too long, and is not only stopped."""
-        if time.monotonic() - self._heard <= self._limits.lease_seconds:
-            return False
-        if not known_to_ray(self._limits.host_silence_seconds):
-            return True
-        self._heard = time.monotonic()
-        return False
+    def end_when_left_alone(self) -> None:
+        """End this process, and its workers with it, when nobody looks after it any more.
 
+        That is the controller, and the raylet that has started this process.
+        """
+        raylet = os.pidfd_open(os.getppid())
 
-def end_when_abandoned(keeper: HostKeeper) -> None:
-    """End this process, whose workers end with it, when nobody looks after it any more.
+        def watch() -> None:
+            while not mp_connection.wait([raylet], _POLL_SECONDS):
+                if time.monotonic() - self._heard > self._limits.lease_seconds:
+                    break
+            os._exit(1)
 
-    That is the controller, and the raylet that has started this process.
-    """
-    raylet = os.pidfd_open(os.getppid())
-
-    def watch() -> None:
-        while not mp_connection.wait([raylet], POLL_SECONDS):
-            if keeper.is_abandoned():
-                break
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def known_to_ray(seconds: float) -> bool:
-    """Return whether the cluster's head answers in time, and says that this host is alive."""
-    known: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-    def ask() -> None:
-        import ray
-
-        here = ray.get_runtime_context().get_node_id()
-        known.put(any(node["NodeID"] == here and node["Alive"] for node in ray.nodes()))
-
-    # In a thread that may wait for ever: Ray has no time limit for this.
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        return known.get(timeout=seconds)
-    except queue.Empty:
-        return False
+        threading.Thread(target=watch, daemon=True).start()
