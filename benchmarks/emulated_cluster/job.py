@@ -9,12 +9,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.emulated_cluster import child_process
 from drlpp.errors import RunFailure, TrialTimeout, WorkerLost
 
 _POLL_SECONDS = 0.05
@@ -78,9 +77,7 @@ class Job:
                 "bash",
                 str(script),
             ]
-            self._launchers.append(
-                child_process.start(launcher, self._launcher_log(number), environment)
-            )
+            self._launchers.append(start_program(launcher, self._launcher_log(number), environment))
 
     @property
     def output(self) -> str:
@@ -121,7 +118,7 @@ class Job:
 
     def stop(self) -> None:
         """Ask the launchers that still run to end their processes, and wait a few seconds."""
-        child_process.end(self._launchers, GRACE_SECONDS)
+        end_programs(self._launchers, GRACE_SECONDS)
 
     def _launcher_log(self, number: int) -> Path:
         return self._folder / f"torchrun-{number}.log"
@@ -224,3 +221,35 @@ def last_words(text: str) -> str:
 def text_of(path: Path) -> str:
     """Return what a file has in it; nothing if there is none yet."""
     return path.read_text(errors="replace") if path.exists() else ""
+
+
+def start_program(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a program that reads nothing, by default in this process's environment.
+
+    Ctrl-C does not reach it: it is for whoever started it.
+    """
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def end_programs(processes: Iterable[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Ask programs to end, and kill those that have not in some seconds."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    give_up = time.monotonic() + seconds
+    for process in running:
+        try:
+            process.wait(max(0.0, give_up - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

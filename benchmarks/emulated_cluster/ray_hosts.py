@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,14 +13,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.emulated_cluster import child_process
-from benchmarks.emulated_cluster.job import GRACE_SECONDS, Place, Printed, free_port, last_words
+from benchmarks.emulated_cluster.job import (
+    GRACE_SECONDS,
+    Place,
+    Printed,
+    end_programs,
+    free_port,
+    last_words,
+    start_program,
+)
 from benchmarks.emulated_cluster.names import MARK
-from benchmarks.emulated_cluster.ray_node import RayNodeProcess
-from drlpp.errors import TrialTimeout, WorkerLost
+from drlpp.errors import RunFailure, TrialTimeout, WorkerLost
 
 _POLL_SECONDS = 0.05
 _START_SECONDS = 120.0
+_STARTED = "Ray runtime started"
+_ENDING_SECONDS = 20.0
 _STORE_BYTES = 200_000_000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NETWORK_NAMESPACE = 0x40000000
@@ -35,6 +44,68 @@ ALONE = {
 """The environment of Ray on hosts that are all this machine."""
 _WORKER = re.compile(r"drlpp-w(\d+)")
 """What the processes of workers are called."""
+
+
+class RayNodeProcess:
+    """A node of a Ray cluster, started as a child and ended by its process id.
+
+    ``ray stop`` looks for processes by their names on the whole machine, and ends those of others.
+
+    Args:
+        log: the file for what it prints.
+        address: of this machine, where the others reach it.
+        port: of the cluster's head.
+        head: address of the machine with the head; None if this is it.
+        options: further options of ``ray start``.
+        environment: of its processes, and so of the workers; this process's by default.
+        prefix: of the command, such as one that enters a network namespace.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        address: str,
+        port: int,
+        head: str | None = None,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self.address = address
+        self._log = log
+        where = (
+            ("--head", "--port", str(port), "--include-dashboard=false")
+            if head is None
+            else ("--address", f"{head}:{port}")
+        )
+        command = [
+            *prefix,
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *where),
+            *("--node-ip-address", address, "--disable-usage-stats", *options),
+        ]
+        self.process = start_program(command, log, environment)
+
+    def wait_until_started(self, seconds: float) -> None:
+        """Wait until it is part of the cluster.
+
+        Raises:
+            RunFailure: it ended, or it takes longer than that.
+        """
+        give_up = time.monotonic() + seconds
+        while _STARTED not in self._log.read_text(errors="replace"):
+            if self.process.poll() is not None:
+                raise RunFailure(f"Ray at {self.address} ended: {self._last_line()}")
+            if time.monotonic() > give_up:
+                raise RunFailure(f"Ray at {self.address} has not begun within {seconds:.0f} s")
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Ask it to end, and kill it if it does not."""
+        end_programs([self.process], _ENDING_SECONDS)
+
+    def _last_line(self) -> str:
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line), "without a word")
 
 
 class RayHosts:
@@ -207,7 +278,7 @@ class HostProgram:
     ) -> None:
         self._log = folder / f"program-{time.monotonic_ns()}.log"
         self._printed = Printed(self._log)
-        self._process = child_process.start(command, self._log, environment)
+        self._process = start_program(command, self._log, environment)
 
     @property
     def process_id(self) -> int:
@@ -259,4 +330,4 @@ class HostProgram:
 
     def stop(self) -> None:
         """Ask it to end, and kill it after some seconds."""
-        child_process.end([self._process], GRACE_SECONDS)
+        end_programs([self._process], GRACE_SECONDS)

@@ -18,8 +18,7 @@ import pytest
 
 from benchmarks.emulated_cluster.job import free_port
 from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
-from benchmarks.emulated_cluster.ray_hosts import ALONE
-from benchmarks.emulated_cluster.ray_node import RayNodeProcess
+from benchmarks.emulated_cluster.ray_hosts import ALONE, RayNodeProcess
 from drlpp.io.documents import write_document
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.hosts.on_ray.host import RayHost
