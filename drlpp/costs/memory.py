@@ -12,7 +12,7 @@ more than all that it keeps, if that is above 0. Gradients that cross the border
 among its messages as well, so a stage may take less. What libraries allocate by themselves is left
 out, such as copies that convolutions make, and what an optimizer's step does. Torch allocates this
 on a CPU to a percent (its test, whose convolutions are small); on a GPU, predictions are 0.8 to 1.3
-times the peaks, most within a tenth (benchmarks/one_gpu).
+times the peaks, most within a tenth (benchmarks/gpu.py).
 """
 
 from __future__ import annotations
