@@ -121,23 +121,6 @@ def read_results_of(study: str, kind: type[Result], path: Path) -> list[Result]:
     return results
 
 
-def all_of(
-    cells: Sequence[Cell], cell_of: Callable[[Result], Cell]
-) -> Callable[[Sequence[Result]], list[Cell]]:
-    """Return what is wanted where the cells are known from the beginning: those without a result.
-
-    Args:
-        cells: of the study.
-        cell_of: gives the cell of a result.
-    """
-
-    def wanted(results: Sequence[Result]) -> list[Cell]:
-        done = {cell_of(result) for result in results}
-        return [cell for cell in cells if cell not in done]
-
-    return wanted
-
-
 @dataclass(frozen=True)
 class Where:
     """Where cells run.

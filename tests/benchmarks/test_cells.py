@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cells
-from benchmarks.cells import Where, all_of, run_cells
+from benchmarks.cells import Where, run_cells
 from drlpp.errors import InvalidInput, WorkerLost
 from tests.support.programs.ray_clusters import RayCluster, ray_cluster
 from tests.support.squares import (
     Number,
     Square,
     Stay,
+    all_of,
     numbers,
     read_squares,
     read_stays,

@@ -3,7 +3,9 @@
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cells import read_results_of
 from drlpp.io.documents import Record
@@ -79,3 +81,15 @@ def read_squares(path: Path) -> list[Square]:
 
 def read_stays(path: Path) -> list[Stay]:
     return read_results_of("tests.support.squares", Stay, path)
+
+
+def all_of(
+    cells: Sequence[Number], cell_of: Callable[[Any], Number]
+) -> Callable[[Sequence[Any]], list[Number]]:
+    """What is wanted where the cells are known from the beginning: those without a result."""
+
+    def wanted(results: Sequence[Any]) -> list[Number]:
+        done = {cell_of(result) for result in results}
+        return [cell for cell in cells if cell not in done]
+
+    return wanted

@@ -113,28 +113,6 @@ def test_a_failed_command_says_who_and_why() -> None:
 
 
 @needs_kernel
-@pytest.mark.system
-def test_the_reason_is_told_and_not_who_ended_first() -> None:
-    """As the processes that keep workers do: without a word, when the first one has failed."""
-    program = (
-        "import os, time\n"
-        "if os.environ['RANK'] == '0':\n"
-        "    time.sleep(2)\n"
-        "    raise SystemExit('no such file')\n"
-        "raise SystemExit(2)\n"
-    )
-    # Names that the files of a run could be mistaken for.
-    cluster = two_hosts(accelerators=1)
-    cluster = cluster.with_hosts(cluster.hosts[0].model_copy(update={"name": "rank"}) for _ in "a")
-    with (
-        EmulatedCluster(cluster) as emulated,
-        pytest.raises(WorkerLost, match="rank 0 on rank-0 ended with: no such file"),
-    ):
-        emulated.run_ranks([sys.executable, "-c", program], timeout=90)
-    assert names_left(os.getpid()) == []
-
-
-@needs_kernel
 def test_a_link_too_slow_for_any_message_is_refused() -> None:
     slow = Link(bandwidth_bytes_per_second=0.01)
     with (
@@ -142,13 +120,6 @@ def test_a_link_too_slow_for_any_message_is_refused() -> None:
         EmulatedCluster(two_hosts(slow, accelerators=1)),
     ):
         pass
-    assert names_left(os.getpid()) == []
-
-
-@needs_kernel
-def test_two_clusters_are_strangers() -> None:
-    with EmulatedCluster(two_hosts(speed=0.1)) as one, EmulatedCluster(two_hosts(speed=0.1)):
-        one.cut("host-0")
     assert names_left(os.getpid()) == []
 
 
@@ -173,14 +144,7 @@ def test_an_exception_leaves_nothing() -> None:
 
 @needs_kernel
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_leave_nothing(number: signal.Signals) -> None:
     program = command_line(
         "run", CLUSTERS / "two-hosts.yaml", "--", "sh", "-c", "echo started; sleep 1000"
