@@ -28,7 +28,7 @@ STUDIES = {
     "pipedream": "benchmarks.papers.pipedream:TIMES",
     "pipedream-learning": "benchmarks.papers.pipedream:LEARNING",
     "pipeoptim": "benchmarks.papers.pipeoptim:THROUGHPUT",
-    "pipeoptim-memory": "benchmarks.papers.pipeoptim:MEMORY",
+    "pipeoptim-memory": "benchmarks.papers.pipeoptim_memory:STUDY",
     "to-loss": "benchmarks.learning.to_loss:STUDY",
     "to-loss-seconds": "benchmarks.learning.seconds:STUDY",
     "pipeoptim-accuracy": "benchmarks.papers.pipeoptim_accuracy:STUDY",

@@ -8,7 +8,14 @@ from pandas import DataFrame
 
 from benchmarks.deep_models import DigitsCNN
 from benchmarks.learning.study import Case, Learned, Point, Run
-from benchmarks.papers import drl_pp, pipedream, pipemare, pipeoptim, pipeoptim_accuracy
+from benchmarks.papers import (
+    drl_pp,
+    pipedream,
+    pipemare,
+    pipeoptim,
+    pipeoptim_accuracy,
+    pipeoptim_memory,
+)
 from benchmarks.papers.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
 from benchmarks.papers.drl_pp import bandwidth_of
 from benchmarks.papers.figures import PIPEMARE_TABLES_2_AND_3, PIPEOPTIM_TABLE_VI
@@ -92,9 +99,9 @@ def test_typed_tables_agree_with_the_papers_words() -> None:
 
 @pytest.mark.slow
 def test_the_runtime_holds_the_versions_of_table_ii() -> None:
-    found = list(pipeoptim.MEMORY.run(*pipeoptim.MEMORY.cases(None, short=True)).stages)
+    found = list(pipeoptim_memory.STUDY.run(*pipeoptim_memory.STUDY.cases(None, short=True)).stages)
     assert len(found) == len(pipeoptim.METHODS) * pipeoptim.STAGES
-    formula = [pipeoptim.formula_versions(m.method, m.stage) for m in found]
+    formula = [pipeoptim_memory.formula_versions(m.method, m.stage) for m in found]
     assert [m.versions for m in found] == formula
     first = {m.method: m.versions for m in found if m.stage == 0}
     assert first == {
@@ -144,7 +151,7 @@ def test_pipeoptim_s_claims() -> None:
     assert "| PipeOptim's is within 16.5% of PipeDream's | feed-forwards | does not hold |" in text
     assert "| PipeOptim's is above XPipe's | feed-forwards | does not hold |" in text
     assert "| PipeOptim's is above XPipe's | convolutions | not measured yet |" in text
-    text = text_of(pipeoptim.MEMORY.table([]))
+    text = text_of(pipeoptim_memory.STUDY.table([]))
     assert "| versions of the weights are those of Table II | 0 stages | not measured yet |" in text
 
 
