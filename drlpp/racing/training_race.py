@@ -223,15 +223,13 @@ def race_lines(race: TrainingRace, end: RaceEnd | None) -> Iterator[str]:
         yield f"no candidate reached {goal} within {goal.limit_seconds:.3g} s of training"
         return
     entrants, verdict = entrants_of(race, end), verdict_of(race, end)
-    is_contested = len(end.result.finalists) > 1
-    if is_contested:
+    if len(end.result.finalists) > 1:
         yield from gain_lines(verdict, entrants, Meter.TO_LOSS)
+    elif winner == PLAIN_NUMBER:
+        yield "use plain PyTorch: no other candidate reached the loss"
+    else:
+        yield "no other candidate reached the loss"
     yield f"the first at {goal}: {entrants[verdict.fastest]}"
-    if not is_contested:
-        yield "no other candidate reached it"
-        if winner == PLAIN_NUMBER:
-            yield "use plain PyTorch"
-        return
     told = gain_pair(verdict, entrants)
     for place, candidate in enumerate(end.result.finalists):
         if candidate != winner and {place, verdict.fastest} != set(told):
@@ -239,7 +237,7 @@ def race_lines(race: TrainingRace, end: RaceEnd | None) -> Iterator[str]:
         missed = sum(not final.arrived for final in end.finals_of(candidate))
         if missed:
             yield f"{entrants[place]} did not reach it in {missed} of {race.finals} trainings"
-    if PLAIN_NUMBER not in end.result.finalists:
+    if PLAIN_NUMBER not in end.result.finalists and len(end.result.finalists) > 1:
         yield "plain PyTorch did not reach it"
 
 
