@@ -23,8 +23,7 @@ from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners import Limits, PlanningProblem, Space, best_plan
-from drlpp.planners.baselines.data_parallel import data_parallel
-from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.baselines import data_parallel, gpipe
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.planning import Planner
 from drlpp.planners.search import Judge

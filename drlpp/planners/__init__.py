@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from drlpp.planners.baselines.data_parallel import data_parallel
-from drlpp.planners.baselines.gpipe import even_split, gpipe
+from drlpp.planners.baselines import data_parallel, even_split, gpipe
 from drlpp.planners.exact.exact import downsets_of, exact
 from drlpp.planners.planning import (
     PLANNERS,

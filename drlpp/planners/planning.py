@@ -20,8 +20,7 @@ from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
-from drlpp.planners.baselines.data_parallel import data_parallel
-from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.baselines import data_parallel, gpipe
 from drlpp.planners.exact.exact import exact
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, memory_shortage

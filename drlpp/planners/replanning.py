@@ -17,7 +17,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.baselines import gpipe
 from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.planning import best_plan
 from drlpp.planners.problem import PlanningProblem

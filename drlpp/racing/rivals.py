@@ -183,8 +183,10 @@ def _pipedream(grounds: Grounds) -> Iterator[Candidate]:
 
 
 def _exact(grounds: Grounds) -> Iterator[Candidate]:
-    """Yield the exact planner's placement, which takes as many workers as are of use."""
-    yield Candidate(PLANNERS["exact"](grounds.problem(grounds.method)).placement, grounds.method)
+    """Yield the exact planner's placement, which takes as many workers as are of use, if any."""
+    placement = grounds.on("exact", grounds.cluster.accelerators, grounds.method)
+    if placement is not None:
+        yield Candidate(placement, grounds.method)
 
 
 def _planned(grounds: Grounds) -> Iterator[Candidate]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import networkx
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidInput
 
 
 @given(st.sampled_from(list(FAMILIES)), st.integers(1, 60), st.integers(0, 10**6))
@@ -24,17 +22,3 @@ def test_operators_are_in_a_topological_order_and_joined(
     assert networkx.is_weakly_connected(workload.order())
     assert profile == generate(family, operators, seed)
     assert 0.1 <= sum(profile.seconds) <= 0.5
-
-
-def test_families_differ_in_their_branches() -> None:
-    edges = {family: len(generate(family, 40, 0).graph.edges) for family in FAMILIES}
-
-    assert edges["chain"] == 39
-    assert all(edges[family] > 39 for family in ("residual", "blocks", "layered"))
-
-
-def test_unknown_families_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="unknown; there are chain"):
-        generate("circle", 4, 0)
-    with pytest.raises(InvalidInput, match="at least 1"):
-        generate("chain", 0, 0)

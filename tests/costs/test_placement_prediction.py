@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.costs.analytic_model import Prediction, pipeline_of, predict
+from drlpp.costs.analytic_model import Prediction, predict
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
@@ -56,13 +56,6 @@ def test_ring_all_reduce_overlaps_with_a_backward() -> None:
     assert fast.bottleneck == "compute of stage 0 (3 replicas)"
 
 
-def test_a_ring_pays_latency_for_each_of_its_messages() -> None:
-    link = Link(bandwidth_bytes_per_second=1e9, latency_seconds=100)
-    cluster = Cluster(hosts=(Host(name="a", accelerators=3),), within_host=link)
-    found = predicted([0, 0, 0], [0, 0, 0], cluster)
-    assert found.stages[0].all_reduce_seconds == pytest.approx(4 * 100 / 3)
-
-
 def test_messages_in_both_directions_share_no_time() -> None:
     found = predicted([0, 1, 1], [0, 1], cluster_of(2, bandwidth=0.5))
     assert [stage.message_seconds for stage in found.stages] == pytest.approx([10, 10])
@@ -70,39 +63,10 @@ def test_messages_in_both_directions_share_no_time() -> None:
     assert found.bottleneck == "messages of stage 0"
 
 
-def test_integers_have_no_gradients() -> None:
-    graph = graph_of(
-        [(0, 1)], parameter_bytes=[0, 0], output_bytes=[8, 4], dtypes=["int64", "float32"]
-    )
-    profile = profile_of(graph, [1, 1])
-    placement = Placement.from_assignment([0, 1], [0, 1])
-    (edge,) = pipeline_of(Workload.of(profile), placement).edges
-    assert not edge.differentiable
-    assert predicted([0, 1], [0, 1], cluster_of(2), profile).seconds_per_minibatch == 8
-
-
-def test_updates_count_once_a_round() -> None:
-    profile = PROFILE.model_copy(update={"update_seconds_per_byte": 2.0})
-    found = predicted([0, 0, 0], [0, 0], cluster_of(2, bandwidth=1e9), profile)
-    assert found.seconds_per_minibatch == pytest.approx(12 / 2 + 34)
-
-
 def test_the_slowest_replica_sets_the_pace() -> None:
     cluster = cluster_of(2, bandwidth=1e9).with_speeds([1.0, 0.25])
     found = predicted([0, 0, 0], [0, 0], cluster)
     assert found.seconds_per_minibatch == pytest.approx(12 / 2 / 0.25)
-
-
-def test_outputs_of_earlier_stages_go_to_the_loss() -> None:
-    graph = graph_of([(0, 1), (0, 2)], parameter_bytes=[0] * 3, output_bytes=[1, 50, 1])
-    found = predicted([0, 0, 1], [0, 1], cluster_of(2), profile_of(graph, [1, 1, 1]))
-    assert found.stages[0].message_seconds == 51
-
-
-def test_a_tensor_that_several_operators_of_a_stage_read_is_sent_once() -> None:
-    graph = graph_of([(0, 1), (0, 2), (1, 2)], parameter_bytes=[0] * 3, output_bytes=[9, 1, 1])
-    found = predicted([0, 1, 1], [0, 1], cluster_of(2), profile_of(graph, [1, 1, 1]))
-    assert found.stages[0].message_seconds == 9
 
 
 def test_a_tensor_that_two_stages_read_is_sent_to_each() -> None:

@@ -87,24 +87,6 @@ def test_a_placement_file_is_a_candidate_and_back(tmp_path: Path) -> None:
         swapped.plan(GRAPH)
 
 
-def test_a_placement_with_two_methods_is_two_candidates() -> None:
-    one, other = Candidate(HALVES, METHOD), Candidate(HALVES, FLUSHING)
-    again = Candidate(HALVES.model_copy(), Method())
-    assert one == again != other
-    assert len({one, other, again}) == 2
-    backwards = HALVES.model_copy(
-        update={
-            "stages": tuple(
-                stage.model_copy(update={"operators": stage.operators[::-1]})
-                for stage in HALVES.stages
-            )
-        }
-    )
-    assert Candidate(backwards, METHOD) != one
-    assert Candidate(backwards, METHOD).canonical == one.canonical
-    assert one.configuration == "1-2"
-
-
 @pytest.mark.parametrize("method", [METHOD, FLUSHING, Method(policy="stash", accumulate=2)])
 def test_a_plan_has_what_placement_and_method_say(method: Method) -> None:
     plan = ExecutionPlan.of(Candidate(HALVES, method), GRAPH, 3)

@@ -74,14 +74,6 @@ def test_pipeline_has_an_edge_for_every_pair_of_stages_that_exchange_tensors() -
     )
 
 
-def test_edges_of_integers_carry_no_gradients() -> None:
-    graph = graph_of(
-        [(0, 1)], parameter_bytes=[0, 0], output_bytes=[8, 4], dtypes=["int64", "float32"]
-    )
-    pipeline = place(([0], [0]), ([1], [1])).pipeline(graph)
-    assert pipeline.edges == (StageEdge(0, 1, differentiable=False),)
-
-
 def test_outputs_of_the_model_go_to_the_last_stage() -> None:
     graph = DIAMOND.model_copy(update={"outputs": ((1, 0), (3, 0))})
     pipeline = place(([0, 1], [0]), ([2], [1]), ([3], [2])).pipeline(graph)
@@ -136,13 +128,6 @@ def test_every_cut_of_even_runs_is_as_near_to_its_share_as_can_be(
         off = {cut: abs(sum(sizes[:cut]) - sum(sizes) * number / count) for cut in possible}
         end += len(stage.operators)
         assert off[end] == min(off.values())
-
-
-def test_neighbours_and_totals() -> None:
-    assert DIAMOND.predecessors == ((), (0,), (0,), (1, 2))
-    assert DIAMOND.successors == ((1, 2), (3,), (3,), ())
-    assert DIAMOND.parameter_bytes == 10
-    assert set(DIAMOND.to_networkx().edges) == {(0, 1), (0, 2), (1, 3), (2, 3)}
 
 
 def test_the_fingerprint_follows_the_model_and_not_the_batch_size() -> None:

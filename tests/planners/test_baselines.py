@@ -13,7 +13,7 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
-from drlpp.planners.baselines.gpipe import even_split, gpipe
+from drlpp.planners.baselines import even_split, gpipe
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host
 from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles

@@ -89,15 +89,6 @@ def test_costs_and_clusters_in_every_form_give_the_same_plan(tmp_path: Path) -> 
     assert read_cost_table(table) == profile
 
 
-def test_a_slow_accelerator_gets_less() -> None:
-    found = drlpp.plan(profile=ROWS, workers=2, bandwidth=1e9, speeds=(1.0, 0.5), replicate=False)
-    seconds = {
-        stage.accelerators[0]: sum(MILLISECONDS[op] for op in stage.operators)
-        for stage in found.placement.stages
-    }
-    assert seconds[0] > seconds[1]
-
-
 def test_memory_counts_the_optimizer() -> None:
     given = {
         "profile": ROWS,
@@ -190,12 +181,6 @@ def test_a_profile_of_another_model_is_refused() -> None:
     task = drlpp.Task(nn.Linear(2, 2), (torch.zeros(4, 2),))
     with pytest.raises(InvalidInput, match="profile this model again"):
         drlpp.plan(task, workers=2, profile=ROWS, bandwidth=1e9)
-
-
-def test_only_a_plan_of_a_model_is_trained() -> None:
-    candidate = drlpp.plan(profile=ROWS, workers=2, bandwidth=1e9).candidate
-    with pytest.raises(InvalidInput, match=r"placement is a Candidate; expected a plan"):
-        drlpp.PipelineTrainer(candidate)  # type: ignore[arg-type]
 
 
 def test_neither_torch_nor_more_than_is_documented_is_imported() -> None:

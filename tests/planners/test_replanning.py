@@ -93,16 +93,6 @@ def test_a_placement_that_needs_only_those_that_are_left_is_kept(captured: Captu
     assert planner.plan([0, 2, 3], 4).placement.accelerators == (0, 2, 3)
 
 
-def test_speeds_and_hosts_of_those_that_are_left_count(
-    captured: CapturedModel, document: PlacementFile
-) -> None:
-    hosts = (Host(name="a", accelerators=2, speed=0.5), Host(name="b", accelerators=2))
-    cluster = Cluster(hosts=hosts, within_host=FAST, between_hosts=FAST)
-    planner = Replanner(document.model_copy(update={"cluster": cluster}), captured.graph)
-    left = planner.cluster({0, 3, 4})
-    assert (left.speeds, left.host_names) == ((0.5, 1.0, 1.0), ("a", "b", "another-4"))
-
-
 def test_workers_beyond_the_placements_are_on_hosts_of_their_own(
     captured: CapturedModel, document: PlacementFile, profile: Profile
 ) -> None:
@@ -122,24 +112,6 @@ def test_workers_beyond_the_placements_are_on_hosts_of_their_own(
     # A file may be planned anew for still more.
     again = Replanner(planner.file(6), captured.graph).cluster(range(7))
     assert again.host_names == ("a", "b", "another-5", "another-6")
-
-
-def test_workers_beyond_the_placements_are_on_its_only_host(
-    captured: CapturedModel, document: PlacementFile
-) -> None:
-    assert document.cluster.between_hosts is None
-    assert Replanner(document, captured.graph).cluster(range(6)).host_names == ("localhost",)
-
-
-def test_a_file_for_another_number_is_one_to_train_with(
-    captured: CapturedModel, document: PlacementFile, profile: Profile
-) -> None:
-    for workers in (1, 3, 6):
-        for known in (None, profile):
-            found = replanned(document, captured.graph, workers, known)
-            assert found.cluster.accelerators == workers
-            found.plan(captured.graph)
-            assert (found.method, found.optimizer) == (document.method, document.optimizer)
 
 
 def test_what_cannot_be_planned_for_is_refused_in_words(

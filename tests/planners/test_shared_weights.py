@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +11,8 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS, Space, baseline_plans, best_plan, exact
-from drlpp.planners.problem import AnalyticObjective, PlanningProblem
+from drlpp.planners import Space, best_plan, exact
+from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.shared_weights import join_sharing, planned_together, shared_weights
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
@@ -55,19 +54,6 @@ def test_copies_take_messages_and_memory() -> None:
     assert last.memory_bytes == 3 * 8 + 2 + 8 + 2
 
 
-@given(workloads(max_operators=5), st.sampled_from([1.0, 4.0]))
-@settings(max_examples=50)
-def test_the_searches_rule_is_the_same(workload: Workload, bandwidth: float) -> None:
-    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=bandwidth), memory_bytes=60.0)
-    problem = PlanningProblem(workload, cluster)
-    objective = AnalyticObjective(problem)
-    for placement in list(every_placement(workload, 3, replicate=True))[:200]:
-        seconds, missing = objective.seconds_and_missing(placement)
-        prediction = problem.predict(placement)
-        assert seconds == pytest.approx(prediction.seconds_per_minibatch)
-        assert (missing > 0) == (prediction.missing_bytes > 0)
-
-
 @given(st.data())
 @settings(max_examples=25)
 def test_joined_operators_cost_what_they_do_apart(data: st.DataObject) -> None:
@@ -91,12 +77,6 @@ def test_joined_operators_cost_what_they_do_apart(data: st.DataObject) -> None:
     best = planned_together(exact, problem).placement
     check_placement(problem, best)
     assert problem.predict(best).seconds_per_minibatch == pytest.approx(min(kept))
-
-
-@pytest.mark.parametrize("method", PLANNERS)
-def test_every_planner_plans_it(method: str) -> None:
-    problem = problem_of(tied_chain([6, 9, 3, 12, 6], 8), 3, bandwidth=8.0)
-    check_placement(problem, PLANNERS[method](problem).placement)
 
 
 METHODS = [
@@ -144,13 +124,6 @@ def test_what_sharing_costs_is_said_in_numbers() -> None:
     assert found.seconds_per_minibatch < found.others[0].seconds_per_minibatch
 
 
-def test_where_sharing_is_slower_it_is_not_done() -> None:
-    """On a link so slow that a pipeline without replicas waits for the weight's gradient."""
-    problem = replace(problem_of(tied_chain([6, 6], 8), 2, bandwidth=0.25), replicate=False)
-    found = best_plan(problem, Space(STASH, frozenset()))
-    assert found.configuration == "1"
-
-
 def test_copies_are_updated_together() -> None:
     """With 2 and 1 replicas once in two minibatches, by both: 8 bytes each way to every replica."""
     workload = Workload.of(tied_chain([6, 6, 6], 8))
@@ -166,15 +139,6 @@ def test_copies_are_updated_together() -> None:
     # A byte for each minibatch, which replicas take in turns, and 8 for two to each.
     assert first.message_seconds == 1 / 2 + 8 / 2
     assert last.message_seconds == 1 + 2 * 8 / 2
-
-
-def test_of_three_copies_every_stage_sends_and_receives_one_at_least() -> None:
-    workload = Workload.of(tied_chain([6, 6, 6], 8))
-    tie = replace(workload.ties[0], operators=(0, 1, 2))
-    parameter_bytes = numpy.array([8.0, 8.0, 8.0])
-    workload = replace(workload, ties=(tie,), parameter_bytes=parameter_bytes)
-    stages = predict(workload, cluster_of(3), Placement.from_assignment([0, 1, 2], (0, 1, 2)))
-    assert [stage.message_seconds for stage in stages.stages] == [9, 10, 9]
 
 
 @given(workloads(max_operators=4), st.booleans(), st.booleans())
@@ -199,18 +163,3 @@ def test_the_exact_plan_against_every_placement(
     if sent_once and (not copies or flushes or not replicate):
         assert solution.proven_optimal
         assert found == pytest.approx(best)
-
-
-@pytest.mark.parametrize("method", METHODS, ids=str)
-def test_the_best_of_all_planners_shares_or_does_not(method: Method) -> None:
-    """Whatever is faster; plans of both sorts are played."""
-    seen = set()
-    for bytes_, bandwidth in ((4, 16.0), (40, 0.5)):
-        profile = tied_chain([6, 9, 6, 6], bytes_)
-        problem = replace(problem_of(profile, 3, bandwidth), workload=Workload.of(profile, method))
-        problem = replace(problem, replicate=False)
-        plans = baseline_plans(problem, Space(method))
-        sorts = [bool(list(shared_weights(problem, plan.placement))) for plan in plans]
-        assert set(sorts) == {True, False}
-        seen.add(sorts[0])
-    assert seen == {True, False}

@@ -74,16 +74,6 @@ def test_a_deeper_straight_pipeline_is_never_slower_than_noam(
     assert deeper.plan.program.in_flight == deeper.method.in_flight(deeper.pipeline)
 
 
-@given(straight_pipelines(), st.integers(0, 3))
-def test_a_window_shows_the_steady_state(given_: tuple[Workload, Cluster], per_link: int) -> None:
-    """No deep pipeline is measured while it still works off what filled it."""
-    workload, cluster = given_
-    placement = straight(len(workload))
-    found = simulate(workload, cluster, placement, Method(in_flight_per_link=per_link), 120)
-    slowest = float((workload.forward_seconds + workload.backward_seconds).max())
-    assert found.seconds_per_minibatch >= slowest * (1 - 0.02)
-
-
 @given(straight_pipelines(), st.integers(0, 3), st.sampled_from(["pipeoptim", "stash"]))
 @settings(max_examples=30)
 def test_the_simulators_memory_is_that_of_the_prediction(
@@ -152,21 +142,3 @@ def test_a_schedule_that_flushes_has_no_depth() -> None:
     flushes = Method(schedule="gpipe", policy="sync", microbatches=4)
     with pytest.raises(InvalidInput, match=r"schedule gpipe empties .* no in-flight depth"):
         simulate_depths(workload, cluster_of(2), straight(2), flushes)
-
-
-@pytest.mark.parametrize(
-    ("work", "replicas", "noam"), [((2, 4, 2), (1, 2, 1), 1.5), ((2, 2, 4), (1, 1, 2), 1.25)]
-)
-def test_replicas_need_more_than_noam_even_on_free_links(
-    work: tuple[int, ...], replicas: tuple[int, ...], noam: float
-) -> None:
-    """Every worker has as much to do, and still waits: by NOAM its schedule is that tight."""
-    workload = chain_workload(work, [2.0 * seconds for seconds in work], [1.0, 1.0])
-    stages = [stage for stage, count in enumerate(replicas) for _ in range(count)]
-    cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1e9))
-    depths = simulate_depths(
-        workload, cluster, Placement.from_assignment(range(3), stages), Method(policy="vanilla")
-    )
-    over_busiest = [depth.seconds_per_minibatch / 6 for depth in depths]
-    assert over_busiest[:2] == pytest.approx([noam, 1.0], rel=1e-3)
-    assert smallest_depth(depths).per_link == 1

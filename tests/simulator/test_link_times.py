@@ -87,17 +87,3 @@ def test_a_ring_carries_the_largest_bucket_in_parts() -> None:
     placement = Placement.from_assignment([0, 0, 0], [0, 0])
     links = measured(profile, cluster_of(2), placement, Method()).links
     assert [link.bytes_ for link in links] == [4 * (BUCKET_BYTES // 10)] * 2
-
-
-def test_one_worker_sends_nothing_and_nothing_is_summed_without_parameters() -> None:
-    placement = Placement.from_assignment([0, 0], [0])
-    assert measured(chain(2, 9, 9), cluster_of(1), placement, Method()).links == ()
-    placement = Placement.from_assignment([0, 0], [0, 0])
-    assert measured(chain(2, 9, 0), cluster_of(2), placement, Method()).links == ()
-
-
-def test_measurements_without_links_are_read() -> None:
-    old = Measurement(
-        seconds_per_minibatch=1.0, median_seconds=1.0, standard_deviation_seconds=0, minibatches=3
-    ).model_dump(exclude={"links"})
-    assert Measurement.model_validate(old).links == ()

@@ -9,7 +9,7 @@ import pytest
 from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidCluster, InvalidInput, InvalidPlacement
+from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement, Stage
@@ -44,11 +44,6 @@ def test_later_replicas_wait_for_whole_rounds() -> None:
     # Without weights there is nothing to sum, and nobody to wait for.
     free = stages_of(chain(3, 6), fast_cluster(3), 1, 2, minibatches=40)
     assert free.seconds_per_minibatch == pytest.approx(3)
-
-
-def test_earlier_replicas_keep_a_stage_busy() -> None:
-    found = stages_of(chain(6, 3, parameter_bytes=1), fast_cluster(3), 2, 1)
-    assert found.seconds_per_minibatch == pytest.approx(3)
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 1), (3, 4), (4, 8)])
@@ -88,17 +83,6 @@ def test_a_half_of_a_backward_takes_the_overhead_of_a_whole_one() -> None:
     assert ends[:6] == [2, 3.5, 4.5, 6, 7.5, 9]
 
 
-def test_halves_of_a_backward_are_as_the_profile_says() -> None:
-    """A quarter of 4 s for weights, and 3 s more for both halves of one operator."""
-    costs = {"split_seconds": 3.0, "weight_share": 0.25}
-    profile = chain(6, 6, parameter_bytes=8).model_copy(update=costs)
-    method = Method(schedule="zb-h1", policy="sync")
-    found = stages_of(profile, fast_cluster(2), 1, 1, method=method)
-    took = [t.end - t.start for t in found.timeline if isinstance(t.action, Pass)]
-    # F 2 and 2; on the second stage I 3 + 1.5 and W 1 + 1.5, on the first B 4.
-    assert sorted(took[:5]) == [2, 2, 2.5, 4, 4.5]
-
-
 def folded_placement(accelerators: int) -> Placement:
     """An operator for each of two stages on every accelerator."""
     last = 2 * accelerators - 1
@@ -123,33 +107,6 @@ def test_two_stages_on_an_accelerator_need_not_wait(accelerators: int, microbatc
     assert rule.seconds_per_minibatch == pytest.approx(2 * (3 + 1))
     assert rule.bottleneck == f"compute of stages 0 and {2 * accelerators - 1}"
     assert [usage.stage for usage in found.workers] == list(range(accelerators))
-
-
-def test_the_memory_of_two_stages_is_that_of_both() -> None:
-    """Of four microbatches the first stage has four in flight, the last one; see the drawing."""
-    profile = chain(*[3] * 4, parameter_bytes=100, output_bytes=5, kept_bytes=7)
-    method = Method(schedule="zb-v", policy="sync", microbatches=4)
-    found = simulate(Workload.of(profile), fast_cluster(2), folded_placement(2), method)
-    first = 300 + (4 * 7 + 10) / 4
-    last = 300 + (7 + 5 + 10) / 4
-    # Computing needs 5 bytes in one, and 10 in the other, one after the other.
-    assert found.memory_bytes[0] == pytest.approx(first + last + 10 / 4)
-
-
-@pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
-def test_microbatches_without_a_flush_cost_no_bubble(microbatches: int) -> None:
-    method = Method(microbatches=microbatches)
-    found = stages_of(chain(*[3] * 4), fast_cluster(4), 1, 1, 1, 1, method=method)
-    assert found.seconds_per_minibatch == pytest.approx(3)
-    assert found.bubble == pytest.approx(dict.fromkeys(range(4), 0.0))
-
-
-def test_microbatches_send_their_part_of_a_minibatch() -> None:
-    method = Method(schedule="gpipe", policy="sync", microbatches=2)
-    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2), 1, 1, method=method)
-    # F 0.5 s, B 1 s, 5 s on the way: activations arrive at 5.5 and 10.5 s, F until 11, B until 12
-    # and 13; gradients arrive at 17 and 22 s, B until 23.
-    assert found.seconds_per_minibatch == pytest.approx(23)
 
 
 def test_recomputing_takes_a_forward_pass() -> None:
@@ -237,22 +194,3 @@ def test_what_does_not_fit_into_memory_fails() -> None:
     assert isinstance(outcome, FailedMeasurement)
     assert outcome.failure == "out of memory"
     assert outcome.reason == ("worker 0 (stage 0) needs 5.0 kB, but its accelerator has 4.5 kB")
-
-
-def test_speeds_in_place_of_the_clusters() -> None:
-    placement = Placement.from_assignment([0, 1, 1], [0, 1])
-    profile, cluster = chain(6, 3, 3), fast_cluster(2)
-    even = SimulatedCluster(profile, cluster).measure(placement)
-    slow = SimulatedCluster(profile, cluster, speeds=[1, 0.5]).measure(placement)
-    assert isinstance(even, Measurement)
-    assert isinstance(slow, Measurement)
-    assert slow.seconds_per_minibatch == pytest.approx(2 * even.seconds_per_minibatch)
-    with pytest.raises(InvalidCluster, match="2 speeds given for 3 accelerators"):
-        SimulatedCluster(profile, cluster_of(3), speeds=[1, 1])
-
-
-def test_windows_are_whole_rounds_of_updates() -> None:
-    """However many replicas: a part of a round would say nothing of its length."""
-    found = stages_of(chain(3, parameter_bytes=1), fast_cluster(64), 64, minibatches=4)
-    assert found.plan.window.length == 64
-    assert found.seconds_per_minibatch == pytest.approx(3 / 64)

@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.capturing.graph import OpGraph
 from drlpp.costs.analytic_model import pipeline_of, predict
-from drlpp.costs.memory import MemoryModel
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.schedule.actions import (
     Action,
@@ -34,7 +31,6 @@ from drlpp.schedule.actions import (
     Update,
 )
 from drlpp.schedule.method import Method
-from drlpp.schedule.per_stage import most
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.timeline import play
 from drlpp.simulator import Simulation, simulate
@@ -44,7 +40,7 @@ from drlpp.simulator.playing.finite_run import timeline_of
 from drlpp.simulator.playing.program import Program
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
-from tests.support.strategies.graphs import graph_of, placements, profile_of
+from tests.support.strategies.graphs import placements
 from tests.support.strategies.methods import uneven
 from tests.support.strategies.simulations import (
     FAST,
@@ -54,25 +50,6 @@ from tests.support.strategies.simulations import (
     costed,
     simulations,
 )
-
-
-@given(simulations())
-@settings(max_examples=25)
-def test_never_faster_than_the_compute_of_the_slowest_stage(
-    case: tuple[Profile, Cluster, Simulation],
-) -> None:
-    profile, cluster, found = case
-    predicted = predict(Workload.of(profile), cluster, found.placement)
-    compute = max(stage.compute_seconds for stage in predicted.stages)
-    # A worker may begin a round of updates a little late, and end it on time: by what it has in
-    # flight beyond NOAM later.
-    slack = (1 + most(found.method.in_flight_per_link)) * max(
-        compute * len(stage.accelerators) * found.method.accumulate
-        for stage in found.placement.stages
-    )
-    assert found.window_seconds >= found.plan.window.length * compute - 2 * slack
-    whole = max(max(ends) for ends in found.played.ends)
-    assert whole >= found.plan.window.minibatches * compute * (1 - 1e-9)
 
 
 @given(st.data())
@@ -142,41 +119,6 @@ def test_on_links_that_take_no_time_it_agrees_with_a_simpler_player(data: st.Dat
         assert [t.start for t in mine if not isinstance(t.action, AllReduce)] == [
             t.start for t in theirs if not isinstance(t.action, AllReduce)
         ]
-
-
-@given(simulations())
-@settings(max_examples=25)
-def test_it_is_always_played_alike(case: tuple[Profile, Cluster, Simulation]) -> None:
-    profile, cluster, found = case
-    again = simulate(Workload.of(profile), cluster, found.placement, found.method, 6)
-    assert again.played == found.played
-
-
-@given(simulations(), st.sampled_from([0.25, 4.0]))
-@settings(max_examples=25)
-def test_all_times_scale_together(case: tuple[Profile, Cluster, Simulation], factor: float) -> None:
-    """Powers of two, at which floats stay exact."""
-    profile, cluster, found = case
-
-    def scaled(link: Link) -> Link:
-        return Link(
-            bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / factor,
-            latency_seconds=link.latency_seconds * factor,
-        )
-
-    assert cluster.between_hosts is not None
-    assert cluster.between_racks is not None
-    slower = Cluster(
-        hosts=tuple(
-            host.model_copy(update={"speed": host.speed / factor}) for host in cluster.hosts
-        ),
-        within_host=scaled(cluster.within_host),
-        between_hosts=scaled(cluster.between_hosts),
-        between_racks=scaled(cluster.between_racks),
-    )
-    again = simulate(Workload.of(profile), slower, found.placement, found.method, 6)
-    assert again.played.ends == [[end * factor for end in ends] for ends in found.played.ends]
-    assert again.utilisation == found.utilisation
 
 
 @given(simulations())
@@ -271,21 +213,6 @@ def test_workers_are_busy_for_what_they_compute(
 
 
 @given(st.data())
-@settings(max_examples=25)
-def test_memory_is_what_planners_expect(data: st.DataObject) -> None:
-    """In steady state of 1F1B a worker has as many in flight as the pipeline says."""
-    profile = data.draw(costed())
-    placement = data.draw(placements(profile.graph, 4))
-    method = data.draw(st.sampled_from([Method(), Method(policy="stash"), Method(recompute=True)]))
-    cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=FAST)
-    workload, memory = Workload.of(profile), MemoryModel.with_state(method)
-    found = simulate(workload, cluster, placement, method, 12)
-    predicted = predict(workload, cluster, placement, memory=memory)
-    for usage in found.workers:
-        assert usage.peak_memory_bytes == predicted.stages[usage.stage].memory_bytes
-
-
-@given(st.data())
 @settings(max_examples=30)
 def test_evaluation_is_played_too(data: st.DataObject) -> None:
     profile = data.draw(costed())
@@ -308,17 +235,6 @@ def test_evaluation_is_played_too(data: st.DataObject) -> None:
 
     expected = play(schedule, seconds)
     assert max(t.end for t in timeline) == max(t.end for t in expected)
-
-
-def test_placements_of_one_shape_share_a_plan() -> None:
-    graph: OpGraph = graph_of([(0, 1)], parameter_bytes=[1, 1], output_bytes=[1, 1])
-    workload = Workload.of(profile_of(graph, [3, 3]))
-    cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=FAST)
-    plans = [
-        simulate(workload, cluster, Placement.from_assignment([0, 1], stage_of)).plan
-        for stage_of in ([0, 1, 1, 1], [1, 1, 0, 1])
-    ]
-    assert plans[0] is plans[1]
 
 
 @given(profile=costed(), microbatches=st.integers(1, 5), bandwidth=st.sampled_from([0.5, 2.0, 8.0]))

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from drlpp.costs.workload import Workload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator.playing.endless import endless_program, round_of
+from drlpp.simulator.playing.endless import endless_program
 from drlpp.simulator.playing.events import Play
 from drlpp.simulator.playing.program import TIED_UPDATE, Program
 from drlpp.simulator.simulation import Simulation, simulate
 from drlpp.simulator.steady_state import MOST_MINIBATCHES, SteadyState
-from drlpp.specs.cluster import Cluster, Host, Link
 from tests.simulator.test_simulator_properties import METHODS, clusters, costed
 from tests.support.simulated_chains import chain, fast_cluster, one_way, stages_of
 from tests.support.strategies.graphs import placements
@@ -116,27 +115,6 @@ def test_what_repeats_is_what_the_schedule_says(
             updates = [kind for _, kind, _, _ in steps if kind == TIED_UPDATE]
             each = endless.minibatches // tie.together
             assert len(updates) == (each if set(stages) <= set(tie.stages) else 0)
-
-
-def test_a_round_gives_every_replica_its_parts_as_before() -> None:
-    assert round_of(Pipeline.straight(2, 3), Method()) == 6
-    # Of two microbatches in turns, three replicas have the same ones again after three minibatches.
-    assert round_of(Pipeline.straight(3), Method(microbatches=2)) == 6
-    flushing = Method(schedule="gpipe", policy="sync", accumulate=2)
-    assert round_of(Pipeline.straight(3), flushing) == 6
-    assert endless_program(Pipeline.straight(5, 7, 8, 9), Method()) is None
-
-
-def test_two_minibatches_in_a_round_trip_are_a_period() -> None:
-    """Two stages of 3 s and messages of 10 s: F 1, 10, F 1, B 2, 10, B 2 for two minibatches."""
-    link = Link(bandwidth_bytes_per_second=1)
-    cluster = Cluster(hosts=(Host(name="a", accelerators=2),), within_host=link)
-    found = stages_of(chain(3, 3, output_bytes=10), cluster, 1, 1)
-    assert found.steady is not None
-    assert found.steady.exact
-    assert found.steadiness == 1
-    assert found.steady.minibatches == 2
-    assert found.seconds_per_minibatch == pytest.approx(26 / 2)
 
 
 @pytest.mark.parametrize("ahead", [0.0, 1e-6])

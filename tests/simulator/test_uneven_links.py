@@ -123,20 +123,6 @@ def test_seconds_are_those_of_the_recurrence(data: st.DataObject) -> None:
     assert found.seconds_per_minibatch == pytest.approx(expected, rel=1e-9)
 
 
-def test_more_in_flight_on_the_slow_link_alone_is_as_fast_as_on_all() -> None:
-    """It needs less: 5, 4 and 1 in flight, where two on both links are 7, 4 and 1."""
-    workload = chain_workload([1, 1, 1], [1, 1, 1], [1, 1])
-    cluster = with_a_slow_link(3, 2, 0, 2)
-    seconds, kept = {}, {}
-    for per_link in (0, (2, 0), (0, 2), 2):
-        method = Method(policy="vanilla", in_flight_per_link=per_link)
-        found = simulate(workload, cluster, straight(3), method)
-        seconds[per_link] = found.seconds_per_minibatch
-        kept[per_link] = found.plan.program.in_flight
-    assert seconds[0, 2] == seconds[2] < seconds[2, 0] == seconds[0]
-    assert (kept[0, 2], kept[2]) == ((5, 4, 1), (7, 4, 1))
-
-
 @given(st.data(), st.sampled_from(["vanilla", "stash", "pipeoptim"]))
 @settings(max_examples=30)
 def test_memory_is_that_of_the_prediction(data: st.DataObject, policy: str) -> None:

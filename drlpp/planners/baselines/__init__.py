@@ -1,1 +1,0 @@
-"""GPipe's even split and data parallelism; other planners begin with them."""
