@@ -34,7 +34,6 @@ def _order(epoch: int) -> Any:
 
 ORACLE = {
     "flushed": (Method(schedule="1f1b-flush", policy="sync", microbatches=1), 1e-12),
-    "stash": (Method(policy="stash"), 1e-9),
     "pipeoptim": (Method(policy="pipeoptim"), 1e-9),
 }
 

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from drlpp import Elastic, replanned
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost
-from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
+from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from tests.support.losable_hosts import LosableHost, LosableHosts
 from tests.support.models.counting import BATCH_SIZE, every_sample
 from tests.support.models.forked import largest_difference
 from tests.support.training.elastic_trainings import (
-    DOWN_TO_ONE,
     EPOCHS,
     METHODS,
     ONE,
@@ -70,39 +68,6 @@ def test_parts_of_a_checkpoint_and_a_host_that_only_seems_to_return(
     assert (lost.given_up, lost.workers) == ((2, 3), (0, 1))
     (parts,) = [path for path in shared.iterdir() if path.is_dir()]
     assert len(list(parts.glob("worker-*"))) == 2
-
-
-class _Slow(TensorDataset):
-    """Takes so long that workers say how far they are before an epoch ends."""
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        time.sleep(0.005)
-        return super().__getitem__(index)
-
-
-@pytest.mark.system
-def test_what_is_lost_is_told(captured: CapturedModel, tmp_path: Path) -> None:
-    hosts = LosableHosts([2, 2])
-    heard: list[int] = []
-
-    def lose(report: ProgressReport) -> None:
-        if report.done >= 10 and not heard:
-            heard.append(report.done)
-            hosts.hosts[1].lose()
-
-    observer = TrainerCallbacks(on_progress=lose, on_note=lambda note: None)
-    data = every_sample().train
-    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2, 3), METHODS["stash"], ADAM)
-    with hosts.used():
-        trainer = PipelineTrainer(
-            document, model=captured, elastic=DOWN_TO_ONE, out=tmp_path, observer=observer
-        )
-        trainer.fit(DataLoader(_Slow(*data.inputs, data.targets), BATCH_SIZE), epochs=1)
-    (lost,) = changes_in(tmp_path)
-    assert lost.source == "the beginning"
-    assert lost.lost_minibatches >= heard[0]
-    assert lost.lost_seconds > 0
-    assert f"; {lost.lost_minibatches} minibatches and " in lost.text
 
 
 @pytest.mark.system
