@@ -9,9 +9,7 @@ import torch
 
 import drlpp
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.placement.placement import Placement
 from drlpp.runtime.reference.reference_weights import StageHistory
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.weights.policies import build_policy
@@ -20,9 +18,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import WEIGHT_POLICIES, Lookahead, PolicyFacts, WeightUse
-from drlpp.simulator import simulate
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.strategies.graphs import chain_of, cluster_of
 
 MADE_UP = PolicyFacts(
     name="made-up",
@@ -87,61 +83,15 @@ def test_memory_counts_the_copies_of_a_new_policy() -> None:
 
 
 @pytest.mark.usefixtures("made_up")
-def test_the_simulator_charges_for_the_moves_of_a_new_policy() -> None:
-    """The forward moves weights but on the last stage; the backward only far from the input."""
-    _, profile = chain_of(seconds=[3.0] * 3, parameter_bytes=[10] * 3, output_bytes=[1] * 3)
-    profile = profile.model_copy(update={"prediction_seconds_per_byte": 0.1})
-    cluster = cluster_of(3)
-    placement = Placement.from_assignment(range(3), range(3))
-    for policy, predicting in {
-        "made-up": ((1.0, 0.0), (1.0, 0.0), (0.0, 1.0)),
-        "vanilla": ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)),
-    }.items():
-        method = Method(policy=policy)
-        played = simulate(Workload.of(profile, method), cluster, placement, method)
-        assert played.costs.prediction_seconds == predicting
-
-
-class TestEveryPolicyHasBothImplementations:
-    """Neither takes an unknown policy for another."""
-
-    def method(self, policy: str) -> Method:
-        return choose_method(policy, {"accumulate": 4})
-
-    @pytest.mark.parametrize("delay", [0, 2])
-    @pytest.mark.parametrize("policy", WEIGHT_POLICIES)
-    def test_the_workers(self, policy: str, delay: int) -> None:
-        weights = [torch.ones(2, requires_grad=True)]
-        optimizer = build_optimizer(OptimizerSpec(name="sgd"), weights)
-        built = build_policy(self.method(policy), weights, optimizer, delay)
-        part = {(0, 0): WeightUse(0, 0, 0)}
-        built.begin(part, [0.1])
-        with built.forward_weights(part[0, 0]) as lent:
-            assert [weight.tolist() for weight in lent] == [[1.0, 1.0]]
-
-    @pytest.mark.parametrize("policy", WEIGHT_POLICIES)
-    def test_the_reference(self, policy: str) -> None:
-        history = StageHistory(
-            {"w": torch.ones(2)}, self.method(policy), OptimizerSpec(name="sgd"), delay=2
-        )
-        for weights in (
-            history.for_forward(WeightUse(0, 0, 0), [0.1]),
-            history.for_backward(WeightUse(0, 0, 0), [0.1]),
-        ):
-            assert weights["w"].tolist() == [1.0, 1.0]
-
-    @pytest.mark.usefixtures("made_up")
-    @pytest.mark.parametrize("delay", [0, 2])
-    def test_none_of_a_policy_that_only_the_table_knows(self, delay: int) -> None:
-        weights = [torch.ones(2, requires_grad=True)]
-        optimizer = build_optimizer(OptimizerSpec(name="sgd"), weights)
-        with pytest.raises(NotImplementedError, match="made-up"):
-            build_policy(Method(policy="made-up"), weights, optimizer, delay)
-        history = StageHistory(
-            {"w": torch.ones(2)}, Method(policy="made-up"), OptimizerSpec(name="sgd"), delay
-        )
-        with pytest.raises(NotImplementedError, match="made-up"):
-            history.for_forward(WeightUse(0, 0, 0), [0.1])
+@pytest.mark.parametrize("delay", [0, 2])
+def test_neither_implementation_takes_an_unknown_policy_for_another(delay: int) -> None:
+    method, sgd = Method(policy="made-up"), OptimizerSpec(name="sgd")
+    weights = [torch.ones(2, requires_grad=True)]
+    with pytest.raises(NotImplementedError, match="made-up"):
+        build_policy(method, weights, build_optimizer(sgd, weights), delay)
+    history = StageHistory({"w": torch.ones(2)}, method, sgd, delay)
+    with pytest.raises(NotImplementedError, match="made-up"):
+        history.for_forward(WeightUse(0, 0, 0), [0.1])
 
 
 def test_the_table_in_the_documentation_is_this_one() -> None:

@@ -75,17 +75,6 @@ def test_every_epoch_counts_s_from_0(
             assert [a.through for a in run.actions if isinstance(a, Update)][-1] == MINIBATCHES
 
 
-def test_the_first_update_of_an_epoch_has_no_delay_in_2bw(
-    captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
-) -> None:
-    method = Method(policy="2bw", accumulate=3)
-    train(placement_file(captured, 0, 1, 2, method=method), epochs=2, out=tmp_path)
-    for epoch in sent:
-        for run in epoch.values():
-            used = [run.plans[0].own.uses[minibatch, 0].stashed for minibatch in range(MINIBATCHES)]
-            assert used == [0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
 def test_t1_and_t2_divide_by_the_steady_states_delay_in_every_epoch(
     captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
 ) -> None:

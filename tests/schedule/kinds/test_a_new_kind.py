@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
@@ -22,11 +20,9 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule, in_order
-from drlpp.simulator import simulate, simulate_depths
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import largest_difference, order
 from tests.support.schedule_texts import computations, written
-from tests.support.strategies.graphs import chain_of, cluster_of
 
 EAGER = ScheduleKind(
     name="eager-1f1b",
@@ -93,29 +89,6 @@ def test_delays_of_the_steady_state_are_those_that_are_counted() -> None:
     assert stage_delays(Pipeline.straight(1, 1, 1, 1), method) == [6, 4, 2, 0]
     flushed = Method(schedule="last-first", policy="sync", microbatches=3)
     assert stage_delays(Pipeline.straight(2, 1), flushed) == [0, 0]
-
-
-def test_the_simulator_plays_them() -> None:
-    """On slow links a deeper warm-up is faster. Which equal microbatch is first makes no odds."""
-    _, profile = chain_of(seconds=[3.0] * 3, parameter_bytes=[0] * 3, output_bytes=[2] * 3)
-    cluster = cluster_of(3)
-    placement = Placement.from_assignment(range(3), range(3))
-    seconds = {}
-    for name, method in {
-        "noam": Method(),
-        "deeper": Method(in_flight_per_link=1),
-        "eager": Method(schedule="eager-1f1b"),
-        "gpipe": Method(schedule="gpipe", policy="sync", microbatches=4),
-        "last-first": Method(schedule="last-first", policy="sync", microbatches=4),
-    }.items():
-        played = simulate(Workload.of(profile, method), cluster, placement, method)
-        seconds[name] = played.seconds_per_minibatch
-        assert len(played.timeline) == sum(map(len, played.schedule.actions.values()))
-    assert seconds["eager"] == pytest.approx(seconds["deeper"], rel=0.01)
-    assert seconds["eager"] < 0.9 * seconds["noam"]
-    assert seconds["last-first"] == pytest.approx(seconds["gpipe"])
-    with pytest.raises(InvalidInput, match=r"eager-1f1b has .* in flight as its order needs"):
-        simulate_depths(Workload.of(profile), cluster, placement, Method(schedule="eager-1f1b"))
 
 
 MODEL = ModelReference.named("tests.support.models.small:perceptron", layers=2)

@@ -98,10 +98,9 @@ def _both(
     placement: Placement,
     method: Method,
     optimizer: OptimizerSpec,
-    rates: list[float] | None = None,
 ) -> ReferenceResult:
     """Train on the workers and with the reference, which has to come to the same."""
-    options = RunOptions(order=_order(), rates=rates)
+    options = RunOptions(order=_order())
     candidate, minibatches = Candidate(placement, method), Minibatches(*_samples())
     found = train_twice(session, candidate, optimizer, MINIBATCHES, minibatches, options)
     # Where predictions differ in their last bit, casting to float16 may round the other way.
@@ -203,16 +202,6 @@ def test_predictions_follow_the_last_step_that_was_made(
     placement = in_a_row(captured.graph, 0, 1, 2)
     found = _both(captured, session, placement, method, optimizer)
     assert all(0 < skipped < MINIBATCHES // accumulate for skipped in found.skipped_updates)
-
-
-def test_learning_rates_go_on_through_skipped_updates(
-    captured: CapturedModel, session: ClusterSession
-) -> None:
-    rates = [0.01 / (1 + minibatch) for minibatch in range(MINIBATCHES + 4)]
-    method = Method(policy="stash", precision="float16", loss_scale=OVERFLOWING)
-    placement = in_a_row(captured.graph, 0, 1, 2)
-    found = _both(captured, session, placement, method, SGD, rates)
-    assert found.skipped_updates[0] > 0
 
 
 GATHERING = gathering.REFERENCE.model_copy(update={"options": {"dtype": "float32"}})
