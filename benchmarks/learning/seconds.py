@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pandas import DataFrame
 
+from benchmarks.learning.study import Learned
 from benchmarks.learning.tasks import TASKS
 from benchmarks.learning.to_loss import DIVIDED, WHOLE, minibatches_needed
 from benchmarks.learning.to_loss import PLAIN as REPLAYED_PLAIN
@@ -147,11 +148,11 @@ class SecondsToLoss(Study[Case, Timed]):
 
     def table(self, rows: Sequence[Timed]) -> Mapping[str, DataFrame]:
         """Return a table for each task, with the replays in git."""
-        tables = {}
+        tables, replayed = {}, TO_LOSS.stored()
         for task in dict.fromkeys(row.case.task for row in rows):
             found = [row for row in rows if row.case.task == task]
             title = f"{TASKS[task].title} ({task}): seconds to plain PyTorch's loss"
-            tables[title] = DataFrame(map(_line, found))
+            tables[title] = DataFrame(_line(row, replayed) for row in found)
         return tables
 
 
@@ -207,26 +208,26 @@ def _speed(contender: Contender, seconds: Sequence[float]) -> Speed:
     )
 
 
-def _line(row: Timed) -> dict[str, str]:
+def _line(row: Timed, replayed: Sequence[Learned]) -> dict[str, str]:
     """Return a row's cells: of all workers, and after a semicolon of fewer, if that is sooner."""
     task, workers = row.case.task, row.case.workers
-    times = [time for speed in row.speeds if (time := _time(task, speed)) is not None]
+    times = [time for speed in row.speeds if (time := _time(task, speed, replayed)) is not None]
     soonest = min(times, key=lambda time: time.seconds).speed
     default = _default(row.speeds, workers)
     return {
         "workers": str(workers),
         "links": row.case.links,
         **{kind: _cell(workers, [t for t in times if t.speed.kind == kind]) for kind in KINDS},
-        "the default": "–" if default is None else _default_cell(task, default),
+        "the default": "–" if default is None else _default_cell(task, default, replayed),
         "soonest": f"{soonest.kind}, {soonest.accelerators}",
     }
 
 
-def _time(task: str, speed: Speed) -> TimeToLoss | None:
+def _time(task: str, speed: Speed, replayed: Sequence[Learned]) -> TimeToLoss | None:
     """Return the time to the loss; None if nothing was replayed."""
     is_late = speed.kind in (WHOLE, DIVIDED)
     method, depth = (speed.kind, speed.accelerators) if is_late else (REPLAYED_PLAIN, 1)
-    needed = minibatches_needed(TO_LOSS.stored(), task, method, depth)
+    needed = minibatches_needed(replayed, task, method, depth)
     if needed is None:
         return None
     return TimeToLoss(speed, speed.median * needed[0], speed.median * needed[1])
@@ -254,8 +255,8 @@ def _default(speeds: Iterable[Speed], workers: int) -> Speed | None:
     )
 
 
-def _default_cell(task: str, speed: Speed) -> str:
-    time = _time(task, speed)
+def _default_cell(task: str, speed: Speed, replayed: Sequence[Learned]) -> str:
+    time = _time(task, speed, replayed)
     return "–" if time is None else f"{time}, M = {speed.microbatches}"
 
 

@@ -121,7 +121,7 @@ def test_pages_name_studies_and_files_that_are_there() -> None:
     assert set(re.findall(r"-m benchmarks\.([\w.]+)", text)) == {"emulated_cluster"}
     files = set(re.findall(r"(?<![\w/])benchmarks/[\w/-]+(?:\.\w+)?", text))
     files = {file for file in files if not file.endswith(("MODEL.json", "NAME.csv"))}
-    assert len(files) > 5
+    assert files
     assert {file for file in files if not (ROOT / file).exists()} == set()
 
 
