@@ -261,3 +261,18 @@ def test_a_kind_that_fails_altogether_says_why(tmp_path: Path) -> None:
     assert "plain PyTorch: worker 1 was killed" in shown(comparison)
     assert "faster than exact (1-1)" in " ".join(shown(comparison).split())
     assert with_heats(FakeSession({}), path) == comparison
+
+
+def test_what_a_heat_measured_does_not_count_in_the_race(tmp_path: Path) -> None:
+    session = FakeSession(ALL_SECONDS)
+    comparison = with_heats(session, tmp_path / "comparison.json")
+    in_heats = sum(len(c.measurements) for heat in comparison.heats for c in heat.candidates)
+    in_race = sum(len(c.measurements) for c in comparison.contenders)
+    assert in_heats + in_race == len(session.measured)
+    lengths = [[m.minibatches for m in c.measurements] for c in comparison.contenders]
+    assert {number for found in lengths for number in found} == {7, 8 * 7}
+    # Only the last two, once they are left, run for long.
+    finalists = [found for found in lengths if 8 * 7 in found]
+    assert len(finalists) <= 2
+    assert all(found == sorted(found) for found in lengths)
+    assert {m.minibatches for c in comparison.heats[0].candidates for m in c.measurements} == {2}

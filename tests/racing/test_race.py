@@ -193,3 +193,9 @@ def test_a_heat_is_short_and_the_last_two_run_three_times() -> None:
     pair = Track([2.0, 1.0])
     assert heat(2, pair.measure) == 1
     assert pair.order == [0, 1, 1, 0, 0, 1]
+
+
+def test_equals_within_the_margin_do_not_run_for_ever() -> None:
+    track = Track([1.0, 1.0, 1.003], noise=0.001)
+    track.race(RaceRules(rounds=1000))
+    assert len(track.left) < 20
