@@ -91,7 +91,7 @@ gpu:
 	cp -r drlpp benchmarks tests pyproject.toml $(GPU)/ && cp -r runtime envs agents $(GPU)/drlpp/
 	$(if $(WHEELS),$(PYTHON) -m pip install --quiet --no-index --no-deps --target $(GPU)/site $(WHEELS)/*.whl)
 	cd $(GPU) && export PYTHONPATH=$(CURDIR)/$(GPU):$(CURDIR)/$(GPU)/site && { $(PYTHON) -m pytest -p no:cacheprovider tests/runtime/test_gpu.py; failed=$$?; \
-		$(PYTHON) -m benchmarks run gpu --rows $(CURDIR)/runs/gpu.jsonl $(ARGUMENTS) && exit $$failed; }
+		$(PYTHON) -m benchmarks run gpu --rows $(CURDIR)/runs/gpu.jsonl && exit $$failed; }
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing into $(VENV): 2 GB with torch for CPUs, 7 GB with CUDA, as PyPI has it; takes some minutes"
