@@ -84,10 +84,12 @@ class SearchStudy(Study[Case, Found]):
 
 def _planned(instance: Instance) -> Found:
     problem = instance.true
-    optimum = None
+    at_noam: float | None = None
     # Of graphs with too many downsets it plans nothing.
     with suppress(InvalidInput):
-        optimum = simulate(problem.workload, problem.cluster, exact(problem).placement, Method())
+        placement = exact(problem).placement
+        played = simulate(problem.workload, problem.cluster, placement, Method())
+        at_noam = played.seconds_per_minibatch
     found = best_plan(problem, instance.space)
     proposals, planned = found.others, found.seconds_per_minibatch
     proposed = proposals[0].seconds_per_minibatch
@@ -96,7 +98,7 @@ def _planned(instance: Instance) -> Found:
         best_known=min(planned, proposed, _best_known(instance)),
         planned=planned,
         best_plan=proposed,
-        exact=optimum and optimum.seconds_per_minibatch,
+        exact=at_noam,
         data_parallel=min(
             proposal.seconds_per_minibatch
             for proposal in proposals
