@@ -172,6 +172,7 @@ def test_workers_start_end_and_are_replaced(keeper: HostKeeper, tmp_path: Path) 
     assert started(host) != process
     # What the first said late is nobody's any more, nor what was said to it.
     keeper.send(1, 1, Collect("x", in_flight=False))
+    assert not host.line.news.poll(2)
     keeper._reports.put((1, ended))
     late = Answered(1, Failed("ModelError", "of the second"))
     keeper._reports.put((host._generation, late))

@@ -116,10 +116,8 @@ def test_a_host_without_a_node_that_is_large_enough_is_missing() -> None:
     assert _placed([small, its])["a"] == ""
     # A node that nobody is called like takes its place; one that another is called like does not.
     assert _placed([node("10.0.0.1", cpus=4), its])["a"] == "10.0.0.1"
-    assert _placed([node("10.0.0.6", cpus=1, hostname="b"), node("10.0.0.7", cpus=1)]) == {
-        "a": "",
-        "b": "",
-    }
+    uneven = hosts(Host(name="a", accelerators=1), Host(name="b", accelerators=2))
+    assert _placed([node("10.0.0.6", cpus=1, hostname="b")], uneven, 3) == {"a": "", "b": ""}
     further = _placed([its, node("10.0.0.9", cpus=2)], workers=7)
     assert further == {"a": "10.0.0.9", "b": "10.0.0.5", "another-4": "", "another-6": ""}
 
