@@ -21,6 +21,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import stages_in_shapes
+from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
 from drlpp.runtime.reference.reference_groups import GroupedHistory
 from drlpp.runtime.reference.reference_weights import StageHistory, Weights, with_stage_momentum
 from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
@@ -52,9 +53,10 @@ def run_reference(
     optimizer: OptimizerSpec,
     seed: int = 0,
     options: RunOptions | None = None,
+    delays: RandomDelays | None = None,
 ) -> ReferenceResult:
     """Train on ``count`` minibatches as ``placement`` would, in this process."""
-    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed)
+    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed, delays)
     losses = executor.run(count, options)
     return ReferenceResult(executor.state(), losses, executor.skipped_updates)
 
@@ -69,6 +71,9 @@ class ReferenceExecutor:
         method: schedule and weight policy.
         optimizer: makes the updates.
         seed: of dropout.
+        delays: let every gradient that a stage computes be applied after a random delay, on top of
+            what the method itself delays; with a method that flushes this is Hogwild-style
+            asynchrony (pipemare, appendix E).
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class ReferenceExecutor:
         method: Method,
         optimizer: OptimizerSpec,
         seed: int = 0,
+        delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
         self._method, self._optimizer, self._seed = method, optimizer, seed
@@ -94,6 +100,11 @@ class ReferenceExecutor:
         steady = self._plan.schedule(2 * round_trip * method.accumulate)
         stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
         tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
+        if delays and tied_delays:
+            raise InvalidInput(
+                "random delays are for stages that share no parameter; put the operators that "
+                "share one into one stage"
+            )
         values = captured.state | captured.constants
 
         def history(names: Collection[str], delay: int) -> GroupedHistory:
@@ -114,6 +125,7 @@ class ReferenceExecutor:
                     shapes[stage],
                     history(alone(program), delay),
                     delay,
+                    DelayedGradients(delays, stage) if delays else None,
                     tied={
                         tie.number: {
                             worker: history(program.ties[tie.number], tied_delay)

@@ -12,6 +12,7 @@ from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.reference.random_delays import DelayedGradients
 from drlpp.runtime.reference.reference_groups import GroupedHistory
 from drlpp.runtime.reference.reference_weights import Weights
 from drlpp.runtime.stage.data.minibatches import Minibatches
@@ -63,6 +64,7 @@ class ReferenceStage:
         shapes: what computes it, for minibatches in each shape of the task.
         history: its weights, and what makes them.
         delay: s in steady state.
+        arriving: its gradients under way, if they are delayed at random.
         tied: its copies of weights that other stages hold too, by tie and worker: replicas need
             not make an update of them at the same time.
         skipped_updates: so far, whose gradients were not finite in float16.
@@ -71,6 +73,7 @@ class ReferenceStage:
     shapes: Sequence[StageInShape]
     history: GroupedHistory
     delay: int
+    arriving: DelayedGradients | None
     tied: Mapping[int, Mapping[int, GroupedHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
 
@@ -322,11 +325,17 @@ class Replay:
         gradient = self._mean(stage)
         del self._pending[stage]
         rate = self._rates[stage][version - 1]
-        made = self._make(history, gradient, self._norms.get(version), rate)
+        arriving = self._pipeline.stages[stage].arriving
+        made = self._make(history, gradient, self._norms.get(version), rate, arriving)
         self._pipeline.stages[stage].skipped_updates += not made
 
     def _make(
-        self, history: GroupedHistory, gradient: Weights, norm: Tensor | None, rate: float
+        self,
+        history: GroupedHistory,
+        gradient: Weights,
+        norm: Tensor | None,
+        rate: float,
+        arriving: DelayedGradients | None = None,
     ) -> bool:
         """Make an update, if its gradients are finite; ``norm`` is that of more than them."""
         # No part reaches back further than to the oldest version that one in flight has met.
@@ -340,6 +349,9 @@ class Replay:
         if self._method.clip_norm and norm is not None:
             scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
             gradient = {name: value * scale for name, value in gradient.items()}
+        if arriving is not None:
+            gradient, factor = arriving.next(gradient)
+            rate *= factor
         history.update(gradient, rate, needed_from)
         return True
 
