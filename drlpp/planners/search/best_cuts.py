@@ -1,11 +1,12 @@
 """The best cuts of a topological order into stages, for every number of stages.
 
-A stage is a run of operators of one order on a run of accelerators of another, so a placement is a
-path from (0 operators, 0 accelerators) to (all operators, some accelerators), every edge of which
-is a stage. Wanted is a pace that no stage is slower than by the rule. How many minibatches have to
-be in flight for it, which staleness limits, follows from the time that one takes from its begin to
-its end: passes, and messages there and back. So a dynamic program by the number of edges finds the
-path on which that takes the least.
+A stage is a run of operators of one order on some accelerators, so a placement is a path from (no
+operators, no accelerators) to (all operators, some accelerators), every edge of which is a stage.
+Accelerators are taken in an order as well, or, of few unlike kinds, so many of each. Wanted is a
+pace that no stage is slower than by the rule. How many minibatches have to be in flight for it,
+which staleness limits, follows from the time that one takes from its begin to its end: passes, and
+messages there and back. So a dynamic program by the number of edges finds the path on which that
+takes the least; or that whose slowest stage is the fastest.
 
 A tensor that several later stages read counts once for its sender, and memory does not count.
 Whoever asks has a judge of the rest.
@@ -16,7 +17,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
+from typing import NamedTuple
 
 import numpy
 
@@ -32,12 +34,26 @@ _CUTS_OF_LOT = 3
 _LOTS = 16
 """Of more accelerators, several at a time are given to a stage."""
 
+_BORDERS = 32
+"""With more, accelerators of unlike kinds are not taken in any order."""
+
+
+class Held(NamedTuple):
+    """What a stage between two borders stands on, and which accelerators are next to it."""
+
+    accelerators: tuple[int, ...]
+    beside: tuple[int, ...]
+
+
+Turns = dict[tuple[int, int], Held]
+"""Stages that can follow each other, by the borders where they begin and end; the first is 0."""
+
 
 def best_cuts(
     problem: PlanningProblem,
     order: Sequence[int],
-    accelerators: Sequence[int],
-    limit: float,
+    turns: Turns,
+    limit: float | None = None,
     kept: Sequence[int] = (),
 ) -> list[tuple[PlacementState, list[float]]]:
     """Return the quickest placement for each number of stages, and what its stages add to its time.
@@ -45,27 +61,26 @@ def best_cuts(
     Args:
         problem: with the rule.
         order: all operators, topologically.
-        accelerators: in the order in which stages take them; the last may stay idle.
-        limit: seconds per minibatch that no stage may take longer than.
+        turns: of :func:`taken_in_turns` or :func:`taken_by_kind`.
+        limit: seconds per minibatch that no stage may take longer than; None for those with the
+            fastest slowest stage instead.
         kept: numbers of operators behind which cuts are looked at in any case.
     """
-    if not problem.replicate:
-        accelerators = accelerators[:_LOTS]
-    lots = numpy.array_split(numpy.array(accelerators), min(len(accelerators), _LOTS))
-    taken = [0, *numpy.cumsum([len(lot) for lot in lots]).tolist()]
+    borders = 1 + max(end for _, end in turns)
+    longest = min(borders - 1, len({one for held in turns.values() for one in held.accelerators}))
     incoming, outgoing = _crossing(problem.workload, order)
-    cuts = _places(problem.workload, order, incoming[0] + outgoing[0], kept, len(lots))
-    seconds, lengths = _stages(problem, order, incoming, outgoing, cuts, accelerators, taken)
-    lengths[seconds > limit] = math.inf
-    # States are places of the order times borders between lots.
-    borders = len(taken)
+    cuts = _places(problem.workload, order, incoming[0] + outgoing[0], kept, longest)
+    seconds, lengths = _stages(problem, order, incoming, outgoing, cuts, turns, borders)
+    if limit is not None:
+        lengths[seconds > limit] = math.inf
+    # States are places of the order times borders.
     ends = numpy.arange(len(seconds) - borders, len(seconds))
     length = numpy.full(len(seconds), math.inf)
     length[0] = 0.0
     steps: list[Indices] = []
     found = []
-    for _ in lots:
-        total = lengths + length
+    for _ in range(longest):
+        total = numpy.maximum(seconds, length) if limit is None else lengths + length
         steps.append(total.argmin(axis=1))
         length = total[numpy.arange(len(total)), steps[-1]]
         path = [int(ends[length[ends].argmin()])]
@@ -73,9 +88,51 @@ def best_cuts(
             continue
         for step in reversed(steps):
             path.insert(0, int(step[path[0]]))
-        stages = [(cuts[state // borders], taken[state % borders]) for state in path]
+        edges = [(*divmod(a, borders), *divmod(b, borders)) for a, b in pairwise(path)]
+        stages = [
+            (order[cuts[first] : cuts[last]], frozenset(turns[begin, end].accelerators))
+            for first, begin, last, end in edges
+        ]
         each = [float(lengths[target, source]) for source, target in pairwise(path)]
-        found.append((_placement(order, accelerators, stages), each))
+        found.append((_placement(stages), each))
+    return found
+
+
+def taken_in_turns(problem: PlanningProblem, accelerators: Sequence[int]) -> Turns:
+    """Let stages take accelerators in the order given; the last may stay idle."""
+    if not problem.replicate:
+        accelerators = accelerators[:_LOTS]
+    lots = numpy.array_split(numpy.array(accelerators), min(len(accelerators), _LOTS))
+    taken = [0, *numpy.cumsum([len(lot) for lot in lots]).tolist()]
+    found = {}
+    for begin, end in combinations(range(len(taken)), 2):
+        held = tuple(accelerators[taken[begin] : taken[end]])
+        if problem.replicate or len(held) == 1:
+            beside = (*accelerators[: taken[begin]][-1:], *accelerators[taken[end] :][:1])
+            found[begin, end] = Held(held, beside)
+    return found
+
+
+def taken_by_kind(problem: PlanningProblem) -> Turns | None:
+    """Let stages take accelerators in any order; None if all are equally fast, or of many kinds.
+
+    A kind is a speed and a host; a border says how many accelerators of each are taken.
+    """
+    cluster = problem.cluster
+    kinds: dict[tuple[float, int], list[int]] = {}
+    for accelerator, kind in enumerate(zip(cluster.speeds, cluster.host_of, strict=True)):
+        kinds.setdefault(kind, []).append(accelerator)
+    borders = math.prod(len(held) + 1 for held in kinds.values())
+    if len(set(cluster.speeds)) == 1 or borders > _BORDERS:
+        return None
+    counts = list(product(*(range(len(held) + 1) for held in kinds.values())))
+    everyone, found = range(cluster.accelerators), {}
+    for (begin, before), (end, after) in combinations(enumerate(counts), 2):
+        parts = list(zip(kinds.values(), before, after, strict=True))
+        held = tuple(sorted(one for kind, first, last in parts for one in kind[first:last]))
+        ahead = all(first <= last for _, first, last in parts)
+        if ahead and (problem.replicate or len(held) == 1):
+            found[begin, end] = Held(held, tuple(one for one in everyone if one not in held))
     return found
 
 
@@ -134,14 +191,14 @@ def _stages(
     incoming: Array,
     outgoing: Array,
     cuts: Sequence[int],
-    accelerators: Sequence[int],
-    taken: Sequence[int],
+    turns: Turns,
+    borders: int,
 ) -> tuple[Array, Array]:
     """Return seconds per minibatch of the stage from every state to every other, ``(to, from)``.
 
     And what it adds to the time that a minibatch takes.
     """
-    workload, borders = problem.workload, len(taken)
+    workload = problem.workload
 
     def total(values: Array) -> Array:
         sums = numpy.append(0.0, numpy.cumsum(values[list(order)]))[cuts]
@@ -158,12 +215,9 @@ def _stages(
     groups: dict[Group, int] = {}
     # Zero is no stage.
     group = numpy.zeros((borders, borders), dtype=int)
-    for begin, end in combinations(range(borders), 2):
-        held = accelerators[taken[begin] : taken[end]]
-        if problem.replicate or len(held) == 1:
-            beside = [*accelerators[: taken[begin]][-1:], *accelerators[taken[end] :][:1]]
-            of_held = Group.of(problem.cluster, tuple(sorted(held)), beside)
-            group[end, begin] = groups.setdefault(of_held, len(groups) + 1)
+    for (begin, end), held in turns.items():
+        of_held = Group.of(problem.cluster, sorted(held.accelerators), held.beside)
+        group[end, begin] = groups.setdefault(of_held, len(groups) + 1)
     behind = numpy.tri(len(cuts), k=-1, dtype=bool)
     each = numpy.full((2, len(groups) + 1, *behind.shape), math.inf)
     for of_held, number in groups.items():
@@ -176,17 +230,11 @@ def _stages(
     return seconds, through
 
 
-def _placement(
-    order: Sequence[int], accelerators: Sequence[int], path: Sequence[tuple[int, int]]
-) -> PlacementState:
-    """Return the placement of a path of numbers of operators and of accelerators."""
-    stage_of = [0] * len(order)
-    holders = []
-    for stage, ((first, held), (end, next_held)) in enumerate(pairwise(path)):
-        for operator in order[first:end]:
-            stage_of[operator] = stage
-        holders.append(frozenset(accelerators[held:next_held]))
-    return PlacementState(tuple(stage_of), tuple(holders))
+def _placement(stages: Sequence[tuple[Sequence[int], frozenset[int]]]) -> PlacementState:
+    """Return the placement of stages, each with its operators and its accelerators."""
+    stage_of = {operator: stage for stage, (held, _) in enumerate(stages) for operator in held}
+    assigned = tuple(stage_of[operator] for operator in range(len(stage_of)))
+    return PlacementState(assigned, tuple(holders for _, holders in stages))
 
 
 def narrow_order(

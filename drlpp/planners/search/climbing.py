@@ -24,7 +24,12 @@ from drlpp.errors import NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.plan import Plan
 from drlpp.planners.problem import memory_shortage
-from drlpp.planners.search.best_cuts import best_cuts, narrow_order
+from drlpp.planners.search.best_cuts import (
+    best_cuts,
+    narrow_order,
+    taken_by_kind,
+    taken_in_turns,
+)
 from drlpp.planners.search.judge import Judge
 from drlpp.planners.search.moves import (
     PlacementState,
@@ -61,6 +66,9 @@ _MOVES_OF_ORDER = 32
 _NOISES = (0.0, 0.1, 0.3, 1.0)
 _REORDERED = 3
 """Of orders: noise of what comes next, and stages in a row that are ordered together, at most."""
+
+_BY_KIND = 0.5
+"""The share of orders that are cut for accelerators of few unlike kinds, so many of each."""
 
 _SHUFFLED = 0.5
 """The share of orders that are cut for accelerators of unlike speeds in any order."""
@@ -127,6 +135,7 @@ class _Search:
         problem = judge.problem
         size = len(problem.workload) + problem.cluster.accelerators
         self.moves = limits.moves or min(max(6 * size, 150), 1200)
+        self.by_kind = taken_by_kind(problem)
         self.elites: list[tuple[float, _State]] = []
         self.keys: set[object] = set()
         self.last_judged = judge.judged + limits.judged
@@ -140,6 +149,7 @@ class _Search:
         if self.elites:
             for state in self.held_otherwise(self.elites[0][1]):
                 self.take(state, _WORTH_STARTING * self.best)
+        self.cut_by_kind()
         self.best_cut()
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
@@ -309,7 +319,11 @@ class _Search:
             order = narrow_order(problem.workload, groups, draw, draw.choice(_NOISES))
             pace = self.best * draw.choice(_PACES)
             borders = list(accumulate(map(len, groups)))
-            cuts = best_cuts(problem, order, accelerators, pace, borders)
+            if self.by_kind and draw.random() < _BY_KIND:
+                cuts = best_cuts(problem, order, self.by_kind, None, borders)
+            else:
+                turns = taken_in_turns(problem, accelerators)
+                cuts = best_cuts(problem, order, turns, pace, borders)
             for placement, through in sorted(cuts, key=lambda cut: sum(cut[1]))[:_CHAINS]:
                 for factor in _LATER:
                     if self.exhausted:
@@ -320,6 +334,23 @@ class _Search:
                     if seconds < least:
                         best, least = one, seconds
         return best
+
+    def cut_by_kind(self) -> None:
+        """Judge the cuts whose slowest stage is the fastest, on accelerators of several kinds."""
+        problem = self.judge.problem
+        methods = [method for method in self.judge.space.methods if _stages_held(method) == 1]
+        for noise in _NOISES if self.by_kind and methods else ():
+            everything = [list(range(len(problem.workload)))]
+            order = narrow_order(problem.workload, everything, self.draw, noise)
+            paced = []
+            for placement, through in best_cuts(problem, order, self.by_kind or {}):
+                state = _State(placement, methods[0].for_stages(len(placement.holders)))
+                paced.append((self.by_rule(state, math.inf), len(paced), state, through))
+            for pace, _, state, through in sorted(paced)[:_CHAINS]:
+                for factor in _LATER:
+                    self.take(
+                        state._replace(method=self.at_pace(methods[0], through, factor * pace))
+                    )
 
     def at_pace(self, method: Method, through: Sequence[float], pace: float) -> Method:
         """Return a method with the in-flight depth of each link that a pace needs.

@@ -170,18 +170,13 @@ def test_parameters_in_groups(train: Train, path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_what_staleness_costs_is_printed_before_training_and_after_it(train: Train) -> None:
-    """Once each, around the lines of the epochs; the losses are those of these lines."""
-    status, told = train("--epochs", "2")
+def test_what_staleness_costs_is_printed_before_training(train: Train) -> None:
+    status, told = train("--epochs", "1")
     assert status == 0
-    lines = [line.split() for line in told.out.splitlines()]
-    texts = [" ".join(line) for line in lines]
-    (before,) = (i for i, text in enumerate(texts) if text.startswith("between the forward and"))
-    (after,) = (i for i, text in enumerate(texts) if "minibatches/s of plain PyTorch" in text)
-    epochs = [i for i, line in enumerate(lines) if line[:1] == ["epoch"] and "held-out" in line]
-    assert before < epochs[0] < epochs[1] < after
-    first, last = (lines[i][lines[i].index("held-out") + 2] for i in epochs)
-    assert f"held-out loss {first} after epoch 1, {last} after epoch 2: " in texts[after]
+    lines = told.out.splitlines()
+    (before,) = (i for i, line in enumerate(lines) if line.startswith("between the forward and"))
+    (epoch,) = (i for i, line in enumerate(lines) if line.split()[:1] == ["epoch"])
+    assert before < epoch
 
 
 @pytest.mark.timeout(60)
@@ -232,10 +227,6 @@ def test_training_stops_early_by_what_is_asked_for(train: Train) -> None:
     status, told = train("--epochs", "9", "--early-stopping", "2 monitor=loss min_delta=1e3")
     assert status == 0, told.err
     assert told.out.count("  held-out loss") == 3
-    # Two stages with whole minibatches: the first one's gradients are an update late.
-    assert "with gradients up to 1 updates late on average, teach as much as" in " ".join(
-        told.out.split()
-    )
 
 
 @pytest.mark.system

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, combinations, pairwise, product
+from dataclasses import replace
+from itertools import accumulate, combinations, pairwise, permutations, product
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,14 @@ from hypothesis import strategies as st
 
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search.best_cuts import best_cuts, narrow_order
+from drlpp.planners.search.best_cuts import (
+    best_cuts,
+    narrow_order,
+    taken_by_kind,
+    taken_in_turns,
+)
 from drlpp.planners.search.moves import random_order, random_placement
+from drlpp.specs.cluster import local_cluster
 from tests.support.strategies.problems import check_placement, problems
 
 SEEDS = st.integers(0, 99)
@@ -77,7 +84,9 @@ def test_no_cut_of_an_order_is_quicker_within_the_limit(
     limit = tightness * whole[0][0] * 1.0001 + 1e-6
     found = {
         len(state.holders): (state.placement(), through)
-        for state, through in best_cuts(problem, order, accelerators, limit)
+        for state, through in best_cuts(
+            problem, order, taken_in_turns(problem, accelerators), limit
+        )
     }
     for stages in range(1, min(len(order), len(accelerators)) + 1):
         quickest = min(
@@ -99,3 +108,40 @@ def test_no_cut_of_an_order_is_quicker_within_the_limit(
         assert max(seconds for seconds, _ in each) <= limit * (1 + 1e-9)
         assert through == pytest.approx([time for _, time in each])
         assert sum(through) == pytest.approx(quickest)
+
+
+SPEEDS = st.lists(st.sampled_from([0.5, 1.0]), min_size=2, max_size=4)
+
+
+@given(problem=problems(max_operators=5, hosts=1), speeds=SPEEDS, seed=SEEDS)
+def test_no_order_of_unlike_accelerators_has_a_faster_slowest_stage(
+    problem: PlanningProblem, speeds: list[float], seed: int
+) -> None:
+    link = problem.cluster.within_host
+    problem = replace(problem, cluster=local_cluster(len(speeds), link, speeds))
+    turns = taken_by_kind(problem)
+    if turns is None:
+        assert len(set(speeds)) == 1
+        return
+    order = random_order(problem.workload, random.Random(seed))
+    found = {len(state.holders): state for state, _ in best_cuts(problem, order, turns)}
+    everyone = range(problem.cluster.accelerators)
+    for stages in range(1, min(len(order), len(everyone)) + 1):
+        fastest = min(
+            (
+                max(seconds for seconds, _ in cut)
+                for accelerators in permutations(everyone)
+                for cut in every_cut(problem, order, list(accelerators), stages)
+            ),
+            default=None,
+        )
+        assert (stages in found) == (fastest is not None)
+        if fastest is None:
+            continue
+        placement = found[stages].placement()
+        check_placement(problem, placement)
+        held = [accelerator for stage in placement.stages for accelerator in stage.accelerators]
+        ends = list(accumulate(len(stage.accelerators) for stage in placement.stages))
+        parts = [stage.operators for stage in placement.stages]
+        each = stages_of(problem, parts, held, list(pairwise([0, *ends])))
+        assert max(seconds for seconds, _ in each) == pytest.approx(fastest)
