@@ -105,8 +105,6 @@ def test_charts_draw_what_was_measured(run: Path) -> None:
 def test_losses_of_a_race_are_over_seconds_and_samples() -> None:
     race = every_document()["training race"]
     assert isinstance(race, TrainingRace)
-    same = tuple(one.model_copy(update={"optimizer": None}) for one in race.candidates)
-    race = race.model_copy(update={"candidates": same})
     figure = loss_chart(race, replay(race), 32)
     assert figure is not None
     left, right = figure.axes

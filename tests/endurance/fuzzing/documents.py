@@ -166,7 +166,10 @@ def _race(contender: Contender) -> TrainingRace:
         optimizer="adam",
         minibatches=10,
         every=5,
-        candidates=(Contender(found_by=PLAIN, method=Method(), threads=2), contender),
+        candidates=(
+            Contender(found_by=PLAIN, method=Method(), threads=2),
+            contender.model_copy(update={"optimizer": None}),
+        ),
         target_loss=1.0,
         limit_seconds=9.0,
         rates=(0.1,),
