@@ -179,7 +179,7 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     assert ("use plain PyTorch" in told) == (simplest.placement is None)
     exported = comparison.contenders[verdict.placement]
     document = read_document(out / "placement.json", PlacementFile)
-    assert document.found_by == exported.found_by
+    assert document.found_by == ", ".join(exported.names)
     assert exported.placement is not None
     assert document.configuration == exported.placement.configuration
     assert list((out / "tensorboard").rglob("events.out.tfevents*"))

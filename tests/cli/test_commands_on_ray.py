@@ -63,11 +63,14 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     cluster.nodes[1].stop()
     told = told_by(*job, "--epochs", 2, "--resume", "--workers", 2)
     assert "is for 4 workers; for 2 it is" in told
-    refused = shell.finish(command_line.main, "drlpp", *job, "--epochs", 3, "--resume")
+    # What is not given comes from the run, which is one on two workers now.
+    assert "for 2 it is" in told_by(*job, "--epochs", 3, "--resume")
+    job += ["--epochs", 4, "--resume", "--workers", 4]
+    refused = shell.finish(command_line.main, "drlpp", *job)
     assert refused.code == 2
     assert "4 workers are needed, and the Ray cluster has free nodes for 2" in refused.err
     assert "Start Ray on more, or ask for fewer: a cluster.yaml as --cluster" in refused.err
     cluster.join(2)
-    told_by(*job, "--epochs", 3, "--resume")
+    told_by(*job)
     state = torch.load(tmp_path / "training" / "model.pt")
-    assert counts(state) == {(f"layers.{layer}.weight", 3.0) for layer in range(4)}
+    assert counts(state) == {(f"layers.{layer}.weight", 4.0) for layer in range(4)}

@@ -8,10 +8,13 @@ a draw, so what all are off by together does not matter.
 from __future__ import annotations
 
 import math
+import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import Thread
 from typing import TypeVar
 
 import numpy
@@ -40,6 +43,9 @@ _MOST_PROCESSES = 8
 
 _IDLE_SECONDS = 60.0
 """After which a process ends that has nothing to do."""
+
+_LOOKING_SECONDS = 1.0
+"""How often a process looks whether the one that asks is still there."""
 
 PLENTY = 0.03
 """Where brief searches have shown that so much is to gain, the next measurement tells more than
@@ -219,12 +225,11 @@ def side_by_side(
 
     processes = min(cpu_count(), len(tasks), _MOST_PROCESSES)
     if worth_it and processes > 1:
-        # Ctrl-C is for the process that asks.
         pool = get_reusable_executor(
             max_workers=processes,
             timeout=_IDLE_SECONDS,
-            initializer=signal.signal,
-            initargs=(signal.SIGINT, signal.SIG_IGN),
+            initializer=_begin,
+            initargs=(os.getpid(),),
         )
         try:
             return list(pool.map(function, *zip(*tasks, strict=True)))
@@ -232,6 +237,19 @@ def side_by_side(
             # One was ended from outside, as where memory is short: this process can do it, too.
             pool.shutdown(kill_workers=True)
         except BaseException:
+            # Nobody asks for the others any more.
             pool.shutdown(kill_workers=True)
             raise
     return [function(*task) for task in tasks]
+
+
+def _begin(asking: int) -> None:
+    """Begin a process: it leaves Ctrl-C to the one that asks, and does not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with, args=(asking,), daemon=True).start()
+
+
+def _end_with(asking: int) -> None:
+    while os.getppid() == asking:
+        time.sleep(_LOOKING_SECONDS)
+    os._exit(1)
