@@ -175,11 +175,11 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     verdict = comparison.verdict
     assert verdict is not None
     assert verdict.placement is not None
-    simplest = comparison.contenders[verdict.equals[0]]
+    simplest = comparison.distinct[verdict.equals[0]]
     assert ("use plain PyTorch" in told) == (simplest.placement is None)
-    exported = comparison.contenders[verdict.placement]
+    exported = comparison.distinct[verdict.placement]
     document = read_document(out / "placement.json", PlacementFile)
-    assert document.found_by == ", ".join(exported.names)
+    assert document.found_by == exported.found_by
     assert exported.placement is not None
     assert document.configuration == exported.placement.configuration
     assert list((out / "tensorboard").rglob("events.out.tfevents*"))
