@@ -342,12 +342,14 @@ class _Search:
         for noise in _NOISES if self.by_kind and methods else ():
             everything = [list(range(len(problem.workload)))]
             order = narrow_order(problem.workload, everything, self.draw, noise)
-            paced = []
+            paced: list[tuple[float, int, _State, list[float]]] = []
             for placement, through in best_cuts(problem, order, self.by_kind or {}):
                 state = _State(placement, methods[0].for_stages(len(placement.holders)))
                 paced.append((self.by_rule(state, math.inf), len(paced), state, through))
             for pace, _, state, through in sorted(paced)[:_CHAINS]:
                 for factor in _LATER:
+                    if self.exhausted:
+                        return
                     self.take(
                         state._replace(method=self.at_pace(methods[0], through, factor * pace))
                     )
