@@ -76,13 +76,16 @@ def test_an_unknown_study_is_refused() -> None:
         study_of("nothing")
 
 
-@pytest.mark.parametrize("name", STUDIES)
+WITHOUT_ROWS = {"pipeoptim-accuracy", "runtime", "timings"}
+"""Studies whose rows are not in git."""
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name not in WITHOUT_ROWS])
 def test_rows_in_git_give_tables(name: str) -> None:
     study: Study[Any, Any] = study_of(name)
     assert study.name == name
     rows = study.stored()
-    if not rows:
-        pytest.skip("not run yet")
+    assert rows
     assert len({row.case for row in rows}) == len(rows)
     text = page_of(study, rows)
     assert text.count("| --- |") >= 1

@@ -339,8 +339,8 @@ class _Search:
         """Judge the cuts whose slowest stage is the fastest, on accelerators of several kinds."""
         problem = self.judge.problem
         methods = [method for method in self.judge.space.methods if _stages_held(method) == 1]
+        everything = [list(range(len(problem.workload)))]
         for noise in _NOISES if self.by_kind and methods else ():
-            everything = [list(range(len(problem.workload)))]
             order = narrow_order(problem.workload, everything, self.draw, noise)
             paced: list[tuple[float, int, _State, list[float]]] = []
             for placement, through in best_cuts(problem, order, self.by_kind or {}):
