@@ -149,7 +149,6 @@ class _Search:
         if self.elites:
             for state in self.held_otherwise(self.elites[0][1]):
                 self.take(state, _WORTH_STARTING * self.best)
-        self.cut_by_kind()
         self.best_cut()
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
@@ -334,25 +333,6 @@ class _Search:
                     if seconds < least:
                         best, least = one, seconds
         return best
-
-    def cut_by_kind(self) -> None:
-        """Judge the cuts whose slowest stage is the fastest, on accelerators of several kinds."""
-        problem = self.judge.problem
-        methods = [method for method in self.judge.space.methods if _stages_held(method) == 1]
-        everything = [list(range(len(problem.workload)))]
-        for noise in _NOISES if self.by_kind and methods else ():
-            order = narrow_order(problem.workload, everything, self.draw, noise)
-            paced: list[tuple[float, int, _State, list[float]]] = []
-            for placement, through in best_cuts(problem, order, self.by_kind or {}):
-                state = _State(placement, methods[0].for_stages(len(placement.holders)))
-                paced.append((self.by_rule(state, math.inf), len(paced), state, through))
-            for pace, _, state, through in sorted(paced)[:_CHAINS]:
-                for factor in _LATER:
-                    if self.exhausted:
-                        return
-                    self.take(
-                        state._replace(method=self.at_pace(methods[0], through, factor * pace))
-                    )
 
     def at_pace(self, method: Method, through: Sequence[float], pace: float) -> Method:
         """Return a method with the in-flight depth of each link that a pace needs.
