@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from drlpp.capturing.data_flow import refuse_changed_inputs
 from drlpp.capturing.evaluation import check_evaluation, evaluation_graph
 from drlpp.capturing.export import export_graph
 from drlpp.capturing.folding import described, fold, outputs_of, tie_notes
-from drlpp.capturing.graph import Operator, OpGraph
+from drlpp.capturing.graph import OpGraph
 from drlpp.capturing.loss import (
     capture_loss,
     capture_score,
@@ -32,7 +30,7 @@ from drlpp.capturing.refusals import refuse_unsupported
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.models.model_reference import Model, ModelReference
 from drlpp.models.task import Task, checked_task
-from drlpp.specs.batches import Batch, chosen, tensors_in
+from drlpp.specs.batches import chosen
 
 __all__ = ["CapturedModel", "capture"]
 
@@ -58,8 +56,6 @@ class CapturedModel:
         loss: called with the tensors that the model returns, flat and in pytree's order, and those
             of the targets. The mean square of all floating-point outputs if the task has no loss.
         score: called with the same; none if the task has none.
-        buckets: the same model, on the same parameters, for minibatches in the task's other shapes.
-            Its operators are the same, in the same order.
     """
 
     reference: ModelReference
@@ -73,12 +69,6 @@ class CapturedModel:
     task: Task
     loss: fx.GraphModule
     score: fx.GraphModule | None
-    buckets: tuple[CapturedModel, ...] = ()
-
-    @property
-    def in_all_shapes(self) -> tuple[CapturedModel, ...]:
-        """The model for minibatches in every shape of the task, the first one's first."""
-        return (self, *self.buckets)
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -151,8 +141,7 @@ def capture(
     for note in notes:
         warnings.warn(note, ModelNote, stacklevel=2)
     if check:
-        for of_shape in captured.in_all_shapes:
-            _check(of_shape, seconds)
+        _check(captured, seconds)
     return captured
 
 
@@ -175,7 +164,6 @@ def _capture(
         task = task._replace(loss=loss_of_outputs)
     outputs = [outputs_of(group) for group in groups]
     state = _tensors(task.module.state_dict())
-    buckets, task = task.buckets, task._replace(buckets=())
     captured = CapturedModel(
         reference=reference,
         graph=described(str(reference), module, groups, outputs),
@@ -193,74 +181,7 @@ def _capture(
         loss=capture_loss(module, task, reference),
         score=capture_score(module, task, reference) if task.score else None,
     )
-    if buckets:
-        shapes = [_capture_bucket(captured, n, *bucket) for n, bucket in enumerate(buckets, 1)]
-        constants = [of_shape.constants for of_shape in (captured, *shapes)]
-        examples = tuple((of_shape.task.inputs, of_shape.task.targets) for of_shape in shapes)
-        captured = replace(
-            captured,
-            task=captured.task._replace(buckets=examples),
-            buckets=tuple(shapes),
-            constants=dict(ChainMap(*constants)),
-        )
     return captured, [*notes, *tie_notes(module, groups)]
-
-
-def _capture_bucket(
-    captured: CapturedModel, number: int, inputs: Batch, targets: Batch | None
-) -> CapturedModel:
-    """Return the model captured for minibatches in another shape.
-
-    What its graph reads and no ``state_dict`` holds has another name than the first one's, unless
-    it is the same.
-
-    Raises:
-        InvalidModel: there it computes with other operators.
-    """
-    targets = captured.task.targets if targets is None else targets
-    task = captured.task._replace(inputs=inputs, targets=targets, buckets=())
-    found, _ = _capture(captured.reference, task)
-    for one, other in zip_longest(captured.graph.operators, found.graph.operators):
-        if one is None or other is None or _without_shapes(one) != _without_shapes(other):
-            raise InvalidModel(
-                f"model {captured.reference} has other operators for inputs of shapes "
-                f"{_shapes(inputs)} than for {_shapes(captured.task.inputs)}: "
-                f"{other.name if other else 'nothing'} instead of {one.name if one else 'nothing'}"
-                "; bring all minibatches to one shape, as by padding, instead of buckets"
-            )
-    if found.graph.edges != captured.graph.edges or found.graph.outputs != captured.graph.outputs:
-        raise InvalidModel(
-            f"model {captured.reference}: its operators read others for inputs of shapes "
-            f"{_shapes(inputs)} than for {_shapes(captured.task.inputs)}; bring all minibatches to "
-            "one shape, as by padding, instead of buckets"
-        )
-    names = {
-        name: name
-        if name in captured.constants and _same(value, captured.constants[name])
-        else f"bucket{number}_{name.replace('.', '_')}"
-        for name, value in found.constants.items()
-    }
-    for node in found.module.graph.find_nodes(op="get_attr"):
-        if (name := names.get(node.target, node.target)) != node.target:
-            found.module.register_buffer(name, found.constants[node.target], persistent=False)
-            node.target = name
-    found.module.recompile()
-    constants = {names[name]: value for name, value in found.constants.items()}
-    return replace(found, constants=constants)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-
-
-def _without_shapes(operator: Operator) -> tuple[object, ...]:
-    """Return what a stage has to know; a view of all there is may be another operation."""
-    outputs = [spec.dtype for spec in operator.outputs]
-    return operator.module, operator.parameter_bytes, outputs
-
-
-def _shapes(inputs: Batch) -> list[tuple[int, ...]]:
-    return [tuple(value.shape) for value in tensors_in(inputs)]
 
 
 def _check(captured: CapturedModel, capture_seconds: float) -> None:
@@ -294,19 +215,14 @@ def _capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedM
             f"model {captured.reference} has another graph for {size} samples than for "
             f"{task.batch_size}; use schedules without microbatches for it"
         )
-    few = slice(size)
-    buckets = tuple(
-        _capture_bucket(result, n, chosen(one.task.inputs, few), chosen(one.task.targets, few))
-        for n, one in enumerate(captured.buckets, 1)
-    )
-    return replace(result, buckets=buckets)
+    return result
 
 
 def _samples(task: Task, count: int) -> Task:
-    """Return the task with its first samples only, in the first shape."""
+    """Return the task with its first samples only."""
     few = slice(count)
     inputs, targets = chosen(task.inputs, few), chosen(task.targets, few)
-    return task._replace(inputs=inputs, targets=targets, buckets=())
+    return task._replace(inputs=inputs, targets=targets)
 
 
 def microbatch_size(task: Task, microbatches: int) -> int:

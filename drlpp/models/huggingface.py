@@ -6,7 +6,7 @@ transformers is imported when it is needed: ``pip install 'drlpp[huggingface]'``
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ def from_huggingface(
     batch_size: int = 8,
     length: int | None = None,
     score: Callable[[Any, Any], Tensor] | None = None,
-    buckets: Sequence[Mapping[str, Any] | int] = (),
 ) -> Task:
     """Return a model of transformers as a task, with the loss that it computes from ``labels``.
 
@@ -56,9 +55,6 @@ def from_huggingface(
             has positions for if these are fewer.
         score: ``score(outputs, targets)`` of ``{"loss", "logits"}`` and ``{"labels"}`` gives one
             number for each sample. By default whether a classifier is right; otherwise none.
-        buckets: what other lengths minibatches may have: examples such as ``batch``, or numbers of
-            tokens. Each minibatch of a loader has one of them, such as that of its longest
-            sentence rounded up, and is computed in it.
 
     Raises:
         InvalidModel: the model cannot be loaded or called this way, with the reason.
@@ -111,58 +107,19 @@ def from_huggingface(
     if score is None and name.endswith(_CLASSIFIERS) and classes:
         score = is_right
     targets = {"labels": labels} if score else None
-    others = [
-        ({key: other[key] for key in inputs}, {"labels": other["labels"]} if score else None)
-        for other in (_in_bucket(inputs, bucket, name) for bucket in buckets)
-    ]
-    task = Task(module.train(), inputs, targets, None, score, others)
+    task = Task(module.train(), inputs, targets, None, score)
     _call_once(task, name)
     return task
 
 
-def _in_bucket(
-    inputs: Mapping[str, Any], bucket: Mapping[str, Any] | int, name: str
-) -> Mapping[str, Any]:
-    """Return an example of a minibatch of another length."""
-    if isinstance(bucket, int):
-        tokens = inputs.get("input_ids")
-        length = tokens.shape[1] if isinstance(tokens, Tensor) else 0
-        if not 0 < bucket < length:
-            raise InvalidModel(
-                f"model {name}: a bucket of {bucket} tokens; the example has "
-                f"{length or 'no input_ids, so give an example instead of a number'}, and buckets "
-                "have fewer"
-            )
-        return {
-            key: value[:, :bucket].contiguous()
-            if value.dim() > 1 and value.shape[1] == length
-            else value
-            for key, value in inputs.items()
-        }
-    if missing := [key for key in inputs if key not in bucket]:
-        raise InvalidModel(f"model {name}: a bucket has no {' and no '.join(map(repr, missing))}")
-    return bucket
-
-
-def huggingface(
-    folder: str = "", batch_size: int = 8, length: int | None = None, buckets: str = ""
-) -> Task:
-    """Return the model of a local folder with random examples: the factory of that name.
-
-    ``buckets`` are numbers of tokens, with commas.
-    """
+def huggingface(folder: str = "", batch_size: int = 8, length: int | None = None) -> Task:
+    """Return the model of a local folder with random examples: the factory of that name."""
     if not folder:
         raise InvalidModel(
             "model huggingface needs a local folder that save_pretrained has written: "
             "--model-option folder=FOLDER"
         )
-    try:
-        lengths = [int(bucket) for bucket in buckets.split(",") if bucket]
-    except ValueError:
-        raise InvalidModel(
-            f"buckets {buckets!r}: expected numbers of tokens, as in 64,32"
-        ) from None
-    return from_huggingface(folder, batch_size=batch_size, length=length, buckets=lengths)
+    return from_huggingface(folder, batch_size=batch_size, length=length)
 
 
 class CalledWithTensors(nn.Module):
@@ -322,7 +279,7 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -
     }
 
 
-def _positions(config: PretrainedConfig, tables: Sequence[nn.Embedding]) -> int | None:
+def _positions(config: PretrainedConfig, tables: list[nn.Embedding]) -> int | None:
     """Return how many tokens of a sample a model has positions for; None if any number."""
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions < 1:

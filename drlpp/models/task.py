@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.errors import InvalidModel
 from drlpp.specs.batches import (
     Batch,
-    arranged_like,
     named_tensors,
     tensors_in,
     with_plain_containers,
@@ -43,10 +42,6 @@ class Task(NamedTuple):
         score: ``score(outputs, targets)``, or ``score(outputs)``, gives one number for each
             sample, such as whether it is classified correctly; evaluation reports the mean.
             Optional.
-        buckets: further examples ``(inputs, targets)`` of minibatches in other shapes, such as
-            sentences of other lengths, with as many samples. A loader's minibatches may then have
-            any of these shapes, and each is computed in its own. Profiles and planners know the
-            first alone, so make it the most expensive one.
     """
 
     module: nn.Module
@@ -54,7 +49,6 @@ class Task(NamedTuple):
     targets: Batch | None = None
     loss: Callable[..., Tensor] | None = None
     score: Callable[..., Tensor] | None = None
-    buckets: Sequence[tuple[Batch, Batch | None]] = ()
 
     @property
     def batch_size(self) -> int:
@@ -83,8 +77,8 @@ def checked_task(result: object, what: str) -> Task:
     Raises:
         InvalidModel: it is none.
     """
-    wanted = "expected (module, inputs) or (module, inputs, targets, loss[, score[, buckets]])"
-    if not isinstance(result, tuple) or not 2 <= len(result) <= 6:
+    wanted = "expected (module, inputs) or (module, inputs, targets, loss[, score])"
+    if not isinstance(result, tuple) or not 2 <= len(result) <= 5:
         raise InvalidModel(f"{what}: its factory returned {type(result).__name__}; {wanted}")
     task = Task(*result)
     if not isinstance(task.module, nn.Module):
@@ -115,46 +109,14 @@ def checked_task(result: object, what: str) -> Task:
     else:
         loss = loss and _of_outputs(loss, "loss", what)
         score = score and _of_outputs(score, "score", what)
-    buckets = [_checked_bucket(bucket, inputs, targets, what) for bucket in task.buckets]
-    _check_devices(task.module, (inputs, targets, buckets), what)
-    return Task(uncompiled(task.module), inputs, targets, loss, score, tuple(buckets))
+    _check_devices(task.module, (inputs, targets), what)
+    return Task(uncompiled(task.module), inputs, targets, loss, score)
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
     """Return the module of which ``torch.compile`` made another one; workers compile stages."""
     inner = getattr(module, "_orig_mod", None)
     return inner if isinstance(inner, nn.Module) else module
-
-
-def _checked_bucket(
-    bucket: object, inputs: Batch, targets: Batch | None, what: str
-) -> tuple[Batch, Batch | None]:
-    """Return a further example in the structure of the first ones.
-
-    Raises:
-        InvalidModel: it is none.
-    """
-    if not isinstance(bucket, tuple | list) or len(bucket) != 2:
-        raise InvalidModel(
-            f"{what}: a bucket is {type(bucket).__name__}, expected (inputs, targets)"
-        )
-    what = f"{what}: in a bucket"
-    given, aims = map(with_plain_containers, bucket)
-    given = (given,) if isinstance(given, Tensor) else given
-    try:
-        given = arranged_like(inputs, given, "inputs")
-        aims = None if targets is None else arranged_like(targets, aims, "targets")
-    except InvalidInput as error:
-        raise InvalidModel(f"{what} {error}") from None
-    size, first = _batch_size(given, what), tensors_in(inputs)[0].shape[0]
-    if aims is not None:
-        _check_targets(aims, size, what)
-    if size != first:
-        raise InvalidModel(
-            f"{what} the inputs are of {size} samples; all minibatches have {first}, so that each "
-            "counts the same"
-        )
-    return given, aims
 
 
 def _batch_size(inputs: Batch, what: str) -> int:

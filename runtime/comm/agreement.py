@@ -41,7 +41,7 @@ def verify_message_plan(
     group: dist.ProcessGroup,
     workers: Sequence[int],
     worker: int,
-    programs: Sequence[Sequence[StageProgram]],
+    programs: Sequence[StageProgram],
     actions: Sequence[Action],
 ) -> None:
     """Compare what each worker is to send with what the others are to receive from it.
@@ -53,7 +53,7 @@ def verify_message_plan(
         group: of all workers, of Gloo.
         workers: in the order of their ranks.
         worker: this one.
-        programs: its stages, for minibatches in each shape of the task.
+        programs: its stages.
         actions: all that it is going to do.
 
     Raises:
@@ -75,7 +75,7 @@ def verify_message_plan(
 
 
 def _hashes(
-    workers: Sequence[int], programs: Sequence[Sequence[StageProgram]], actions: Sequence[Action]
+    workers: Sequence[int], programs: Sequence[StageProgram], actions: Sequence[Action]
 ) -> torch.Tensor:
     """Return hashes of messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
     sent: dict[int, list[int]] = {worker: [] for worker in workers}
@@ -92,10 +92,7 @@ def _hashes(
         tie = message.microbatch if message.payload in TIED_PAYLOADS else -1
         edge = message.payload, message.source_stage, message.target_stage, tie
         if edge not in contents:
-            tensors = [
-                [(spec.shape, spec.dtype) for spec in contents_of(in_shape, message)]
-                for in_shape in programs
-            ]
+            tensors = [(spec.shape, spec.dtype) for spec in contents_of(programs, message)]
             contents[edge] = _hash(repr((edge, tensors)).encode())
         messages += contents[edge], message.minibatch, message.microbatch
     return torch.tensor(

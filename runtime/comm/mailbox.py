@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from drlpp.runtime.comm.agreement import contents_of
 from drlpp.runtime.comm.transport import Links, Transfer
 from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
+from drlpp.schedule.actions import Action, Message, Receive, Send
 
 
 class Mailbox:
@@ -19,9 +19,7 @@ class Mailbox:
 
     Args:
         links: the ways to the other workers.
-        programs: the stages of this worker, for minibatches in each shape of the task; they say
-            what the messages contain.
-        bucket_of: says which of these shapes a minibatch has.
+        programs: the stages of this worker, which say what the messages contain.
         actions: all that this worker will do.
         posted: how many receives are posted ahead.
 
@@ -33,14 +31,12 @@ class Mailbox:
     def __init__(
         self,
         links: Links,
-        programs: Sequence[Sequence[StageProgram]],
-        bucket_of: Callable[[int], int],
+        programs: Sequence[StageProgram],
         actions: Sequence[Action],
         posted: int,
     ) -> None:
         self._links = links
         self._programs = programs
-        self._bucket_of = bucket_of
         self._expected = iter([a for a in actions if isinstance(a, Receive)])
         self._posted: deque[tuple[Message, Transfer]] = deque()
         # More messages than these are not on their way to one worker: it has received the oldest,
@@ -53,11 +49,7 @@ class Mailbox:
             self._post(action)
 
     def _post(self, action: Receive) -> None:
-        message, bucket = action.message, 0
-        if len(self._programs) > 1 and message.payload not in TIED_PAYLOADS:
-            # The memory for a message is made before it comes, and has to have its shape.
-            bucket = self._bucket_of(message.minibatch)
-        specs = contents_of(self._programs[bucket], message)
+        specs = contents_of(self._programs, action.message)
         self._posted.append((action.message, self._links.receive(specs, action.sender)))
 
     def receive(self, action: Receive) -> list[Tensor]:

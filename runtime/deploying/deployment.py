@@ -12,7 +12,7 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.stage_cutting import stages_in_shapes
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import Deploy, Run, RunResult, Stream, TiedSpec, Transport
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.actions import MicrobatchId
@@ -93,7 +93,7 @@ def deployment_commands(
     """
     pipeline = plan.pipeline
     optimizer = settled(optimizer, captured.trained, captured.aliases)
-    stages = stages_in_shapes(captured, plan.placement)
+    stages = cut_stages(captured, plan.placement)
     commands: dict[int, Deploy] = {}
     for held, workers in _held_stages(pipeline):
         command = Deploy(
@@ -194,7 +194,7 @@ def evaluation_commands(
     """Return the commands that evaluate a deployment's weights on whole minibatches."""
     pipeline = deployment.pipeline
     schedule = build_schedule(pipeline, minibatches, FORWARD_ONLY.name)
-    stages = stages_in_shapes(captured, deployment.placement, evaluation=True)
+    stages = cut_stages(captured, deployment.placement, evaluation=True)
     commands: dict[int, Run] = {}
     for held, workers in _held_stages(pipeline):
         evaluation = pickle.dumps([stages[k] for k in held])

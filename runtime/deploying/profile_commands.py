@@ -12,7 +12,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidModel
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.session_hosts import Places
 from drlpp.runtime.ipc.protocol import OperatorTimes, ProfileOperators, StageTimes, Transport
@@ -67,7 +67,7 @@ def profile_command(
     parts = cut_stages(captured, _even_cut(count, min(_PARTS, count)))
     (whole,) = cut_stages(captured, _even_cut(count, 1))
     small, microbatches = _microbatch(whole_model, captured)
-    programs = pickle.dumps((each, parts, whole, small, portable(captured.loss)))
+    programs = pickle.dumps((each, parts, whole, small))
     optimizer = settled(optimizer, captured.trained, captured.aliases)
     return ProfileOperators(
         programs, microbatches, method, optimizer, repeats, name, tuple(workers), transport

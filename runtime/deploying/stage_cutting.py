@@ -23,7 +23,6 @@ from drlpp.runtime.stage.stages import (
     Argument,
     Buffer,
     ModelInput,
-    StageInShape,
     StageOutput,
     StageProgram,
     Weight,
@@ -36,17 +35,17 @@ from drlpp.torch_versions import (
 
 
 def cut_stages(
-    captured: CapturedModel, placement: Placement, graph_module: fx.GraphModule | None = None
+    captured: CapturedModel, placement: Placement, *, evaluation: bool = False
 ) -> tuple[StageProgram, ...]:
     """Cut ``captured`` at the stages of ``placement``.
 
     Args:
         captured: the model.
         placement: valid for the model's graph.
-        graph_module: the graph to cut instead of the training graph, with the same node names
-            (the evaluation graph).
+        evaluation: cut the graph that evaluates, and give the last stage the score, too.
     """
-    module = with_seeded_operators(captured.module if graph_module is None else graph_module)
+    module = with_seeded_operators(captured.evaluation if evaluation else captured.module)
+    score = portable(captured.score) if evaluation and captured.score else None
     stage_of = placement.stage_of_operator(len(captured.graph))
     with graphs_compiled_when_used():
         whole = split_into_tuples(
@@ -94,6 +93,8 @@ def cut_stages(
             },
             results=results if k == last else (),
             ties={number: specs for number, (stages, specs) in enumerate(ties) if k in stages},
+            loss=portable(captured.loss) if k == last else None,
+            score=score if k == last else None,
         )
         for k in range(len(placement.stages))
     )
@@ -102,31 +103,6 @@ def cut_stages(
     # A copy that nobody ties would be trained apart.
     assert all(count == 1 or name in tied for name, count in holders.items())
     return programs
-
-
-def stages_in_shapes(
-    captured: CapturedModel, placement: Placement, *, evaluation: bool = False
-) -> tuple[tuple[StageInShape, ...], ...]:
-    """Return every stage of a placement for minibatches in each shape of the model's task.
-
-    Args:
-        captured: the model.
-        placement: valid for its graph.
-        evaluation: cut the graphs that evaluate, and give the last stage the score, too.
-    """
-    shapes = []
-    for model in captured.in_all_shapes:
-        programs = cut_stages(model, placement, model.evaluation if evaluation else None)
-        score = portable(model.score) if evaluation and model.score else None
-        last = StageInShape(programs[-1], portable(model.loss), score)
-        shapes.append([*map(StageInShape, programs[:-1]), last])
-    stages = tuple(zip(*shapes, strict=True))
-    for one, *others in stages:
-        for other in others:
-            # Operators are the same. Only constants may be others, for another shape.
-            assert set(one.program.weight_names) == set(other.program.weight_names)
-            assert one.program.sends.keys() == other.program.sends.keys()
-    return stages
 
 
 def portable(module: nn.Module) -> fx.GraphModule:

@@ -186,7 +186,7 @@ class Deploy:
         name: of this deployment and its communication groups, never used twice.
         workers: of the whole placement, in the order of their ranks.
         replicas: the workers that hold this stage.
-        stages: pickled, for every stage held a ``StageInShape`` for each shape of the task.
+        stages: pickled, the ``StageProgram`` of every stage held.
         method, optimizer, delay, seed: as in ``StageRunner``.
         checkpoint_file: a file with weights, buffers and optimizer state to continue from.
         transport: how the workers exchange tensors.
@@ -280,7 +280,7 @@ class ProfileOperators:
 
     Attributes:
         programs: pickled: those of a cut with one operator in each stage, of a cut into a few
-            parts, that of a single stage, the same for one of ``microbatches`` or None, the loss.
+            parts, that of a single stage, the same for one of ``microbatches`` or None.
         repeats: timed passes, after some that warm up; fewer if these take too long.
         name: of the group of ``workers``, which measure at the same time and share gradients.
     """

@@ -5,13 +5,11 @@ nothing but that sample follows, so that what the copies added to the loss can b
 
     samples 0 1 2 | 3 4       minibatches 0 1 2 | 3 4 3 | 3 3 3
 
-Where samples come in several shapes, whole minibatches of all of them come first, and then what
-each shape leaves over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,31 +31,22 @@ class HeldOutCount:
     """How many held-out samples there are.
 
     Attributes:
-        whole: minibatches without copies.
-        rests: samples that are left over, of each shape that leaves any.
+        samples: all of them, each once.
         batch_size: samples of a minibatch.
     """
 
-    whole: int
-    rests: tuple[int, ...]
+    samples: int
     batch_size: int
 
-    @classmethod
-    def of(cls, samples: Iterable[int], batch_size: int) -> HeldOutCount:
-        """Return the count of so many samples in every shape."""
-        parts = [divmod(count, batch_size) for count in samples]
-        rests = tuple(rest for _, rest in parts if rest)
-        return cls(sum(whole for whole, _ in parts), rests, batch_size)
-
     @property
-    def samples(self) -> int:
-        """All of them, each once."""
-        return self.whole * self.batch_size + sum(self.rests)
+    def _rest(self) -> int:
+        """Samples that fill no minibatch."""
+        return self.samples % self.batch_size
 
     @property
     def minibatches(self) -> int:
         """Minibatches of an evaluation, copies included."""
-        return self.whole + 2 * len(self.rests)
+        return self.samples // self.batch_size + 2 * bool(self._rest)
 
     def mean_loss(self, losses: Sequence[float]) -> float:
         """Return the mean over samples, from the loss of every minibatch.
@@ -65,15 +54,15 @@ class HeldOutCount:
         With the mean loss L of the minibatch that was filled up, l of the sample that fills it, and
         r samples in it, these add B·L − (B − r)·l. Exact where a loss is a mean over samples.
         """
-        size = self.batch_size
-        total = size * sum(losses[: self.whole])
-        for number, rest in enumerate(self.rests):
-            filled, alone = losses[self.whole + 2 * number :][:2]
-            total += size * filled - (size - rest) * alone
-        return total / self.samples
+        size, rest = self.batch_size, self._rest
+        if not rest:
+            return size * sum(losses) / self.samples
+        *whole, filled, alone = losses
+        return (size * sum(whole) + (size * filled - (size - rest) * alone)) / self.samples
 
     def mean_score(self, scores: Sequence[Tensor]) -> float:
         """Return the mean over samples, from the scores in every minibatch."""
-        counted = list(scores[: self.whole])
-        counted += [scores[self.whole + 2 * n][:rest] for n, rest in enumerate(self.rests)]
+        counted = list(scores)
+        if self._rest:
+            counted[-2:] = [counted[-2][: self._rest]]
         return torch.cat(counted).float().mean().item()

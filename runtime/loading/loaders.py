@@ -187,9 +187,6 @@ class Unpacker:
         self._note = note
         self._noted = False
         self.batch_size = captured.task.batch_size
-        tasks = [of_shape.task for of_shape in captured.in_all_shapes]
-        self._kinds = [kinds_of((task.inputs, task.targets)) for task in tasks]
-        self._shapes = [kinds_text(task.inputs, task.targets) for task in tasks]
 
     def __call__(self, batch: object, loader: str = TRAINING) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
@@ -208,11 +205,10 @@ class Unpacker:
                 raise InvalidInput(
                     f"{loader} gives a tensor {kind} for {name}; expected a dense one with values"
                 )
-        found = kinds_of(samples)
-        if found not in self._kinds:
+        if kinds_of(samples) != kinds_of((self._inputs, self._targets)):
             raise InvalidInput(
                 f"{loader} gives {kinds_text(*samples)}, but the model takes "
-                f"{' or '.join(self._shapes)}"
+                f"{kinds_text(self._inputs, self._targets)}"
                 f"{_hint(samples, (self._inputs, self._targets))}"
             )
         lengths = {len(value) for value in tensors_in(samples)}
@@ -222,15 +218,6 @@ class Unpacker:
                 "have to be equally many"
             )
         return pytree.tree_map(torch.clone, samples)
-
-    @property
-    def shapes(self) -> int:
-        """How many shapes samples may have."""
-        return len(self._kinds)
-
-    def shape_of(self, samples: Samples) -> int:
-        """Return which shape samples have, 0 for that of the first examples."""
-        return self._kinds.index(kinds_of(samples)) if self.shapes > 1 else 0
 
     @property
     def keeps_count(self) -> bool:
@@ -330,8 +317,7 @@ def _hint(found: object, wanted: object) -> str:
         return ""
     return (
         "; a pipeline's shapes are fixed, so bring every sample to the size of the examples: pad "
-        "and cut sentences (a tokenizer's padding='max_length', truncation=True), scale images; or "
-        "give the model examples of several sizes (Task.buckets)"
+        "and cut sentences (a tokenizer's padding='max_length', truncation=True), scale images"
     )
 
 

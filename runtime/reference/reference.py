@@ -20,7 +20,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.deploying.stage_cutting import stages_in_shapes
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
 from drlpp.runtime.reference.reference_groups import GroupedHistory
 from drlpp.runtime.reference.reference_weights import StageHistory, Weights, with_stage_momentum
@@ -93,8 +93,7 @@ class ReferenceExecutor:
         self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
         model = captured.microbatch(method.microbatches)
-        shapes = stages_in_shapes(model, placement)
-        programs = [first.program for first, *_ in shapes]
+        programs = cut_stages(model, placement)
         round_trip = 1 + method.minibatches_in_flight(self._plan.pipeline)
         # Counted, where workers have a formula for it.
         steady = self._plan.schedule(2 * round_trip * method.accumulate)
@@ -122,7 +121,7 @@ class ReferenceExecutor:
         self._pipeline = ReferencePipeline(
             stages=[
                 ReferenceStage(
-                    shapes[stage],
+                    program,
                     history(alone(program), delay),
                     delay,
                     DelayedGradients(delays, stage) if delays else None,
@@ -141,8 +140,7 @@ class ReferenceExecutor:
                 worker: {
                     name: values[name].clone()
                     for stage in self._plan.pipeline.stages_of(worker)
-                    for shape in shapes[stage]
-                    for name in shape.program.buffer_names
+                    for name in programs[stage].buffer_names
                 }
                 for worker in self._plan.pipeline.workers
             },

@@ -23,7 +23,6 @@ from drlpp.runtime.stage.stages import (
     Argument,
     Buffer,
     ModelInput,
-    StageInShape,
     StageOutput,
     StageProgram,
     Weight,
@@ -61,7 +60,7 @@ class ReferenceStage:
     """A stage between two runs.
 
     Attributes:
-        shapes: what computes it, for minibatches in each shape of the task.
+        program: what computes it.
         history: its weights, and what makes them.
         delay: s in steady state.
         arriving: its gradients under way, if they are delayed at random.
@@ -70,17 +69,12 @@ class ReferenceStage:
         skipped_updates: so far, whose gradients were not finite in float16.
     """
 
-    shapes: Sequence[StageInShape]
+    program: StageProgram
     history: GroupedHistory
     delay: int
     arriving: DelayedGradients | None
     tied: Mapping[int, Mapping[int, GroupedHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
-
-    @property
-    def program(self) -> StageProgram:
-        """The stage in the first shape."""
-        return self.shapes[0].program
 
     @property
     def histories(self) -> list[GroupedHistory]:
@@ -228,8 +222,7 @@ class Replay:
     def _call(
         self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights
     ) -> PassedForward:
-        shape = self._pipeline.stages[stage].shapes[self._minibatches.bucket_of(part[0])]
-        program = shape.program
+        program = self._pipeline.stages[stage].program
         inputs = self._minibatches.inputs(part)
         received: dict[StageOutput, Tensor] = {}
 
@@ -256,10 +249,10 @@ class Replay:
         lost = None
         with passes_in(self._method.precision):
             outputs = program.function(*(value(argument) for argument in program.arguments))
-            if shape.loss is not None:
+            if program.loss is not None:
                 results = [value(result) for result in program.results]
                 targets = self._minibatches.targets(part)
-                lost = shape.loss(*results, *targets)
+                lost = program.loss(*results, *targets)
         return PassedForward(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:

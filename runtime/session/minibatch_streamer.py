@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from drlpp.runtime.session.present_hosts import PresentHosts
 from drlpp.runtime.stage.data.streaming import write_chunk
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import tensors_in
-from drlpp.specs.data import Samples, kinds_of
+from drlpp.specs.data import Samples
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.worker_group import WorkerGroup
@@ -41,7 +41,6 @@ class MinibatchStreamer:
         count: how many of them make the run.
         workers: that take part in the run.
         files: of the session.
-        bucket_of: says which of the task's shapes a minibatch has.
     """
 
     def __init__(
@@ -51,14 +50,12 @@ class MinibatchStreamer:
         count: int,
         workers: Iterable[int],
         files: PresentHosts,
-        bucket_of: Callable[[Samples], int],
     ) -> None:
         self.stream = stream
         self.files = files
         self._minibatches = minibatches
         self._count = count
-        self._bucket_of = bucket_of
-        self._pending: list[tuple[Samples, int]] = []
+        self._pending: list[Samples] = []
         self._read = self._written = self._removed = self._wanted = 0
         self._needed = dict.fromkeys(workers, 0)
 
@@ -75,7 +72,7 @@ class MinibatchStreamer:
             raise DataError(
                 f"the data ended after {self._read} minibatches of a run of {self._count}"
             )
-        self._pending.append((minibatch, self._bucket_of(minibatch)))
+        self._pending.append(minibatch)
         self._read += 1
         if len(self._pending) == self.stream.chunk_minibatches or self._read == self._count:
             file = self.stream.file_of(self._written)
@@ -113,13 +110,7 @@ def feeding(
     task = group.captured.task
     bytes_ = sum(tensor.nbytes for tensor in tensors_in((task.inputs, task.targets)))
     stream = Stream(group.new_name("stream"), chunk_minibatches(bytes_), first)
-    shapes = [kinds_of((m.task.inputs, m.task.targets)) for m in group.captured.in_all_shapes]
-
-    def bucket_of(minibatch: Samples) -> int:
-        return shapes.index(kinds_of(tuple(minibatch))) if len(shapes) > 1 else 0
-
     left = minibatches - first
-    workers, files = pipeline.workers, group.present
-    feed = MinibatchStreamer(stream, options.loaded, left, workers, files, bucket_of)
+    feed = MinibatchStreamer(stream, options.loaded, left, pipeline.workers, group.present)
     with suspended_sigchld_handler(), closing(feed):
         yield feed

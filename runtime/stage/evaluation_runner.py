@@ -10,10 +10,10 @@ from torch import Tensor
 
 from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.losses import Losses
-from drlpp.runtime.stage.passes.passes import Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.passes.passes import Received, StageValues, as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.stages import StageInShape, StageProgram
+from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import MicrobatchId
 
 
@@ -22,7 +22,7 @@ class EvaluationRunner:
     """Forward passes of a stage in evaluation mode, on the weights of the runner that trains it.
 
     Attributes:
-        shapes: the stage, cut from the evaluation graph, for minibatches in each shape of the task.
+        program: the stage, cut from the evaluation graph.
         trained: the same stage in training.
         minibatches: where inputs and targets come from.
         passes_last: whether no other stage of the worker needs a minibatch after this one.
@@ -30,53 +30,32 @@ class EvaluationRunner:
         scores: of every part, one number for each sample.
     """
 
-    shapes: Sequence[StageInShape]
+    program: StageProgram
     trained: StageRunner
     minibatches: MinibatchSource
     passes_last: bool = True
     losses: Losses = field(default_factory=Losses)
     scores: dict[MicrobatchId, Tensor] = field(default_factory=dict)
 
-    @property
-    def program(self) -> StageProgram:
-        """The stage in the first shape."""
-        return self.shapes[0].program
-
-    @property
-    def loss(self) -> Loss | None:
-        """The loss in the first shape, on the last stage."""
-        return self.shapes[0].loss
-
-    @property
-    def buckets(self) -> Sequence[StageInShape]:
-        """The stage in the other shapes."""
-        return self.shapes[1:]
-
-    @property
-    def reads_data(self) -> bool:
-        """Whether this stage needs inputs of the model or targets, or their shape."""
-        return bool(self.program.input_indices or self.buckets) or self.loss is not None
-
     def wait_for(self, minibatch: int) -> None:
         """Return when what this stage needs of a minibatch is there."""
-        if self.reads_data:
+        if self.program.reads_data:
             if self.passes_last:
                 self.minibatches.passed(minibatch)
             self.minibatches.wait_for(minibatch)
 
     def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
-        shape = self.shapes[self.minibatches.bucket_of(part[0]) if self.buckets else 0]
-        program = shape.program
+        program = self.program
         with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):
             state = self.trained.weights_and_buffers()
             inputs = {i: self.minibatches.input(i, part) for i in program.input_indices}
             values = StageValues(inputs, received, state, state)
             outputs = values.call(program)
-            if shape.loss is not None:
+            if program.loss is not None:
                 results = values.results(program, outputs)
                 targets = self.minibatches.targets(part)
-                self.losses.add(part, shape.loss(*results, *targets))
-                if shape.score is not None:
-                    self.scores[part] = shape.score(*results, *targets)
+                self.losses.add(part, program.loss(*results, *targets))
+                if program.score is not None:
+                    self.scores[part] = program.score(*results, *targets)
         return as_sent(program, outputs)

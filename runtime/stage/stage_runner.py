@@ -15,12 +15,12 @@ from drlpp.runtime.ipc.protocol import RunPlan, TiedSpec, WeightPlan
 from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.losses import Losses
-from drlpp.runtime.stage.passes.passes import InFlight, Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.passes.passes import InFlight, Received, StageValues, as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.passes.split_backward import SplitBackward
 from drlpp.runtime.stage.stage_weights import StageWeights, kept_state, kept_weights
-from drlpp.runtime.stage.stages import StageInShape, StageOutput, StageProgram
+from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.stage.weight_group import OWN, weight_groups
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.schedule.actions import MicrobatchId
@@ -39,7 +39,6 @@ class StageRunner:
         optimizer: what updates the weights.
         delay: s of this stage in steady state.
         ties: for every tie whose weights the stage holds with others, what it needs to know of it.
-        loss: gives the loss from the model's flat outputs and the targets (last stage).
         minibatches: where inputs and targets come from.
         sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
         counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
@@ -50,9 +49,8 @@ class StageRunner:
         losses: of the parts, on the last stage.
         skipped_updates: of this run, since their gradients were not finite.
         optimizer_state: of an earlier run, by parameter name.
-        buckets: the stage for minibatches in the task's other shapes.
-        device: that everything is on; ``program`` and ``loss`` are for it, ``minibatches`` give
-            inputs and targets on it.
+        device: that everything is on; ``program`` is for it, ``minibatches`` give inputs and
+            targets on it.
     """
 
     program: StageProgram
@@ -60,7 +58,6 @@ class StageRunner:
     method: Method
     optimizer: OptimizerSpec
     delay: int
-    loss: Loss | None
     minibatches: MinibatchSource
     ties: Mapping[int, TiedSpec] = field(default_factory=dict)
     sum_over_replicas: SumOverReplicas | None = None
@@ -68,7 +65,6 @@ class StageRunner:
     seed: int = 0
     first_minibatch: int = 0
     optimizer_state: OptimizerState = field(default_factory=dict)
-    buckets: Sequence[StageInShape] = ()
     device: torch.device = CPU
 
     def __post_init__(self) -> None:
@@ -91,9 +87,7 @@ class StageRunner:
             self.optimizer_state,
             self.sum_over_replicas,
         )
-        programs = [self.program, *(bucket.program for bucket in self.buckets)]
-        buffers = dict.fromkeys(name for program in programs for name in program.buffer_names)
-        self.buffers = {name: self._copy(name) for name in buffers}
+        self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
         self.squared_norm: float | None = None
         self._in_flight: dict[MicrobatchId, InFlight] = {}
         self._plan = RunPlan(WeightPlan({}, ()))
@@ -118,14 +112,9 @@ class StageRunner:
         self.skipped_updates = 0
         self._note_weight_bytes()
 
-    @property
-    def reads_data(self) -> bool:
-        """Whether this stage needs inputs of the model or targets, or their shape."""
-        return bool(self.program.input_indices or self.buckets) or self.loss is not None
-
     def wait_for(self, minibatch: int) -> None:
         """Return when what this stage needs of a minibatch is there."""
-        if self.reads_data:
+        if self.program.reads_data:
             self.minibatches.wait_for(minibatch)
 
     def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
@@ -187,10 +176,7 @@ class StageRunner:
         buffers: Mapping[str, Tensor],
     ) -> tuple[Sequence[Tensor], Tensor | None]:
         minibatch, microbatch = part
-        program, loss_of = self.program, self.loss
-        if self.buckets and (bucket := self.minibatches.bucket_of(minibatch)):
-            in_shape = self.buckets[bucket - 1]
-            program, loss_of = in_shape.program, in_shape.loss
+        program = self.program
         begin_pass(self.seed, (self.first_minibatch + minibatch, microbatch))
         leaves = {
             key: value.requires_grad_(value.is_floating_point() or value.is_complex())
@@ -205,9 +191,9 @@ class StageRunner:
         with passes_in(self.method.precision, self.device):
             outputs = values.call(program)
             loss = None
-            if loss_of is not None:
+            if program.loss is not None:
                 results = values.results(program, outputs)
-                loss = loss_of(*results, *self.minibatches.targets(part))
+                loss = program.loss(*results, *self.minibatches.targets(part))
         return as_sent(program, outputs), loss
 
     def backward(

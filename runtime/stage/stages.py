@@ -59,6 +59,8 @@ class StageProgram:
         receives: for every earlier stage, its outputs that this stage needs, in the same form.
         results: for the last stage, what the model returns, flat; empty for the others.
         ties: the weights of this stage that others hold copies of, with their shapes, by tie.
+        loss: for the last stage, of what the model returns, and the targets.
+        score: for the last stage in evaluation, of the same.
     """
 
     stage: int
@@ -68,6 +70,8 @@ class StageProgram:
     receives: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
     results: tuple[Argument, ...]
     ties: Mapping[int, Mapping[str, TensorSpec]] = field(default_factory=dict)
+    loss: fx.GraphModule | None = None
+    score: fx.GraphModule | None = None
 
     @cached_property
     def input_indices(self) -> tuple[int, ...]:
@@ -85,22 +89,12 @@ class StageProgram:
         """Names of the buffers of this stage."""
         return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Buffer)))
 
-
-@dataclass(frozen=True)
-class StageInShape:
-    """A stage for minibatches in one shape; loss and score on the last stage alone.
-
-    Attributes:
-        program: computes it.
-        loss: of what the model returns, and the targets.
-        score: of the same, for evaluation.
-    """
-
-    program: StageProgram
-    loss: fx.GraphModule | None = None
-    score: fx.GraphModule | None = None
+    @property
+    def reads_data(self) -> bool:
+        """Whether this stage needs inputs of the model or targets."""
+        return bool(self.input_indices) or self.loss is not None
 
     @property
     def graphs(self) -> tuple[fx.GraphModule | None, ...]:
         """Everything that computes."""
-        return self.program.function, self.loss, self.score
+        return self.function, self.loss, self.score

@@ -38,7 +38,7 @@ from drlpp.runtime.ipc.protocol import (
 )
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
-from drlpp.runtime.stage.passes.passes import Loss, Received
+from drlpp.runtime.stage.passes.passes import Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.schedule.kinds.gpipe import GPIPE
@@ -78,15 +78,16 @@ def time_operators(
         tell: called now and then, between what is timed.
     """
     with discarded_fx_sources():
-        each, parts, whole, small, loss = pickle.loads(command.programs)
+        each, parts, whole, small = pickle.loads(command.programs)
     device = accelerator.device
     smaller = [] if small is None else [small]
-    for graph in (*(program.function for program in (*each, *parts, whole, *smaller)), loss):
-        move_graph_to_device(graph, device)
+    for program in (*each, *parts, whole, *smaller):
+        for graph in program.graphs:
+            move_graph_to_device(graph, device)
     minibatches = minibatches.on(device)
     clock = _clock(accelerator)
     on_pass = SignsOfLife(tell).now_and_then
-    build = partial(_runners, command, state, loss, device, minibatches=minibatches)
+    build = partial(_runners, command, state, device, minibatches=minibatches)
 
     def train(
         programs: Sequence[StageProgram],
@@ -195,7 +196,6 @@ def _clock(accelerator: Accelerator) -> Clock:
 def _runners(
     command: ProfileOperators,
     state: Mapping[str, Tensor],
-    loss: Loss | None,
     device: torch.device,
     programs: Sequence[StageProgram],
     method: Method | None = None,
@@ -211,7 +211,6 @@ def _runners(
             method=method or Method(schedule=GPIPE.name, policy=SYNC.name),
             optimizer=command.optimizer,
             delay=0 if method is None else 1,
-            loss=loss if program.stage == len(programs) - 1 else None,
             minibatches=minibatches,
             sum_over_replicas=None
             if replicas is None

@@ -128,10 +128,10 @@ class Worker:
         self._samples, self._labels = tuple(samples), tuple(labels)
 
     def _on_device(self, stages: bytes) -> Any:
-        """Return stages, each in all shapes, whose graphs compute on the worker's device."""
+        """Return stages whose graphs compute on the worker's device."""
         with discarded_fx_sources():
             loaded = pickle.loads(stages)
-            for graph in (graph for stage in loaded for shape in stage for graph in shape.graphs):
+            for graph in (graph for stage in loaded for graph in stage.graphs):
                 move_graph_to_device(graph, self._accelerator.device)
         return loaded
 
@@ -163,21 +163,17 @@ class Worker:
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         loaded = time.perf_counter()
         member = self._member(self._spec.limits.group_seconds)
-        self._connections = connections = Connections.build(
-            command, stages[0][0].program.stage, member
-        )
+        self._connections = connections = Connections.build(command, stages[0].stage, member)
         connected = time.perf_counter()
         held = [self._held_state(name, state, optimizer_state) for name in _STAGES[: len(stages)]]
         self._runners = [
             StageRunner(
-                program=shape.program,
+                program=program,
                 state=state,
                 ties=ties,
                 method=command.method,
                 optimizer=command.optimizer,
                 delay=command.delay,
-                loss=shape.loss,
-                buckets=buckets,
                 minibatches=Minibatches(self._samples, self._labels),
                 sum_over_replicas=connections.start_sum if connections.replicas else None,
                 counts_for_norm=self._worker == command.replicas[0],
@@ -185,7 +181,7 @@ class Worker:
                 optimizer_state=optimizer_state,
                 device=device,
             )
-            for (shape, *buckets), ties, (state, optimizer_state) in zip(
+            for program, ties, (state, optimizer_state) in zip(
                 stages, command.ties, held, strict=True
             )
         ]
@@ -220,7 +216,7 @@ class Worker:
             runner.minibatches = minibatches
             runner.first_minibatch = command.first_minibatch
         self._begin(command)
-        executor = self._executor(command, self._runners, minibatches)
+        executor = self._executor(command, self._runners)
         executor.everyone, executor.received = self._connections.everyone, self._inbox
         return replace(
             self._executed(executor, command.actions),
@@ -249,26 +245,21 @@ class Worker:
             EvaluationRunner(stage, trained, minibatches, passes_last=trained is self._runners[-1])
             for stage, trained in zip(stages, self._runners, strict=True)
         ]
-        executor = self._executor(command, runners, minibatches)
+        executor = self._executor(command, runners)
         found = self._executed(executor, command.actions)
         # The last of the stages is the model's last, if any is.
         return replace(found, scores=to_device(runners[-1].scores, CPU))
 
-    def _executor(
-        self, command: Run, runners: Sequence[Runner], minibatches: MinibatchSource
-    ) -> Executor:
+    def _executor(self, command: Run, runners: Sequence[Runner]) -> Executor:
         """Build the executor of a run whose messages all workers agree on."""
         assert self._connections is not None
         assert self._deployed is not None
         workers, everyone = self._deployed.workers, self._connections.everyone
-        programs = [[runner.program for runner in runners]]
-        others = zip(*(runner.buckets for runner in runners), strict=True)
-        programs += [[bucket.program for bucket in of_shape] for of_shape in others]
+        programs = [runner.program for runner in runners]
         verify_message_plan(everyone, workers, self._worker, programs, command.actions)
-        links, bucket_of = self._connections.links, minibatches.bucket_of
         return Executor(
             runners=runners,
-            mailbox=Mailbox(links, programs, bucket_of, command.actions, command.posted),
+            mailbox=Mailbox(self._connections.links, programs, command.actions, command.posted),
             clock=self._accelerator.new_clock(),
             on_progress=self._progress_of(runners),
             speed=self._spec.speed,
@@ -307,7 +298,7 @@ class Worker:
                 self._accelerator.device,
                 self._channel.send,
             )
-            if not any(runner.reads_data for runner in self._runners):
+            if not any(runner.program.reads_data for runner in self._runners):
                 self._channel.send(NOTHING_READ)
         return self._streamed
 
@@ -366,7 +357,7 @@ class Worker:
         """Return what is called during a run: from time to time it reports to the controller."""
         assert self._deployed is not None
         runner = runners[-1]
-        reports = runner.loss is not None and self._worker == self._deployed.replicas[0]
+        reports = runner.program.loss is not None and self._worker == self._deployed.replicas[0]
         last = time.monotonic()
 
         def report(through: int) -> None:

@@ -24,7 +24,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
@@ -150,7 +150,6 @@ def runner_of(captured: CapturedModel) -> StageRunner:
         method=Method(schedule="gpipe", policy="sync"),
         optimizer=OptimizerSpec(name="sgd", options={"lr": 0.1}),
         delay=0,
-        loss=pickle.loads(pickle.dumps(portable(captured.loss))),
         minibatches=Minibatches(captured.task.inputs, captured.task.targets),
     )
     uses = {(b, 0): WeightUse(b, b, stashed=b) for b in range(4)}

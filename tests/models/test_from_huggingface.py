@@ -247,18 +247,11 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     bare = transformers.AutoModel.from_config(transformers.BertConfig(**SMALL))
     build("gpt2").save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    short = {"input_ids": torch.zeros(BATCH, 6, dtype=torch.int64)}
-
-    def in_buckets(bucket: Any) -> Any:
-        return from_huggingface(build("gpt2"), example("gpt2"), buckets=[bucket])
-
     calls: list[tuple[Any, str]] = [
         (lambda: from_huggingface(bare, example("bert")), "BertModel takes no labels"),
         (lambda: capture(bare), r"drlpp\.from_huggingface\(model, batch\)"),
         (lambda: ModelReference.named("huggingface").build(), "--model-option folder=FOLDER"),
         (lambda: from_huggingface(tmp_path), "as a pickle, which may run code"),
-        (lambda: in_buckets(LENGTH), "a bucket of 10 tokens; the example has 10"),
-        (lambda: in_buckets(short), "has no 'attention_mask' and"),
     ]
     for call, reason in calls:
         with pytest.raises(InvalidModel, match=reason):
@@ -266,34 +259,6 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InvalidModel, match=r"pip install 'drlpp\[huggingface\]'"):
         from_huggingface(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name", fast_are(["bert"], [name for name in MODELS if name != "classifier"])
-)
-def test_batches_of_several_lengths_train_as_in_transformers(name: str, tmp_path: Path) -> None:
-    """The collator pads to the longest of a batch, rounded up to a bucket."""
-    model, plain = build(name).double(), build(name).double().train()
-    captured = capture(from_huggingface(model, _doubled(example(name)), buckets=[6, 8]))
-    batches = [
-        {
-            key: value[:, :length].contiguous()
-            for key, value in torch.utils.data.default_collate(items(name, BATCH, seed=n)).items()
-        }
-        for n, length in enumerate([8, 10, 6, 6, 10, 8, 8])
-    ]
-    method, spec = Method(schedule="1f1b-flush", policy="sync"), OPTIMIZERS["sgd"]
-    document = file_of(captured, in_a_row(captured.graph, 0, 1), method, spec)
-    trainer = PipelineTrainer(document, model=captured, out=tmp_path)
-    result = trainer.fit(DataLoader(batches, batch_size=None), epochs=1)
-
-    optimizing = spec.find()(plain.parameters(), **spec.complete)
-    for batch in batches:
-        optimizing.zero_grad()
-        plain(**batch).loss.backward()
-        optimizing.step()
-    for key, value in plain.state_dict().items():
-        torch.testing.assert_close(result.state_dict[key], value, rtol=1e-7, atol=1e-9)
 
 
 def test_a_batch_of_another_length_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -25,9 +25,6 @@ class MinibatchSource(Protocol):
     def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the targets for (minibatch, microbatch), one or several."""
 
-    def bucket_of(self, minibatch: int) -> int:
-        """Return which of the task's shapes the minibatch has, 0 for the first."""
-
     def wait_for(self, minibatch: int) -> None:
         """Return when the minibatch is there."""
 
@@ -75,10 +72,6 @@ class Minibatches:
     def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the targets for (minibatch, microbatch), one or several."""
         return tuple(self._take(tensor, part) for tensor in pytree.tree_leaves(self.labels))
-
-    def bucket_of(self, minibatch: int) -> int:
-        """Return 0: all samples have the first shape."""
-        return 0
 
     def wait_for(self, minibatch: int) -> None:
         """Return at once: all minibatches are there."""

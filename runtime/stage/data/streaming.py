@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.002
 
-_Minibatch = tuple[tuple[Tensor, ...], tuple[Tensor, ...], int]
-"""Its inputs, its targets, and which of the task's shapes they have."""
+_Minibatch = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""Its inputs and its targets."""
 
 
-def write_chunk(path: Path, minibatches: Sequence[tuple[Samples, int]]) -> None:
-    """Write minibatches, each with its shape's number, so that ``path`` never holds half of them.
+def write_chunk(path: Path, minibatches: Sequence[Samples]) -> None:
+    """Write minibatches so that ``path`` never holds half of them.
 
     Raises:
         StorageFailure: the disk is full or cannot be written.
     """
     temporary = path.with_name(f".{path.name}")
-    tensors = [(*map(pytree.tree_leaves, samples), bucket) for samples, bucket in minibatches]
+    tensors = [tuple(map(pytree.tree_leaves, samples)) for samples in minibatches]
     write_tree(temporary, tensors)
     temporary.replace(path)
 
@@ -71,10 +71,6 @@ class StreamedMinibatches:
     def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the targets for (minibatch, microbatch), one or several."""
         return tuple(self._take(tensor, part) for tensor in self._minibatch(part)[1])
-
-    def bucket_of(self, minibatch: int) -> int:
-        """Return which of the task's shapes a minibatch has, 0 for the first; wait for it."""
-        return self._minibatch((minibatch, 0))[2]
 
     def wait_for(self, minibatch: int) -> None:
         """Return when the minibatch is there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,6 @@ from drlpp.runtime.stage.stages import (
     Weight,
 )
 
-Loss = Callable[..., Tensor]
 Received = dict[StageOutput, Tensor]
 
 

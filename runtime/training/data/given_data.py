@@ -42,7 +42,7 @@ class SamplesInMemory(TrainingData):
         self.fingerprint = None if name else _fingerprint_of(data.train)
         self.batch_size = batch_size
         self.minibatches = len(data.train) // batch_size
-        self.held_out_count = HeldOutCount.of([len(data.test)], batch_size)
+        self.held_out_count = HeldOutCount(len(data.test), batch_size)
         self._data = data
         self._seed = seed
 

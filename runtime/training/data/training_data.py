@@ -180,7 +180,7 @@ class LoadedData(TrainingData):
                 f"{self.batch_size} samples in an epoch"
             )
         self.minibatches = minibatches
-        self.held_out_count = HeldOutCount.of(self._count_held_out(), self.batch_size)
+        self.held_out_count = HeldOutCount(self._count_held_out(), self.batch_size)
 
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
         """Return the minibatches from ``begin`` on, without those smaller than the model's."""
@@ -202,22 +202,19 @@ class LoadedData(TrainingData):
 
     def _whole_held_out(self) -> Generator[Samples]:
         assert self._held_out is not None
-        waiting: list[list[Samples]] = [[] for _ in range(self._unpack.shapes)]
+        waiting: list[Samples] = []
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
-                samples = self._unpack(batch, HELD_OUT)
-                alike = waiting[self._unpack.shape_of(samples)]
-                alike.append(samples)
-                if sum(map(len, alike)) >= self.batch_size:
-                    together = joined(alike)
+                waiting.append(self._unpack(batch, HELD_OUT))
+                if sum(map(len, waiting)) >= self.batch_size:
+                    together = joined(waiting)
                     whole = len(together) // self.batch_size * self.batch_size
                     for begin in range(0, whole, self.batch_size):
                         yield chosen(together, slice(begin, begin + self.batch_size))
-                    alike[:] = [chosen(together, slice(whole, None))]
-        for rest in (joined(alike) for alike in waiting if alike):
-            if len(rest):
-                for indices in evaluation_order(len(rest), self.batch_size):
-                    yield chosen(rest, indices)
+                    waiting = [chosen(together, slice(whole, None))]
+        if waiting and len(rest := joined(waiting)):
+            for indices in evaluation_order(len(rest), self.batch_size):
+                yield chosen(rest, indices)
 
     def not_finite(self) -> str | None:
         """Tell of the minibatches that this process has loaded."""
@@ -364,20 +361,18 @@ class LoadedData(TrainingData):
             )
         return count
 
-    def _count_held_out(self) -> list[int]:
-        """Return the number of samples in every shape."""
-        count = [0] * self._unpack.shapes
+    def _count_held_out(self) -> int:
         if self._held_out is None:
+            return 0
+        count = self._known_samples(self._held_out)
+        if count is not None:
             return count
-        known = self._known_samples(self._held_out)
-        if known is not None and len(count) == 1:
-            return [known]
+        count = 0
         self._note("the held-out loader is read once to count its samples")
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
-                samples = self._unpack(batch, HELD_OUT)
-                count[self._unpack.shape_of(samples)] += len(samples)
-                if sum(count) > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
+                count += len(self._unpack(batch, HELD_OUT))
+                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
                     raise InvalidInput(
                         f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
                         "has no length, so it may never end; give a data set with __len__, or "

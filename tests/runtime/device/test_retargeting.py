@@ -78,8 +78,8 @@ def devices_in(module: fx.GraphModule) -> set[str]:
 
 def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -> list[Tensor]:
     """The outputs of the model, as workers load and call its stages, on fake tensors."""
-    graph = captured.evaluation if evaluation else None
-    programs = cut_stages(captured, even(captured, min(3, len(captured.graph))), graph)
+    stages = even(captured, min(3, len(captured.graph)))
+    programs = cut_stages(captured, stages, evaluation=evaluation)
     programs = pickle.loads(pickle.dumps(programs))
     for program in programs:
         move_graph_to_device(program.function, device)
@@ -121,8 +121,7 @@ def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -
 def test_models_of_the_zoo_stay_on_the_gpu(name: str) -> None:
     captured = captured_in_float64(name)
     for evaluation in (False, True):
-        graph = captured.evaluation if evaluation else None
-        (program,) = cut_stages(captured, even(captured, 1), graph)
+        (program,) = cut_stages(captured, even(captured, 1), evaluation=evaluation)
         move_graph_to_device(program.function, GPU)
         assert devices_in(program.function) <= {"cuda"}
         # Statistics are updated by a copy, which even fake tensors make on the GPU itself.

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage import stage_runner
@@ -66,16 +66,14 @@ def runner_on(
     """The whole model as a stage whose weights are a step old when its gradients come."""
     alone = Placement.from_assignment([0] * len(captured.graph), (0,))
     (program,) = pickle.loads(pickle.dumps(cut_stages(captured, alone)))
-    loss = pickle.loads(pickle.dumps(portable(captured.loss)))
-    move_graph_to_device(program.function, device)
-    move_graph_to_device(loss, device)
+    for graph in program.graphs:
+        move_graph_to_device(graph, device)
     runner = StageRunner(
         program=program,
         state=captured.state | captured.constants,
         method=method,
         optimizer=optimizer,
         delay=1,
-        loss=loss,
         minibatches=Minibatches(captured.task.inputs, captured.task.targets).on(device),
         optimizer_state=before.saved()[1] if before else {},
         device=device,

@@ -155,13 +155,12 @@ def _runners(
     read = Minibatches(samples.samples, samples.labels, run.order, run.microbatches)
     return [
         StageRunner(
-            program=shape.program,
+            program=program,
             state=captured.state | captured.constants,
             ties=ties,
             method=command.method,
             optimizer=command.optimizer,
             delay=command.delay,
-            loss=shape.loss,
             minibatches=read,
             sum_over_replicas=(lambda tensor: replicas.allreduce([tensor]))  # type: ignore
             if len(command.replicas) > 1
@@ -170,7 +169,7 @@ def _runners(
             seed=command.seed,
             first_minibatch=run.first_minibatch,
         )
-        for (shape, *_), ties in zip(pickle.loads(command.stages), command.ties, strict=True)
+        for program, ties in zip(pickle.loads(command.stages), command.ties, strict=True)
     ]
 
 
