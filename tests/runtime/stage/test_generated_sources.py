@@ -39,6 +39,6 @@ def test_a_deployment_keeps_no_sources() -> None:
     )
     assert kept() == before
     with discarded_fx_sources():
-        ((shape,),) = pickle.loads(commands[0].stages)
+        (program,) = pickle.loads(commands[0].stages)
     assert kept() == before
-    assert shape.program.function.graph.nodes
+    assert program.function.graph.nodes
