@@ -187,8 +187,7 @@ def _deploying(case: Case) -> tuple[int, list[float]]:
             Placement.from_assignment([0] * len(session.graph), [0] * case.accelerators),
         ]
         seconds = [
-            session.deploy(placements[number % 2]).times.total_seconds
-            for number in range(case.times + 2)
+            session.deploy(placements[number % 2]).seconds for number in range(case.times + 2)
         ]
         # The first of each compiles what later ones find.
         return len(session.graph), seconds[2:]

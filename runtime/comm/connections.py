@@ -1,10 +1,9 @@
-"""The connections of a worker to others: process groups, those of its placement, passing ones."""
+"""The connections of a worker to others: process groups, and the ways that messages take."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
@@ -16,7 +15,7 @@ from torch import Tensor
 from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.comm.transport import DirectedLinks, Links, TaggedLinks
 from drlpp.runtime.device.devices import Backend
-from drlpp.runtime.ipc.protocol import Deploy, ProfileOperators, Route, TimeLink, Transport
+from drlpp.runtime.ipc.protocol import Route, Transport
 
 _MOST_BLOCKS = 4
 """Multiprocessors of a GPU that an operation of NCCL may occupy."""
@@ -68,84 +67,15 @@ class Member:
         options._timeout = timeout
         return dist.ProcessGroupGloo(prefixed, rank, size, options)  # type: ignore[return-value]
 
-    def links(
-        self,
-        transport: Transport,
-        name: str,
-        everyone: dist.ProcessGroup,
-        workers: Sequence[int],
-        routes: Iterable[Route],
-    ) -> Links:
-        """Build the ways of this worker; all workers of the placement have to call this.
-
-        Args:
-            transport: how.
-            name: of the groups that have to be made.
-            everyone: a group of all workers, of Gloo.
-            workers: in the order of their ranks.
-            routes: on which anything will be sent, between any of the workers.
-        """
-        if not transport.directed:
-            return TaggedLinks(everyone, workers, self.device, staged=transport.staged)
-        groups: dict[Route, dist.ProcessGroup] = {}
-        links = DirectedLinks(groups, self.worker, self.device)
-        for route in sorted(routes):
-            if self.worker in route:
-                sender, receiver = route
-                groups[route] = self.group(
-                    f"{name}/{sender}-to-{receiver}", route, transport.backend
-                )
-                # The first message connects. Whoever waits here waits for a worker that is at an
-                # earlier way, so the earliest of all proceeds.
-                if self.worker == sender:
-                    links.send([torch.ones(1, device=self.device)], receiver).wait()
-                else:
-                    _settle(links.receive([_ONE], sender).wait()[0])
-        return links
-
-    def sum_group(
-        self, transport: Transport, name: str, replicas: Sequence[int]
-    ) -> dist.ProcessGroup:
-        """Build the group in which replicas of a stage sum gradients; connect it, as links are."""
-        group = self.group(name, replicas, transport.backend)
-        if transport.directed:
-            one = torch.ones(1, device=self.device)
-            group.allreduce([one]).wait()
-            _settle(one)
-        return group
-
-    @contextmanager
-    def links_of_two(self, command: TimeLink, name: str) -> Iterator[Links]:
-        """Connect the two workers of a link for a while."""
-        ends = command.sender, command.receiver
-        everyone = self.group(name, ends, "gloo")
-        links = self.links(command.transport, name, everyone, ends, (ends, ends[::-1]))
-        try:
-            yield links
-        finally:
-            links.close()
-
-    @contextmanager
-    def replicas_of_profile(self, command: ProfileOperators) -> Iterator[dist.ProcessGroup | None]:
-        """Connect the workers that profile together for a while; None if there is one alone."""
-        if len(command.workers) == 1:
-            yield None
-            return
-        group = self.sum_group(command.transport, command.name, command.workers)
-        try:
-            yield group
-        finally:
-            group.abort()
-
 
 @dataclass(frozen=True)
 class Connections:
-    """The groups of one deployment.
+    """The groups of some workers: of a deployment, a profile, or the two ends of a link.
 
     Attributes:
-        everyone: all workers of the placement, for numbers of the host; always of Gloo.
+        everyone: all of them, for numbers of the host; always of Gloo.
         links: the ways that messages take.
-        replicas: of this worker's stage, None without replication.
+        replicas: of this worker's stage, which sum gradients; None without replication.
     """
 
     everyone: dist.ProcessGroup
@@ -153,15 +83,38 @@ class Connections:
     replicas: dist.ProcessGroup | None
 
     @classmethod
-    def build(cls, command: Deploy, stage: int, member: Member) -> Self:
-        """Connect a worker that holds ``stage``; wait for the others to do the same."""
-        name, workers, transport = command.name, command.workers, command.transport
+    def build(
+        cls,
+        member: Member,
+        name: str,
+        workers: Sequence[int],
+        transport: Transport,
+        *,
+        routes: Iterable[Route] = (),
+        replicas: Sequence[int] = (),
+    ) -> Self:
+        """Connect a worker; wait for the others to do the same.
+
+        Args:
+            member: the worker.
+            name: that the names of all groups begin with.
+            workers: all, in the order of their ranks.
+            transport: how tensors are exchanged.
+            routes: on which anything will be sent, between any of the workers.
+            replicas: that sum gradients, this worker among them.
+        """
         everyone = member.group(f"{name}/all", workers, "gloo")
-        links = member.links(transport, name, everyone, workers, command.routes)
-        replicas = None
-        if len(command.replicas) > 1:
-            replicas = member.sum_group(transport, f"{name}/stage-{stage}", command.replicas)
-        return cls(everyone, links, replicas)
+        links: Links = TaggedLinks(everyone, workers, member.device, staged=transport.staged)
+        if transport.directed:
+            links = _directed_links(member, name, transport.backend, routes)
+        summing = None
+        if len(replicas) > 1:
+            summing = member.group(f"{name}/replicas-{replicas[0]}", replicas, transport.backend)
+            if transport.directed:
+                one = torch.ones(1, device=member.device)
+                summing.allreduce([one]).wait()
+                _settle(one)
+        return cls(everyone, links, summing)
 
     def start_sum(self, tensor: Tensor) -> dist.Work:
         """Start to sum a tensor over the replicas, in place."""
@@ -182,6 +135,27 @@ class Connections:
         self.links.close()
         if self.replicas is not None:
             self.replicas.abort()
+
+
+def _directed_links(
+    member: Member, name: str, backend: Backend, routes: Iterable[Route]
+) -> DirectedLinks:
+    """Build and connect a group for each route from or to a worker.
+
+    The first message connects. Whoever waits for it waits for a worker that is at an earlier route,
+    so the earliest of all proceeds.
+    """
+    groups: dict[Route, dist.ProcessGroup] = {}
+    links = DirectedLinks(groups, member.worker, member.device)
+    for sender, receiver in sorted(routes):
+        if member.worker in (sender, receiver):
+            ends = sender, receiver
+            groups[ends] = member.group(f"{name}/{sender}-to-{receiver}", ends, backend)
+            if member.worker == sender:
+                links.send([torch.ones(1, device=member.device)], receiver).wait()
+            else:
+                _settle(links.receive([_ONE], sender).wait()[0])
+    return links
 
 
 def _settle(tensor: Tensor) -> None:

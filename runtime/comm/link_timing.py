@@ -10,47 +10,36 @@ import torch
 
 from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.comm.transport import Links
-from drlpp.runtime.ipc.protocol import Done, LinkTimes, TimeLink
+from drlpp.runtime.ipc.protocol import TimeLink
 
 _WARM_UPS = 1
 _LONGEST_SECONDS = 0.2
 """Seconds for all messages of one size; a slow link has fewer, but always one after the first."""
 
 
-def exchange(links: Links, worker: int, command: TimeLink) -> LinkTimes | Done:
-    """Do this worker's part of timing a link: time messages, or answer them."""
-    if worker == command.sender:
-        return time_messages(links, command.receiver, command.sizes_bytes, command.repeats)
-    answer_messages(links, command.sender, command.sizes_bytes)
-    return Done()
-
-
-def time_messages(
-    links: Links, receiver: int, sizes_bytes: Sequence[int], repeats: int
-) -> LinkTimes:
-    """Return median seconds to a worker that calls :func:`answer_messages`, for every message size.
+def exchange(links: Links, worker: int, command: TimeLink) -> dict[int, float] | None:
+    """Do this worker's part of timing a link: time messages, or answer them.
 
     Each message is answered by one of a single byte. Half of the time that a single byte takes
     there and back is the answer's; the rest is the message's.
 
-    Args:
-        links: of this worker.
-        receiver: the other.
-        sizes_bytes: of the messages, 1 at least.
-        repeats: timed messages of each size, fewer if these take too long.
+    Returns:
+        For the sender, median seconds of a message by its size in bytes.
     """
-    answer = statistics.median(_round_trips(links, receiver, 1, repeats)) / 2
+    if worker == command.receiver:
+        _answer_messages(links, command.sender, (1, *command.sizes_bytes))
+        return None
+    answer = _round_trip(links, command.receiver, 1, command.repeats) / 2
     seconds = {}
-    for size in sizes_bytes:
-        there_and_back = statistics.median(_round_trips(links, receiver, size, repeats))
+    for size in command.sizes_bytes:
+        there_and_back = _round_trip(links, command.receiver, size, command.repeats)
         # The way there is the longer one, whatever the noise of the two medians.
         seconds[size] = max(there_and_back - answer, there_and_back / 2)
-    return LinkTimes(seconds)
+    return seconds
 
 
-def answer_messages(links: Links, sender: int, sizes_bytes: Sequence[int]) -> None:
-    """Answer the messages of :func:`time_messages`, which ``sender`` calls."""
-    for size in (1, *sizes_bytes):
+def _answer_messages(links: Links, sender: int, sizes_bytes: Sequence[int]) -> None:
+    for size in sizes_bytes:
         goes_on = True
         while goes_on:
             (message,) = links.receive([_bytes(size)], sender).wait()
@@ -62,8 +51,8 @@ def _bytes(size: int) -> TensorSpec:
     return TensorSpec(shape=(size,), dtype="uint8", bytes_=size)
 
 
-def _round_trips(links: Links, receiver: int, size: int, repeats: int) -> Sequence[float]:
-    """Time messages to ``receiver`` and back.
+def _round_trip(links: Links, receiver: int, size: int, repeats: int) -> float:
+    """Return median seconds of a message to ``receiver`` and back.
 
     The first byte of a message says whether another one follows; so does its answer.
     """
@@ -81,4 +70,4 @@ def _round_trips(links: Links, receiver: int, size: int, repeats: int) -> Sequen
         # Reading it waits for the device, where waiting for the message does not.
         assert bool(answer[0]) == goes_on
         times.append(time.perf_counter() - sent)
-    return times[_WARM_UPS:] or times[-1:]
+    return statistics.median(times[_WARM_UPS:] or times[-1:])

@@ -25,35 +25,16 @@ from drlpp.specs.parameter_groups import settled
 
 
 @dataclass(frozen=True)
-class DeploymentTimes:
-    """Where the time of a deployment went, in seconds.
-
-    Attributes:
-        total_seconds: of all, checks and sending included.
-        cutting_seconds: the model into stages, and pickling these.
-        loading_seconds: on the slowest worker, giving up the old stage and loading the program.
-        connecting_seconds: on the slowest worker, to the others of its groups.
-        building_seconds: on the slowest worker, weights, optimizer and weight policy.
-    """
-
-    total_seconds: float
-    cutting_seconds: float
-    loading_seconds: float
-    connecting_seconds: float
-    building_seconds: float
-
-
-@dataclass(frozen=True)
 class Deployment:
     """A candidate that the workers hold, ready to run.
 
-    ``generation`` says which workers; ``times`` what deploying took.
+    ``generation`` says which workers; ``seconds`` how long deploying took.
     """
 
     plan: ExecutionPlan
     optimizer: OptimizerSpec
     generation: int
-    times: DeploymentTimes
+    seconds: float
 
     @property
     def placement(self) -> Placement:

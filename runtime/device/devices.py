@@ -1,14 +1,15 @@
 """A worker's accelerator: which device it is, and what only that device can tell or do.
 
-Everything here is called in a worker, after the fork. A process that has looked for GPUs cannot be
-forked and use them, so nothing that the fork server loads may do that
-(``tests/runtime/device/test_devices.py``).
+For another type of device, its row in :data:`DEVICE_KINDS`, and its word in :func:`accelerator_of`
+and ``DeviceChoice``. Everything here is called in a worker, after the fork: a process that has
+looked for GPUs cannot be forked and use them (``tests/runtime/device/test_devices.py``).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,10 +37,8 @@ _OUT_OF_MEMORY_SIGNS = (
     "CUDNN_STATUS_ALLOC_FAILED",
 )
 
-
 _GPUS = Path("/proc/driver/nvidia/gpus")
 """Where NVIDIA's driver has a folder for each GPU of the host, visible to the program or not."""
-
 
 Backend = Literal["gloo", "nccl"]
 
@@ -89,9 +88,6 @@ class DeviceFacts:
 class Accelerator:
     """The device that a worker computes on: the host's processor, or a GPU that others may share.
 
-    Args:
-        device: as torch knows it.
-
     Attributes:
         device: as torch knows it.
         facts: for the controller.
@@ -114,6 +110,16 @@ class Accelerator:
         """Wait until the device has done all its work; a processor is never behind."""
         if self._torch:
             self._torch.synchronize(self.device)
+
+    def seconds(self) -> float:
+        """Return a time to take differences of, for what the device computed in between.
+
+        That which the processor has spent on this thread; of a GPU, when it has done all its work.
+        """
+        if not self._torch:
+            return time.thread_time()
+        self.synchronize()
+        return time.perf_counter()
 
     def new_clock(self) -> Clock:
         """Return a clock for one run: of the process, or of the stream that passes run on."""
@@ -157,12 +163,21 @@ def has_streams(device: torch.device) -> bool:
     return kind is not None and kind.has_streams
 
 
-def _start_autograd_on(device: torch.device) -> None:
-    """Let autograd's thread of a GPU have a context.
+def finish_stream(device: torch.device) -> None:
+    """Wait until a device with streams has done what this thread has given it."""
+    torch.get_device_module(device).current_stream(device).synchronize()
 
-    A kernel makes the thread's context if it has none. cuBLAS does not: it warns, where the first
-    thing that a backward calls is cuBLAS.
-    """
+
+def generator_of(device: torch.device) -> torch.Generator:
+    """Return the random numbers that operators on a device draw."""
+    if has_streams(device):
+        found: torch.Generator = torch.get_device_module(device).default_generators[device.index]
+        return found
+    return torch.default_generator
+
+
+def _start_autograd_on(device: torch.device) -> None:
+    """Let autograd's thread of a GPU have a context; where it begins with cuBLAS, that warns."""
     torch.ones(1, device=device, requires_grad=True).mul(2).backward()
 
 
@@ -182,7 +197,7 @@ def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Acc
         return Accelerator()
     # NCCL's receives wait on the GPU, and loading a kernel at its first use may wait for them.
     # It has to be said before CUDA is asked anything. With one GPU there is no NCCL.
-    if not (on_one_host and _gpus_of_host() == 1):
+    if not (on_one_host and _GPUS.is_dir() and len(list(_GPUS.iterdir())) == 1):
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     if torch.cuda.is_available():
         return Accelerator(torch.device("cuda", place % torch.cuda.device_count()))
@@ -192,13 +207,6 @@ def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Acc
             "PyTorch that was built for the GPU's driver"
         )
     return Accelerator()
-
-
-def _gpus_of_host() -> int:
-    """Return how many GPUs the driver knows, without asking CUDA; 0 if that is unknown."""
-    with suppress(OSError):
-        return len(list(_GPUS.iterdir()))
-    return 0
 
 
 def known_choice(choice: str) -> DeviceChoice:

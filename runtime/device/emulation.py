@@ -17,11 +17,7 @@ from contextlib import contextmanager
 from drlpp.errors import InvalidInput
 
 MOST_LOAD = 0.9
-"""The largest load of a core by emulated accelerators that share it.
-
-A pass sometimes waits for the passes of others.
-"""
-
+"""The largest load of a core by emulated accelerators that share it; passes wait for others."""
 
 _ROUNDING = 1e-3
 
@@ -36,9 +32,7 @@ def cores_for(
 ) -> list[int | None]:
     """Return every worker's core; None leaves it to the system, as for workers of full speed.
 
-    Args:
-        speeds: of every worker.
-        machines: of every worker, by name, and the cores that may be used there.
+    ``machines`` are those of every worker, by name, and the cores that may be used there.
     """
     free = {
         machine: dict.fromkeys(sorted(cores, reverse=True), MOST_LOAD + _ROUNDING)
@@ -57,9 +51,8 @@ def cores_for(
 def fitting_speeds(relative: Sequence[float], cores: Sequence[int]) -> tuple[float, ...]:
     """Return the largest speeds in these proportions that workers can emulate on these cores.
 
-    Args:
-        relative: of every worker, above 0.
-        cores: that may be used.
+    Raises:
+        InvalidInput: there are too many.
     """
     largest, machines = max(relative), [("here", cores)] * len(relative)
     for part in range(round(MOST_LOAD * 100), 0, -1):

@@ -58,79 +58,41 @@ class Layers:
         """How often a layer has weights."""
         return 2 if self.bidirectional else 1
 
-    def weights_each(self, weights: Sequence[Tensor]) -> int:
-        """Return how many weights a layer has in a direction, with LSTM's projection if it has."""
-        return len(weights) // (self.count * self.directions)
-
     def by_torch(
         self, given: Tensor, hidden: Tensor, cell: Tensor | None, weights: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """Call torch's own operator."""
-        found: tuple[Tensor, ...] = getattr(aten, self.kind).input(
-            given,
-            hidden if cell is None else [hidden, cell],
-            weights,
-            self.biases,
-            self.count,
-            0.0,
-            True,
-            self.bidirectional,
-            self.batch_first,
+        states = hidden if cell is None else [hidden, cell]
+        dropout, train = 0.0, True
+        directions = self.bidirectional, self.batch_first
+        operator = getattr(aten, self.kind).input
+        found: tuple[Tensor, ...] = operator(
+            given, states, weights, self.biases, self.count, dropout, train, *directions
         )
         return found
 
-    def buffer(
+    def for_cudnn(
         self, given: Tensor, hidden: Tensor, cell: Tensor | None, weights: Sequence[Tensor]
-    ) -> Tensor:
-        """Return the weights as cuDNN reads them, a copy."""
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return what cuDNN's forward and backward begin with, and what they take behind that.
+
+        The weights are those of now.
+        """
+        mode, size, projected = _MODES[self.kind], hidden.shape[-1], 0
+        if cell is not None and cell.shape[-1] != size:
+            size, projected = cell.shape[-1], size
+        kinds = mode, size, projected, self.count, self.batch_first
+        # With an LSTM's projection, if it has one.
+        each = len(weights) // (self.count * self.directions)
         # The operator lets its arguments share the buffer's memory: these are not the weights.
         aliases = [weight.data.contiguous() for weight in weights]
-        size, projected = _sizes(hidden, cell)
-        found: Tensor = aten._cudnn_rnn_flatten_weight(
-            aliases,
-            self.weights_each(weights),
-            given.shape[-1],
-            _MODES[self.kind],
-            size,
-            projected,
-            self.count,
-            self.batch_first,
-            self.bidirectional,
+        buffer = aten._cudnn_rnn_flatten_weight(
+            aliases, each, given.shape[-1], *kinds, self.bidirectional
         )
-        return found
-
-    def tensors(
-        self, given: Tensor, hidden: Tensor, cell: Tensor | None, weights: Sequence[Tensor]
-    ) -> tuple[Any, ...]:
-        """Return what cuDNN's forward and backward begin with, the weights as they are now."""
-        buffer = self.buffer(given, hidden, cell, weights)
-        return given, weights, self.weights_each(weights), buffer, hidden, cell
-
-    def options(self, hidden: Tensor, cell: Tensor | None) -> tuple[Any, ...]:
-        """Return what cuDNN's forward and backward take behind their tensors."""
-        size, projected = _sizes(hidden, cell)
-        dropout, batch_sizes, dropout_state = 0.0, (), None
         # As for training, so that a forward that is not trained on gives the same bits.
-        train = True
-        return (
-            _MODES[self.kind],
-            size,
-            projected,
-            self.count,
-            self.batch_first,
-            dropout,
-            train,
-            self.bidirectional,
-            batch_sizes,
-            dropout_state,
-        )
-
-
-def _sizes(hidden: Tensor, cell: Tensor | None) -> tuple[int, int]:
-    """Return the size of layers, and what an LSTM projects it to, 0 if it does not."""
-    if cell is None or cell.shape[-1] == hidden.shape[-1]:
-        return hidden.shape[-1], 0
-    return cell.shape[-1], hidden.shape[-1]
+        dropout, train, batch_sizes, dropout_state = 0.0, True, (), None
+        options = *kinds, dropout, train, self.bidirectional, batch_sizes, dropout_state
+        return (given, weights, each, buffer, hidden, cell), options
 
 
 class _Recurrent(torch.autograd.Function):
@@ -145,9 +107,8 @@ class _Recurrent(torch.autograd.Function):
         cell: Tensor | None,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        output, last_hidden, last_cell, reserve, _ = aten._cudnn_rnn(
-            *layers.tensors(given, hidden, cell, weights), *layers.options(hidden, cell)
-        )
+        tensors, options = layers.for_cudnn(given, hidden, cell, weights)
+        output, last_hidden, last_cell, reserve, _ = aten._cudnn_rnn(*tensors, *options)
         ctx.layers = layers
         ctx.save_for_backward(given, hidden, cell, output, reserve, *weights)
         return (output, last_hidden) if cell is None else (output, last_hidden, last_cell)
@@ -163,15 +124,11 @@ class _Recurrent(torch.autograd.Function):
             # cuDNN writes into it, and this is not the last backward.
             reserve = reserve.clone()
         _, wants_given, wants_hidden, wants_cell, *wants_weights = ctx.needs_input_grad
+        tensors, options = layers.for_cudnn(given, hidden, cell, weights)
+        gradients = output, of_output, of_last_hidden, of_last_cell
+        wanted = wants_given, wants_hidden, wants_cell, any(wants_weights)
         of_given, of_hidden, of_cell, of_weights = aten._cudnn_rnn_backward(
-            *layers.tensors(given, hidden, cell, weights),
-            output,
-            of_output,
-            of_last_hidden,
-            of_last_cell,
-            *layers.options(hidden, cell),
-            reserve,
-            (wants_given, wants_hidden, wants_cell, any(wants_weights)),
+            *tensors, *gradients, *options, reserve, wanted
         )
         return (
             None,

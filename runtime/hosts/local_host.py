@@ -26,7 +26,8 @@ from drlpp.runtime.hosts.fork_server import (
     warm_up,
 )
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
-from drlpp.runtime.ipc.protocol import Channel, Command, Stop, StoreAddress, WorkerSpec
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.protocol import Command, Stop, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.store import new_token, open_store
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.worker.worker_process import worker_main

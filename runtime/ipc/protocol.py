@@ -1,25 +1,21 @@
-"""What passes between the controller and its workers, and how.
+"""What passes between the controller and its workers.
 
 In this order: what a worker is given when it starts, what a run does to weights, the commands that
-the controller sends, what workers answer, and the channel. Files are named in the session's folder,
-of which every host has its own.
+the controller sends, and what workers answer. A command is answered once, by what is
+named behind it in :data:`Command`; before that there may be signs of life. Files are named in the
+session's folder, of which every host has its own.
 """
 
 from __future__ import annotations
 
-import pickle
 import sys
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from drlpp import errors
-from drlpp.errors import NotFinite, StorageFailure, WorkerLost
+from drlpp.errors import NotFinite, WorkerLost
 from drlpp.runtime.device.devices import Backend, DeviceFacts
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.actions import Action, MicrobatchId
@@ -160,7 +156,7 @@ class RunPlan:
 
 
 @dataclass(frozen=True)
-class LoadModel:
+class Load:
     """Read the model's parameters and buffers, and samples to work on, from files.
 
     The first command of every worker; ``device`` is what it is to compute on.
@@ -169,13 +165,6 @@ class LoadModel:
     state_file: str
     samples_file: str
     device: DeviceChoice = DeviceChoice.CPU
-
-
-@dataclass(frozen=True)
-class LoadSamples:
-    """Read other samples: ``(inputs, targets)``, samples first."""
-
-    samples_file: str
 
 
 @dataclass(frozen=True)
@@ -276,17 +265,15 @@ class Collect:
 
 @dataclass(frozen=True)
 class ProfileOperators:
-    """Time every operator alone, and all together.
+    """Train the model in several ways, and time every pass.
 
     Attributes:
-        programs: pickled: those of a cut with one operator in each stage, of a cut into a few
-            parts, that of a single stage, the same for one of ``microbatches`` or None.
+        trainings: pickled: the ``TimedTraining`` of each way by its name.
         repeats: timed passes, after some that warm up; fewer if these take too long.
         name: of the group of ``workers``, which measure at the same time and share gradients.
     """
 
-    programs: bytes
-    microbatches: int
+    trainings: bytes
     method: Method
     optimizer: OptimizerSpec
     repeats: int
@@ -315,33 +302,19 @@ class TimeLink:
 
 @dataclass(frozen=True)
 class Stop:
-    """End the process."""
+    """End the process, without an answer."""
 
 
 Command = (
-    LoadModel | LoadSamples | Deploy | Release | Run | Collect | ProfileOperators | TimeLink | Stop
+    Load  # DeviceFacts, of the device that it will be trained on
+    | Deploy
+    | Release
+    | Run  # RunResult
+    | Collect
+    | ProfileOperators  # OperatorTimes
+    | TimeLink  # of the sender, median seconds of a message by its size in bytes
+    | Stop
 )
-
-
-@dataclass(frozen=True)
-class Done:
-    """The command was carried out."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The model is read, and this is the device that it will be trained on."""
-
-    device: DeviceFacts
-
-
-@dataclass(frozen=True)
-class Deployed:
-    """A worker holds its stage; how long that took, as in ``DeploymentTimes``."""
-
-    loading_seconds: float
-    connecting_seconds: float
-    building_seconds: float
 
 
 @dataclass(frozen=True)
@@ -433,52 +406,21 @@ class RunResult:
 
 
 @dataclass(frozen=True)
-class StageTimes:
-    """Seconds of every repetition, for every stage of a model.
-
-    Where backwards came in halves, ``backward`` has the first and ``backward_weight`` the second.
-    """
-
-    forward: list[list[float]]
-    backward: list[list[float]]
-    update: list[list[float]]
-    backward_weight: list[list[float]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class OperatorTimes:
     """What profiling found.
 
     Attributes:
         device: that it ran on, by name.
-        operators: when every operator is a stage.
-        parts: when the model is cut into a few stages.
-        halves: the same parts, with backwards in halves.
-        whole: when it is one stage.
-        microbatch: when it is one stage, and gets one of ``microbatches`` equal parts of a
-            minibatch; None if minibatches cannot be divided.
-        shared: when the model is one stage, with gradients summed over replicas.
+        seconds: by training and by ``forward``, ``backward``, ``second half`` of a backward or
+            ``update``, for every stage, of every repetition.
         kept_bytes: what the forward of every operator keeps for the backward.
         prediction_seconds: of lending predicted weights, all of them; none if the method does not.
     """
 
     device: str
-    operators: StageTimes
-    parts: StageTimes
-    halves: StageTimes
-    whole: StageTimes
-    shared: StageTimes
+    seconds: dict[tuple[str, str], list[list[float]]]
     kept_bytes: list[int]
     prediction_seconds: list[float]
-    microbatch: StageTimes | None = None
-    microbatches: int = 1
-
-
-@dataclass(frozen=True)
-class LinkTimes:
-    """Median seconds of one message, by its size in bytes."""
-
-    seconds: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -506,68 +448,13 @@ class Failed:
 
 
 Answer = (
-    Done
-    | Ready
-    | Deployed
-    | Progress
+    Progress
     | Working
     | Reading
+    | Failed
+    | DeviceFacts
     | RunResult
     | OperatorTimes
-    | LinkTimes
-    | Failed
+    | dict[int, float]
+    | None
 )
-
-
-_LONGEST_BYTES = 2048
-
-
-class Channel:
-    """One end of a pipe.
-
-    Args:
-        connection: the end of the pipe.
-        folder: for long messages; both ends name the same one.
-    """
-
-    def __init__(self, connection: Connection, folder: str) -> None:
-        self.connection = connection
-        self.folder = folder
-
-    def send(self, message: object) -> None:
-        """Send ``message`` without waiting for the other side.
-
-        Raises:
-            StorageFailure: a long one cannot be written.
-        """
-        data = pickle.dumps(message)
-        if len(data) > _LONGEST_BYTES:
-            path = Path(self.folder) / f"message-{uuid.uuid4().hex}"
-            try:
-                path.write_bytes(data)
-            except OSError as error:
-                # Also where somebody has removed the folder.
-                path.unlink(missing_ok=True)
-                raise StorageFailure(f"{path}: cannot be written ({error.strerror})") from None
-            data = pickle.dumps(path)
-        self.connection.send_bytes(data)
-
-    def receive(self) -> Any:
-        """Wait for the next message.
-
-        Raises:
-            EOFError: the other side has gone.
-        """
-        message = pickle.loads(self.connection.recv_bytes())
-        if isinstance(message, Path):
-            try:
-                data = message.read_bytes()
-            finally:
-                # Also of what does not fit into memory, which nobody would read again.
-                message.unlink(missing_ok=True)
-            message = pickle.loads(data)
-        return message
-
-    def close(self) -> None:
-        """Close this end."""
-        self.connection.close()

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
-from drlpp.placement.measurement import LinkUsage
-from drlpp.runtime.deploying.profile_commands import computing_at_once
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.session_hosts import Places
-from drlpp.runtime.ipc.protocol import LinkTimes, Route, RunResult, TimeLink
+from drlpp.runtime.ipc.protocol import Route, TimeLink
 from drlpp.runtime.session.worker_group import WorkerGroup
-from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.cluster import Cluster, Host, Link
 
 _ALONE = Link(bandwidth_bytes_per_second=1e12)
@@ -21,55 +17,12 @@ _ALONE = Link(bandwidth_bytes_per_second=1e12)
 _AS_FAST = 0.8
 """The part of the fastest host's bandwidth from which on another host's network counts as equal."""
 
-_WAY_REPEATS = 3
 _LINK_REPEATS = 5
 """Timed messages for each repeat of an operator: messages are quick, and scatter more."""
 
 _SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
 _LEAST_TRANSFER = 0.1
 """The least part of a large message's seconds that counts for its bytes rather than its way."""
-
-
-def time_ways(
-    workers: WorkerGroup, pipeline: Pipeline, results: Mapping[int, RunResult]
-) -> tuple[LinkUsage, ...]:
-    """Time the largest message of a run on every way that one took, one way at a time.
-
-    Raises:
-        RunFailure: if the workers fail.
-    """
-    found = []
-    transport = workers.transport(pipeline.workers)
-    routes = set(pipeline.routes)
-    for (sender, receiver), bytes_ in largest_messages(pipeline, results):
-        size = max(bytes_, 1)
-        # Replicas have no links of their own where every way has its group.
-        linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= routes
-        name = None if linked else workers.new_name("link")
-        command = TimeLink(sender, receiver, (size,), _WAY_REPEATS, name, transport)
-        times = workers.execute({sender: command, receiver: command})[sender]
-        found.append(
-            LinkUsage(sender=sender, receiver=receiver, bytes_=bytes_, seconds=times.seconds[size])
-        )
-    return tuple(found)
-
-
-def largest_messages(
-    pipeline: Pipeline, results: Mapping[int, RunResult]
-) -> list[tuple[Route, int]]:
-    """Return the ways that messages took in a run, with the bytes of the largest on each.
-
-    In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
-    to the next.
-    """
-    found: list[tuple[Route, int]] = []
-    for sender, result in sorted(results.items()):
-        found += (((sender, to), bytes_) for to, bytes_ in sorted(result.message_bytes.items()))
-    for ring in pipeline.stages:
-        bytes_ = max(results[worker].bucket_bytes for worker in ring)
-        if len(ring) > 1 and bytes_:
-            found += ((way, -(-bytes_ // len(ring))) for way in pairwise((*ring, ring[0])))
-    return found
 
 
 def time_hosts(workers: WorkerGroup, repeats: int) -> dict[Route, Link]:
@@ -91,13 +44,13 @@ def time_hosts(workers: WorkerGroup, repeats: int) -> dict[Route, Link]:
     return found
 
 
-def link_of(times: LinkTimes) -> Link:
+def link_of(times: Mapping[int, float]) -> Link:
     """Return the latency of a small message, and the bandwidth of what a large one takes more.
 
     The difference of two times that scatter may come to nothing, so it counts as a part of the
     large message's time at least: the bandwidth is at most ten times what that message achieved.
     """
-    small, large = times.seconds[_SMALL_BYTES], times.seconds[_LARGE_BYTES]
+    small, large = times[_SMALL_BYTES], times[_LARGE_BYTES]
     transfer_seconds = max(large - small, _LEAST_TRANSFER * large)
     return Link(
         bandwidth_bytes_per_second=_LARGE_BYTES / transfer_seconds,
@@ -170,6 +123,12 @@ def crowded_machine(
                 "slower accelerators (speeds)"
             )
     return None
+
+
+def computing_at_once(devices: Sequence[DeviceFacts], cores: int) -> int:
+    """Return how many workers of a machine compute at full speed together: one per GPU, or core."""
+    gpus = {device.identity for device in devices if device.type == "cuda"}
+    return len(gpus) or cores
 
 
 def _own_network(link: Link | None, fastest: Link | None) -> Link | None:

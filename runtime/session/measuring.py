@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from drlpp.errors import CannotStart, HostLost, RunFailure, StorageFailure, WorkerLost
@@ -10,19 +15,27 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import (
     LOST_TWICE,
     FailedMeasurement,
+    LinkUsage,
     Measurement,
     Outcome,
+    WorkerUsage,
     is_steady,
 )
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.session.cluster_discovery import time_ways
-from drlpp.runtime.session.measured_runs import measurement_of, timeline_of
+from drlpp.runtime.ipc.protocol import Route, RunResult, TimeLink
+from drlpp.schedule.analysis.window import Window, completion_times, update_times
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.timeline import TimedAction
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.session import ClusterSession
+    from drlpp.runtime.session.worker_group import WorkerGroup
 
 _MOST_RUNS = 3
 """Of a pipeline that does not get steady."""
+
+_LINK_REPEATS = 3
 
 
 def measured(session: ClusterSession, plan: ExecutionPlan, minibatches: int) -> Outcome:
@@ -52,9 +65,9 @@ def _measure_once(session: ClusterSession, plan: ExecutionPlan, minibatches: int
     window = plan.window(minibatches)
     options = RunOptions(order=workers.example_order)
     for runs_left in reversed(range(_MOST_RUNS)):
-        stops = workers.present.stops
+        stops = workers.stops
         schedule, results = session.run(deployment, window.minibatches, options)
-        if stops != workers.present.stops:
+        if stops != workers.stops:
             # The program was stopped (Ctrl-Z), which was measured too.
             schedule, results = session.run(deployment, window.minibatches, options)
         found = measurement_of(schedule, results, window)
@@ -85,3 +98,115 @@ def _start_workers(session: ClusterSession) -> None:
             if not failure.workers:
                 raise
             session.note(f"{failure} when it was started; it is started again")
+
+
+def measurement_of(
+    schedule: Schedule,
+    results: Mapping[int, RunResult],
+    window: Window,
+    links: tuple[LinkUsage, ...] = (),
+) -> Measurement:
+    """Return the measurement that the window of a run gives, with link times found after it."""
+    ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
+    marks = window.marks(completion_times(schedule, ends))
+    paces = []
+    for times in update_times(schedule, ends).values():
+        own = window.marks(times)
+        paces.append(own[-1] - own[0])
+    # From one completion to another it may be less: who is last at the end may have been ahead of
+    # the others at the begin, and took longer than that.
+    slowest = max(paces)
+    steps = [(later - earlier) / window.step for earlier, later in pairwise(marks)]
+    return Measurement(
+        seconds_per_minibatch=slowest / window.length,
+        median_seconds=statistics.median(steps),
+        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
+        minibatches=window.length,
+        steadiness=max(min(paces) / slowest, 0.0),
+        workers=tuple(
+            _usage(schedule, worker, results[worker], marks[0], marks[-1])
+            for worker in sorted(schedule.actions)
+        ),
+        links=links,
+    )
+
+
+def _usage(
+    schedule: Schedule, worker: int, result: RunResult, begin: float, end: float
+) -> WorkerUsage:
+    inside: Sequence[tuple[bool, float, float]] = [
+        (
+            action.span.computes,
+            seconds := min(action_end, end) - max(action_begin, begin),
+            # Of an action that the window's edge cuts, its share.
+            processor_seconds * seconds / max(action_end - action_begin, 1e-9),
+        )
+        for action, (action_begin, action_end), processor_seconds in zip(
+            schedule.actions[worker], result.times, result.processor_seconds, strict=True
+        )
+        if action_end > begin and action_begin < end
+    ]
+    return WorkerUsage(
+        worker=worker,
+        stage=schedule.pipeline.stage_of(worker),
+        busy_seconds=sum(seconds for computes, seconds, _ in inside if computes),
+        waiting_seconds=sum(seconds for computes, seconds, _ in inside if not computes),
+        processor_seconds=sum(seconds for computes, _, seconds in inside if computes),
+        peak_memory_bytes=result.peak_memory_bytes,
+        bytes_sent=result.bytes_sent,
+    )
+
+
+def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:
+    """Return all actions of a run as it was performed, in seconds since its first began."""
+    start = min((begin for result in results.values() for begin, _ in result.times[:1]), default=0)
+    timeline = []
+    for worker, actions in schedule.actions.items():
+        predictions = results[worker].predictions
+        for action, (begin, end) in zip(actions, results[worker].times, strict=True):
+            first, last = (bisect_left(predictions, m, key=itemgetter(0)) for m in (begin, end))
+            inside = tuple((one - start, other - start) for one, other in predictions[first:last])
+            timeline.append(TimedAction(worker, action, begin - start, end - start, inside))
+    return tuple(timeline)
+
+
+def time_ways(
+    workers: WorkerGroup, pipeline: Pipeline, results: Mapping[int, RunResult]
+) -> tuple[LinkUsage, ...]:
+    """Time the largest message of a run on every way that one took, one way at a time.
+
+    Raises:
+        RunFailure: if the workers fail.
+    """
+    found = []
+    transport = workers.transport(pipeline.workers)
+    routes = set(pipeline.routes)
+    for (sender, receiver), bytes_ in largest_messages(pipeline, results):
+        size = max(bytes_, 1)
+        # Replicas have no links of their own where every way has its group.
+        linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= routes
+        name = None if linked else workers.new_name("link")
+        command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, name, transport)
+        times = workers.execute({sender: command, receiver: command})[sender]
+        found.append(
+            LinkUsage(sender=sender, receiver=receiver, bytes_=bytes_, seconds=times[size])
+        )
+    return tuple(found)
+
+
+def largest_messages(
+    pipeline: Pipeline, results: Mapping[int, RunResult]
+) -> list[tuple[Route, int]]:
+    """Return the ways that messages took in a run, with the bytes of the largest on each.
+
+    In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
+    to the next.
+    """
+    found: list[tuple[Route, int]] = []
+    for sender, result in sorted(results.items()):
+        found += (((sender, to), bytes_) for to, bytes_ in sorted(result.message_bytes.items()))
+    for ring in pipeline.stages:
+        bytes_ = max(results[worker].bucket_bytes for worker in ring)
+        if len(ring) > 1 and bytes_:
+            found += ((way, -(-bytes_ // len(ring))) for way in pairwise((*ring, ring[0])))
+    return found

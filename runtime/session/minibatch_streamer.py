@@ -10,7 +10,6 @@ from drlpp.errors import DataError
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.ipc.protocol import Reading, Stream
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
-from drlpp.runtime.session.present_hosts import PresentHosts
 from drlpp.runtime.stage.data.streaming import write_chunk
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import tensors_in
@@ -40,7 +39,7 @@ class MinibatchStreamer:
         minibatches: the source.
         count: how many of them make the run.
         workers: that take part in the run.
-        files: of the session.
+        group: that has the session's files.
     """
 
     def __init__(
@@ -49,10 +48,10 @@ class MinibatchStreamer:
         minibatches: Generator[Samples],
         count: int,
         workers: Iterable[int],
-        files: PresentHosts,
+        group: WorkerGroup,
     ) -> None:
         self.stream = stream
-        self.files = files
+        self.group = group
         self._minibatches = minibatches
         self._count = count
         self._pending: list[Samples] = []
@@ -76,8 +75,8 @@ class MinibatchStreamer:
         self._read += 1
         if len(self._pending) == self.stream.chunk_minibatches or self._read == self._count:
             file = self.stream.file_of(self._written)
-            write_chunk(self.files.folder / file, self._pending)
-            self.files.publish(file)
+            write_chunk(self.group.folder / file, self._pending)
+            self.group.publish(file)
             self._pending = []
             self._written += 1
         return True
@@ -95,7 +94,7 @@ class MinibatchStreamer:
 
     def _remove_before(self, chunk: int) -> None:
         for number in range(self._removed, min(chunk, self._written)):
-            self.files.remove(self.stream.file_of(number))
+            self.group.remove(self.stream.file_of(number))
             self._removed = number + 1
 
 
@@ -111,6 +110,6 @@ def feeding(
     bytes_ = sum(tensor.nbytes for tensor in tensors_in((task.inputs, task.targets)))
     stream = Stream(group.new_name("stream"), chunk_minibatches(bytes_), first)
     left = minibatches - first
-    feed = MinibatchStreamer(stream, options.loaded, left, pipeline.workers, group.present)
+    feed = MinibatchStreamer(stream, options.loaded, left, pipeline.workers, group)
     with suspended_sigchld_handler(), closing(feed):
         yield feed

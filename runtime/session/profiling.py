@@ -1,26 +1,64 @@
-"""Profiling on the workers of a session: operators, links, and a few short runs."""
+"""Profiling on the workers of a session: operators, links, and a few short runs.
+
+Every operator runs as a stage of its own, then the model in a few parts, then the whole. The first
+says how the time is divided among operators, the last how much it is. The whole runs again on a
+microbatch, which takes more than its share of a minibatch's time. A model in n parts takes
+longer than the whole: what a stage's passes and updates cost besides their operators is found by
+comparing the two, what splitting backwards costs by training the parts with backwards in halves,
+and what sharing gradients costs by training the whole as a replica does.
+"""
 
 from __future__ import annotations
 
+import pickle
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drlpp.capturing.blocks import shorten
-from drlpp.costs.profile import Profile
+from drlpp.capturing.capture import CapturedModel
+from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.costs.profiles.short_runs import SHORT_MINIBATCHES, run_short, with_short_runs
 from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidModel
 from drlpp.io.documents import read_document, write_document
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Outcome
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.profile_commands import measuring_workers, profile_command, profile_of
-from drlpp.runtime.session.cluster_discovery import crowded_machine, session_cluster, time_hosts
+from drlpp.runtime.deploying.stage_cutting import cut_stages
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.hosts.session_hosts import Places
+from drlpp.runtime.ipc.protocol import OperatorTimes, ProfileOperators
+from drlpp.runtime.session.cluster_discovery import (
+    computing_at_once,
+    crowded_machine,
+    session_cluster,
+    time_hosts,
+)
+from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.runtime.worker.operator_timing import (
+    BACKWARD,
+    FORWARD,
+    OPERATORS,
+    SECOND_HALF,
+    UPDATE,
+    WHOLE,
+    TimedTraining,
+)
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import STASH
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.parameter_groups import settled
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.session import ClusterSession
+
+_SHARED, _PARTS, _HALVES, _MICROBATCH = "shared", "parts", "halves", "microbatch"
+_MOST_PARTS = 8
+_MICROBATCHES = (4, 2)
+"""One of so many equal parts of a minibatch is timed, too."""
 
 
 def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
@@ -31,22 +69,25 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
     devices = [workers.devices[worker] for worker in range(session.accelerators)]
     measuring = measuring_workers(session.speeds, places, devices)
     short = shorten(session.captured)
-    command = profile_command(
-        session.captured,
-        short.captured,
-        session.method,
-        session.optimizer,
-        repeats,
-        workers.new_name("profile"),
-        measuring,
-        workers.transport(measuring),
-    )
+    timed = short.captured
+    with discarded_fx_sources():
+        trainings = _trainings(session.captured, timed, shared=len(measuring) > 1)
+        command = ProfileOperators(
+            pickle.dumps(trainings),
+            session.method,
+            settled(session.optimizer, timed.trained, timed.aliases),
+            repeats,
+            workers.new_name("profile"),
+            tuple(measuring),
+            workers.transport(measuring),
+        )
     times = list(workers.command(dict.fromkeys(measuring, command)).values())
     cluster = session_cluster(places, devices, session.speeds, time_hosts(workers, repeats))
     if crowded := crowded_machine(session.speeds, places, devices):
         session.note(crowded)
-    profile = profile_of(short.captured, times)
-    if short.captured is not session.captured:
+    microbatches = trainings[_MICROBATCH].microbatches if _MICROBATCH in trainings else 1
+    profile = profile_of(timed, times, microbatches)
+    if timed is not session.captured:
         profile = profile.of_repeated_blocks(session.graph, short.alike)
 
     # A few pipelines of the whole: what they take longer than the profile says is added.
@@ -78,3 +119,192 @@ def load_or_measure_profile(session: ClusterSession, folder: Path) -> tuple[Prof
     write_document(profile_path, profile)
     write_document(cluster_path, cluster)
     return profile, cluster
+
+
+def measuring_workers(
+    speeds: Sequence[float], places: Places, devices: Sequence[DeviceFacts]
+) -> range:
+    """Return the workers that measure at the same time: as many as compute together in training.
+
+    They are on the first one's machine, usually the controller's, which others are compared with.
+    """
+    machine, cores = places.machines[0]
+    on_it = sum(name == machine for name, _ in places.machines)
+    if min(speeds) < 1:
+        return range(on_it)
+    return range(min(on_it, computing_at_once(devices[:on_it], len(cores))))
+
+
+def _trainings(
+    whole_model: CapturedModel, captured: CapturedModel, *, shared: bool
+) -> dict[str, TimedTraining]:
+    """Return the trainings that are timed of a model with fewer blocks."""
+    count = len(captured.graph)
+    whole = cut_stages(captured, _even_cut(count, 1))
+    parts = cut_stages(captured, _even_cut(count, min(_MOST_PARTS, count)))
+    found = {
+        OPERATORS: TimedTraining(cut_stages(captured, _even_cut(count, count))),
+        WHOLE: TimedTraining(whole),
+        _SHARED: TimedTraining(whole, shared=True),
+        _PARTS: TimedTraining(parts),
+        _HALVES: TimedTraining(parts, in_halves=True),
+    }
+    if not shared:
+        del found[_SHARED]
+    for microbatches in _MICROBATCHES:
+        if captured.task.batch_size % microbatches == 0:
+            with suppress(InvalidModel):
+                divided = shorten(whole_model.microbatch(microbatches)).captured
+                # What is equal with many samples, may differ with few, or the other way round.
+                if divided.graph.fingerprint == captured.graph.fingerprint:
+                    programs = cut_stages(divided, _even_cut(count, 1))
+                    return found | {_MICROBATCH: TimedTraining(programs, microbatches)}
+    return found
+
+
+def _even_cut(operators: int, stages: int) -> Placement:
+    """Cut the graph into runs of consecutive operators, with about as many in each."""
+    return Placement.straight([1] * operators, range(stages))
+
+
+def profile_of(
+    captured: CapturedModel, times: Sequence[OperatorTimes], microbatches: int = 1
+) -> Profile:
+    """Return the profile of a model from what one or more workers measured at the same time.
+
+    A pass of a stage costs c besides its operators. In n parts the model takes n of them, as a
+    whole one: c = (parts − whole) / (n − 1). What is left of the whole is divided among operators
+    in proportion to what they took alone, without what each took too long by being alone. So it is
+    with updates, where parts without parameters make none.
+    """
+    operators = captured.graph.operators
+    parts = _even_cut(len(operators), len(times[0].seconds[_PARTS, FORWARD])).stages
+    weighted = [[op for op in part.operators if operators[op].parameter_bytes] for part in parts]
+    forward, forward_overhead = _divided(times, FORWARD, len(parts))
+    backward, backward_overhead = _divided(times, BACKWARD, len(parts))
+    _, update_overhead = _divided(times, UPDATE, sum(map(bool, weighted)))
+    update = _total(times, WHOLE, UPDATE) - update_overhead
+    sharing = 0.0
+    if (_SHARED, UPDATE) in times[0].seconds:
+        sharing = sum(
+            _total(times, _SHARED, kind) - _total(times, WHOLE, kind) for kind in (BACKWARD, UPDATE)
+        )
+    fixed_share = _fixed_share(times, microbatches, forward_overhead + backward_overhead)
+    split_seconds, weight_share = _halves(times, weighted, backward, backward_overhead)
+    predictions = [value for t in times for value in t.prediction_seconds]
+    prediction = statistics.median(predictions) if predictions else 0.0
+    weight_bytes = max(captured.graph.parameter_bytes, 1)
+    return Profile(
+        graph=captured.graph,
+        device=times[0].device,
+        batch_size=captured.task.batch_size,
+        operators=tuple(
+            OperatorProfile(
+                forward_seconds=forward[op.id],
+                backward_seconds=backward[op.id],
+                forward_spread_seconds=_spread(_all(times, OPERATORS, FORWARD, op.id)),
+                backward_spread_seconds=_spread(_all(times, OPERATORS, BACKWARD, op.id)),
+                kept_bytes=times[0].kept_bytes[op.id],
+            )
+            for op in operators
+        ),
+        forward_overhead_seconds=forward_overhead,
+        backward_overhead_seconds=backward_overhead,
+        fixed_share=fixed_share,
+        split_seconds=split_seconds,
+        weight_share=weight_share,
+        update_overhead_seconds=update_overhead,
+        update_seconds_per_byte=update / weight_bytes,
+        prediction_seconds_per_byte=prediction / weight_bytes,
+        sharing_seconds_per_byte=max(sharing, 0.0) / weight_bytes,
+    )
+
+
+def _all(times: Sequence[OperatorTimes], training: str, kind: str, stage: int) -> list[float]:
+    """Return the seconds of a stage in all repetitions on all workers."""
+    return [value for t in times for value in t.seconds[training, kind][stage]]
+
+
+def _total(times: Sequence[OperatorTimes], training: str, kind: str) -> float:
+    """Return the median over workers and repetitions of the sum over all stages."""
+    return statistics.median(
+        sum(stages) for t in times for stages in zip(*t.seconds[training, kind], strict=True)
+    )
+
+
+def _divided(times: Sequence[OperatorTimes], kind: str, number: int) -> tuple[list[float], float]:
+    """Return seconds of every operator, and what a stage takes besides, from ``number`` parts."""
+    whole = _total(times, WHOLE, kind)
+    parts = _total(times, _PARTS, kind)
+    # When other programs disturb the parts, they can seem to cost more than there is.
+    overhead = min(max(parts - whole, 0.0) / max(number - 1, 1), whole)
+    count = len(times[0].seconds[OPERATORS, kind])
+    alone = [statistics.median(_all(times, OPERATORS, kind, op)) for op in range(count)]
+    left = whole - overhead
+    too_long = max(sum(alone) - left, 0.0) / len(alone)
+    shares = [max(seconds - too_long, 0.0) for seconds in alone]
+    scale = left / sum(shares) if sum(shares) else 0.0
+    return [share * scale for share in shares], overhead
+
+
+def _fixed_share(times: Sequence[OperatorTimes], microbatches: int, overhead: float) -> float:
+    """Return the part of a minibatch's passes that a microbatch takes as well, see the profile.
+
+    With it, one of M microbatches takes T·(f + (1 − f)/M) of a minibatch's T seconds. The overhead
+    is that of a forward and a backward, whatever is computed.
+    """
+    if microbatches == 1:
+        return 0.0
+
+    def seconds(training: str) -> float:
+        passes = zip(
+            _all(times, training, FORWARD, 0), _all(times, training, BACKWARD, 0), strict=True
+        )
+        return max(statistics.median(map(sum, passes)) - overhead, 0.0)
+
+    whole, part = seconds(WHOLE), seconds(_MICROBATCH)
+    share = (microbatches * part / whole - 1) / (microbatches - 1) if whole else 0.0
+    return min(max(share, 0.0), 1.0)
+
+
+def _halves(
+    times: Sequence[OperatorTimes],
+    weighted: Sequence[Sequence[int]],
+    backward: Sequence[float],
+    overhead: float,
+) -> tuple[float, float]:
+    """Return what splitting a backward takes for an operator with weights, and the second half.
+
+    The second half as a part of the backward of operators with weights.
+
+    Args:
+        times: of the parts, with whole backwards and with halves.
+        weighted: the operators with weights of every part. The first part has nothing to do in a
+            first half, and one without weights nothing in a second.
+        backward: seconds of every operator.
+        overhead: of a backward, which each half has.
+    """
+    chosen = [part for part, found in enumerate(weighted) if part and found]
+    if not chosen:
+        return 0.0, 0.5
+
+    def seconds(training: str, kind: str) -> float:
+        return sum(statistics.median(_all(times, training, kind, part)) for part in chosen)
+
+    count = sum(len(weighted[part]) for part in chosen)
+    second = seconds(_HALVES, SECOND_HALF)
+    both = seconds(_HALVES, BACKWARD) + second
+    beyond = both - seconds(_PARTS, BACKWARD) - len(chosen) * overhead
+    split = max(beyond, 0.0) / count
+    computed = second - len(chosen) * overhead - split * count / 2
+    of_weighted = sum(backward[op] for part in chosen for op in weighted[part])
+    share = computed / of_weighted if of_weighted else 0.5
+    return split, min(max(share, 0.0), 1.0)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return half of the range of the middle half."""
+    if len(values) < 2:
+        return 0.0
+    first, _, third = statistics.quantiles(values, n=4)
+    return (third - first) / 2

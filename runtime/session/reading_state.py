@@ -1,15 +1,13 @@
-"""What the workers of a deployment hold, read back into this process or stored by each of them."""
+"""What the workers of a deployment hold, read into this process or stored by each of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
-from drlpp.runtime.deploying.deployment import Deployment, merge_stages
+from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import Collect
-from drlpp.runtime.ipc.tensor_file import read_checkpoint as read_tree
+from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.session.worker_group import WorkerGroup
 
 _FILE = "stage-{}.safetensors"
@@ -33,21 +31,9 @@ class PartsWritten(NamedTuple):
         return f"{self.folder}/worker-{worker}.safetensors"
 
 
-def read_model(
-    group: WorkerGroup, deployment: Deployment
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the model's weights and buffers by name, and the optimizer's state by parameter."""
-    stages = read_stages(group, _leaders(deployment), in_flight=False)
-    return merge_stages(group.captured, stages.values())
-
-
-def read_checkpoint(group: WorkerGroup, deployment: Deployment) -> dict[str, Any]:
-    """Return the same, as ``model`` and ``optimizer``, and what every worker has ``in_flight``."""
-    stages = read_stages(group, deployment.pipeline.workers, in_flight=True)
-    in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
-    leaders = [stages[workers[0]] for workers in deployment.pipeline.stages]
-    model, optimizer = merge_stages(group.captured, leaders)
-    return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
+def leaders_of(deployment: Deployment) -> tuple[int, ...]:
+    """Return the first worker of every stage, none twice."""
+    return tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
 
 
 def read_stages(
@@ -57,8 +43,8 @@ def read_stages(
     group.command({worker: Collect(_FILE.format(worker), in_flight) for worker in workers})
     stages = {}
     for worker in workers:
-        stages[worker] = read_tree(group.present.fetch(worker, _FILE.format(worker)))
-        group.present.remove(_FILE.format(worker))
+        stages[worker] = read_checkpoint(group.fetch(worker, _FILE.format(worker)))
+        group.remove(_FILE.format(worker))
     return stages
 
 
@@ -66,7 +52,7 @@ def store_parts(
     group: WorkerGroup, deployment: Deployment, storage: str, folder: str
 ) -> PartsWritten:
     """Let every worker store what it holds in a folder of a storage that all hosts reach."""
-    parts = PartsWritten(folder, tuple(deployment.pipeline.workers), _leaders(deployment))
+    parts = PartsWritten(folder, tuple(deployment.pipeline.workers), leaders_of(deployment))
     group.command(
         {
             worker: Collect(
@@ -80,8 +66,3 @@ def store_parts(
         }
     )
     return parts
-
-
-def _leaders(deployment: Deployment) -> tuple[int, ...]:
-    """Return the first worker of every stage, none twice."""
-    return tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))

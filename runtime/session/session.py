@@ -22,10 +22,10 @@ from drlpp.placement.measurement import Outcome
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import (
     Deployment,
-    DeploymentTimes,
     Evaluation,
     deployment_commands,
     evaluation_commands,
+    merge_stages,
 )
 from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for, known_choice
@@ -44,8 +44,8 @@ from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.profiling import profiled
 from drlpp.runtime.session.reading_state import (
     PartsWritten,
-    read_checkpoint,
-    read_model,
+    leaders_of,
+    read_stages,
     store_parts,
 )
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
@@ -173,7 +173,7 @@ class ClusterSession:
 
     @property
     def worker_group(self) -> WorkerGroup:
-        """What starts, commands and replaces the workers; tests and benchmarks look into it."""
+        """What starts, commands and replaces the workers."""
         return self._workers
 
     @property
@@ -184,7 +184,7 @@ class ClusterSession:
     @property
     def folder(self) -> Path:
         """The folder of the session's temporary files on this host."""
-        return self._workers.present.folder
+        return self._workers.folder
 
     def __deepcopy__(self, _memo: object) -> Self:
         """Return itself: Gymnasium copies an environment's arguments; workers cannot be copied."""
@@ -203,16 +203,16 @@ class ClusterSession:
     @property
     def present(self) -> tuple[int, ...]:
         """The numbers of the workers that there are: all but those that were given up."""
-        return self._workers.present.workers
+        return self._workers.present
 
     @property
     def missing_hosts(self) -> str:
         """Which hosts are not there at the beginning, such as ``host b is missing or in use``."""
-        return self._workers.present.missing_hosts
+        return self._workers.missing_hosts
 
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers from now on, and without their host if it has no others."""
-        self._workers.present.give_up(workers)
+        self._workers.give_up(workers)
 
     def take_back(self) -> tuple[int, ...]:
         """Count on workers again that were given up and have returned; return their numbers.
@@ -258,8 +258,7 @@ class ClusterSession:
         plan = self.plan(placement, method)
         self._check_present(plan.pipeline.workers, "the placement")
         self._workers.prepare()
-        lent = self._workers.present.lend(checkpoint) if checkpoint else None
-        cutting = time.perf_counter()
+        lent = self._workers.lend(checkpoint) if checkpoint else None
         commands = deployment_commands(
             self.captured.microbatch(plan.method.microbatches),
             plan,
@@ -270,20 +269,17 @@ class ClusterSession:
             checkpoint=lent,
             in_flight=in_flight,
         )
-        cutting = time.perf_counter() - cutting
         held, self._held = self._held, None
         known = held is not None and held.generation == self._workers.generation
         idle = set(held.pipeline.workers) - commands.keys() if held and known else ()
         self._workers.note_stages(plan.pipeline)
-        answers = self._workers.command({**commands, **dict.fromkeys(idle, Release())})
-        deployed = [answers[worker] for worker in commands]
+        self._workers.command({**commands, **dict.fromkeys(idle, Release())})
         if lent:
             # Workers have it mapped as long as they need it.
-            self._workers.present.remove(lent)
-        slowest = {name: max(getattr(one, name) for one in deployed) for name in vars(deployed[0])}
-        times = DeploymentTimes(time.perf_counter() - begin, cutting, **slowest)
-        self.spent.deploying_seconds += times.total_seconds
-        self._held = Deployment(plan, optimizer, self._workers.generation, times)
+            self._workers.remove(lent)
+        seconds = time.perf_counter() - begin
+        self.spent.deploying_seconds += seconds
+        self._held = Deployment(plan, optimizer, self._workers.generation, seconds)
         return self._held
 
     def _check_present(self, workers: Collection[int], what: str) -> None:
@@ -367,7 +363,8 @@ class ClusterSession:
         Buffers (running statistics) are those of a stage's first replica.
         """
         self._check_held(deployment)
-        return read_model(self._workers, deployment)
+        stages = read_stages(self._workers, leaders_of(deployment), in_flight=False)
+        return merge_stages(self.captured, stages.values())
 
     def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
         """Return all that :meth:`deploy` needs to continue from here, for :func:`write_checkpoint`.
@@ -375,7 +372,12 @@ class ClusterSession:
         What is ``in_flight`` suits the same placement and method only.
         """
         self._check_held(deployment)
-        return read_checkpoint(self._workers, deployment)
+        pipeline = deployment.pipeline
+        stages = read_stages(self._workers, pipeline.workers, in_flight=True)
+        leaders = [stages[workers[0]] for workers in pipeline.stages]
+        model, optimizer = merge_stages(self.captured, leaders)
+        in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
+        return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
 
     def write_parts(self, deployment: Deployment, storage: str, folder: str) -> PartsWritten:
         """Let every worker store what :meth:`checkpoint` collects, all at the same time.

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from multiprocessing import connection as mp_connection
 from operator import methodcaller
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import HostLost, InvalidInput, TrialTimeout, WorkerLost
+from drlpp.errors import HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
+from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
-from drlpp.runtime.hosts.host import Answered, Ended, Event
-from drlpp.runtime.hosts.session_hosts import Hosts, PlaceWorkers, hosts_for
+from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
+from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.protocol import (
     Collect,
     Command,
     Failed,
-    LoadModel,
-    LoadSamples,
+    Load,
     Progress,
     Reading,
     Transport,
@@ -32,17 +36,22 @@ from drlpp.runtime.ipc.protocol import (
     Working,
     transport_of,
 )
+from drlpp.runtime.ipc.session_folder import SessionFolder
+from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
-from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
-from drlpp.runtime.session.present_hosts import PresentHosts, telling_of_temporary_files
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import Batch, arranged_like, tensors_in
 from drlpp.specs.device_choice import DeviceChoice
 
+if TYPE_CHECKING:
+    from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
+
 _USUAL_SILENCES = 20
 """A trial has hung when nobody says anything for this many times the longest silence so far."""
 
+_LOOK_SECONDS = 1.0
 _MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -57,8 +66,10 @@ class WorkerGroup:
     """Workers on any number of hosts, numbered from 0, which all know the model.
 
     They are started where that is necessary. After any failure all of them are replaced, because a
-    communication group cannot be repaired. A host that is lost ends everything, unless its workers
-    are given up (``present``).
+    communication group cannot be repaired. A host that is lost stays so, and whatever is asked of
+    any host raises that again, until its workers are given up.
+
+    Every host has a copy of the session's folder, or the folder itself.
 
     Args:
         captured: the model.
@@ -69,10 +80,13 @@ class WorkerGroup:
 
     Attributes:
         captured: the model.
-        present: the hosts with workers that were not given up, and the session's files there.
+        folder: of the session, on this host.
+        hosts: all, those whose workers were given up too.
         devices: of every worker that has been prepared.
         spent: where the time went.
         generation: how many sets of workers there have been.
+        longest_silence_seconds: without a word from any worker while one was waited for.
+        stops: how often this process was stopped (Ctrl-Z) while it waited for workers.
     """
 
     def __init__(
@@ -90,35 +104,132 @@ class WorkerGroup:
         self.captured = captured
         self._speeds = speeds
         self._device = device
-        self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
         self._names = 0
         self._closed = False
         self._informed_generation = 0
         self._stages: Mapping[int, int] = {}
-        self.present = PresentHosts(place, len(speeds), limits)
+        self._lost: HostLost | None = None
+        self._silence_seconds = self.longest_silence_seconds = 0.0
+        self.stops = 0
+        with _telling_of_temporary_files():
+            self._folder = SessionFolder()
+        self.folder = Path(self._folder.name)
+        self.hosts = place(len(speeds), self.folder, limits)
+        self._given_up = set(self.hosts.absent)
+        self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
         try:
-            self.present.write(_MODEL_FILE, captured.state | captured.constants)
-            self.present.write(_SAMPLES_FILE, self._samples)
+            self._write(_MODEL_FILE, captured.state | captured.constants)
+            self._write(_SAMPLES_FILE, self._samples)
         except BaseException:
             self.close()
             raise
 
-    @property
-    def hosts(self) -> Hosts:
-        """Where workers run, those that were given up included."""
-        return self.present.all
-
-    @property
-    def process_ids(self) -> list[int]:
-        """Process ids of the workers that run now."""
-        return [process for host in self.hosts.hosts for process in host.process_ids]
+    def close(self) -> None:
+        """End the workers and remove the files; another session may have the hosts after that."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._end(self.hosts.hosts, methodcaller("close"))
+        finally:
+            self.hosts.release()
+            self._folder.cleanup()
 
     def check_open(self) -> None:
         """Raise an error if the session has been closed."""
         if self._closed:
             raise InvalidInput("this session is closed; begin another one")
 
-    # Beginning and end
+    # Who there is
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Process ids of the workers that run now."""
+        return [process for host in self.hosts.hosts for process in host.process_ids]
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The numbers of the workers that were not given up, in order."""
+        return tuple(sorted(self.hosts.of_worker.keys() - self._given_up))
+
+    @property
+    def _present_hosts(self) -> tuple[WorkerHost, ...]:
+        """The hosts that have one of them."""
+        return tuple(host for host in self.hosts.hosts if self._present_on(host))
+
+    def _present_on(self, host: WorkerHost) -> list[int]:
+        return [worker for worker in host.workers if worker not in self._given_up]
+
+    @property
+    def missing_hosts(self) -> str:
+        """Which hosts have workers that are not there, in a clause; empty where there is none."""
+        missing = {
+            host.name: None
+            for host in self.hosts.hosts
+            if self._present_on(host) != [*host.workers]
+        }
+        if not missing:
+            return ""
+        be = "host {} is" if len(missing) == 1 else "hosts {} are"
+        return f"{be.format(', '.join(missing))} missing or in use"
+
+    def give_up(self, workers: Collection[int]) -> None:
+        """Do without these workers, whose host may be lost, until they are taken back."""
+        before = self._present_hosts
+        self._given_up |= self.hosts.of_worker.keys() & set(workers)
+        # A host that is lost answers after a long time, or never.
+        self._kill([host for host in before if self._present_on(host) or self._lost is None])
+        self._lost = None
+
+    def take_back(self) -> tuple[int, ...]:
+        """Count on the workers again that were given up and can be started; return their numbers.
+
+        Those of a host that was there only for a moment are not among them. The workers of all
+        hosts are ended.
+        """
+        returned = [w for w in self._given_up if self.hosts.of_worker[w].has_returned(w)]
+        there: list[int] = []
+        for host in dict.fromkeys(self.hosts.of_worker[worker] for worker in sorted(returned)):
+            with suppress(HostLost):
+                host.rejoin()
+                for file in (_MODEL_FILE, _SAMPLES_FILE):
+                    host.publish(self.folder / file)
+                there += [worker for worker in returned if worker in host.workers]
+        if there:
+            self._kill(self._present_hosts)
+            self._given_up -= set(there)
+        return tuple(sorted(there))
+
+    def _ask(self, host: WorkerHost, what: Callable[..., _Answer], *given: object) -> _Answer:
+        """Return what a method of a host gives.
+
+        Raises:
+            HostLost: it, or another host, is lost.
+        """
+        if self._lost is not None:
+            raise self._lost
+        try:
+            return what(*given)
+        except HostLost as error:
+            error.workers = error.workers or frozenset(host.workers)
+            self._lost = error
+            raise
+
+    def _kill(self, hosts: Iterable[WorkerHost]) -> None:
+        self._end(hosts, methodcaller("kill"))
+
+    def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
+        """End the workers of hosts, also if one is lost, which whoever asks next is told."""
+        for host in hosts:
+            try:
+                how(host)
+            except RunFailure as error:
+                # What it was asked before may have failed; the others have to end as well.
+                lost = error if isinstance(error, HostLost) else HostLost(str(error))
+                lost.workers = lost.workers or frozenset(host.workers)
+                self._lost = self._lost or lost
+
+    # Starting
 
     def prepare(self) -> None:
         """Start or replace workers where that is necessary, and know their devices.
@@ -131,12 +242,12 @@ class WorkerGroup:
         self._inform()
 
     def _start(self) -> None:
-        present, ask = self.present, self.present.ask
-        with telling_of_temporary_files():
-            if all(ask(host, host.is_whole) for host in present.hosts):
+        hosts = self._present_hosts
+        with _telling_of_temporary_files():
+            if all(self._ask(host, host.is_whole) for host in hosts):
                 return
-            self._kill()
-            store = ask(present.hosts[0], present.hosts[0].open_store)
+            self._kill(hosts)
+            store = self._ask(hosts[0], hosts[0].open_store)
             # A host that has returned may be another machine, with other cores.
             cores = cores_for(self._speeds, self.hosts.places.machines)
             places: Counter[str] = Counter()
@@ -155,49 +266,52 @@ class WorkerGroup:
                         on_one_host=on_one_host,
                     )
                     places[host.name] += 1
-            for host in present.hosts:
-                ask(host, host.start, [specs[worker] for worker in present.of(host)])
-            for host in present.hosts:
-                ask(host, host.finish_start)
+            for host in hosts:
+                self._ask(host, host.start, [specs[worker] for worker in self._present_on(host)])
+            for host in hosts:
+                self._ask(host, host.finish_start)
             self.generation += 1
             self._stages = {}
 
     def _inform(self) -> None:
-        """Give new workers the model."""
+        """Give new workers the model, and all of them other samples."""
         if self._informed_generation == self.generation:
             return
-        load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
-        commands = dict.fromkeys(self.present.workers, load)
+        load = Load(_MODEL_FILE, _SAMPLES_FILE, self._device)
+        commands = dict.fromkeys(self.present, load)
         if self._device is DeviceChoice.CUDA:
             # One that has had a GPU tells that it finds none; the others fail.
             again = replace(load, device=DeviceChoice.AUTO)
             commands |= dict.fromkeys(self.devices.keys() & commands.keys(), again)
         patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
-        answers = self._carry_out(commands, patience)
-        devices = {worker: answer.device for worker, answer in answers.items()}
+        devices = self._carry_out(commands, patience)
         if lost := without_their_gpu(self.devices, devices):
-            self._kill()
+            self._kill(self._present_hosts)
             whose = ", ".join(map(self._description_of, lost))
-            self.present.lost = HostLost(f"there is no GPU any more for {whose}", lost)
-            raise self.present.lost
+            self._lost = HostLost(f"there is no GPU any more for {whose}", lost)
+            raise self._lost
         self.devices |= devices
         self._informed_generation = self.generation
 
-    def close(self) -> None:
-        """End the workers and remove the files; another session may have the hosts after that."""
-        if not self._closed:
-            self._closed = True
-            self.present.close()
+    def use_samples(self, inputs: Batch, targets: Batch) -> None:
+        """Give all workers, and those that replace them, samples to work on."""
+        self.check_open()
+        task = self.captured.task
+        self._samples = (
+            tensors_in(arranged_like(task.inputs, inputs, "inputs")),
+            tensors_in(arranged_like(task.targets, targets, "targets")),
+        )
+        self._write(_SAMPLES_FILE, self._samples)
+        # Those that have not begun will read them anyway.
+        if self.process_ids and self._informed_generation == self.generation:
+            self._informed_generation = 0
+            self._inform()
 
-    def _kill(self) -> None:
-        self.present.end(self.present.hosts, methodcaller("kill"))
-
-    def take_back(self) -> tuple[int, ...]:
-        """Count on the workers again that were given up and can be started; return their numbers.
-
-        Those of a host that was there only for a moment are not among them.
-        """
-        return self.present.take_back((_MODEL_FILE, _SAMPLES_FILE))
+    @property
+    def example_order(self) -> Tensor | None:
+        """The order that makes minibatches out of the samples; None if they are one minibatch."""
+        batch = self.captured.task.batch_size
+        return None if len(self._samples[0][0]) == batch else torch.arange(batch).unsqueeze(0)
 
     # Commands
 
@@ -239,9 +353,9 @@ class WorkerGroup:
         """Return the seconds of silence of all workers after which the commands count as hung."""
         if self.limits.answer_seconds is not None:
             return self.limits.answer_seconds
-        usual = _USUAL_SILENCES * self.present.longest_silence_seconds
-        # Of these nobody hears until all is read or written, however much it is.
-        silent = any(isinstance(command, Collect | LoadSamples) for command in commands.values())
+        usual = _USUAL_SILENCES * self.longest_silence_seconds
+        # Of these nobody hears until all is written, however much it is.
+        silent = any(isinstance(command, Collect) for command in commands.values())
         first = silent or not self.spent.running_seconds
         least = self.limits.first_answer_seconds if first else 0.0
         return max(usual, TimeLimits.least_answer_seconds, least)
@@ -254,16 +368,16 @@ class WorkerGroup:
         feed: MinibatchStreamer | None = None,
     ) -> dict[int, Any]:
         try:
-            self._raise_if_ended(self.present.events(0))
+            self._raise_if_ended(self._events(0))
             for worker, command in commands.items():
                 host = self.hosts.of_worker[worker]
-                self.present.ask(host, host.send, worker, command)
+                self._ask(host, host.send, worker, command)
             return self._wait_for_answers(set(commands), patience, on_progress, feed)
         except BaseException as error:
-            self._kill()
+            self._kill(self._present_hosts)
             # A host that is cut off may be why nobody answers; killing its workers tells.
-            if isinstance(error, TrialTimeout) and self.present.lost is not None:
-                raise self.present.lost from None
+            if isinstance(error, TrialTimeout) and self._lost is not None:
+                raise self._lost from None
             raise
 
     def _wait_for_answers(
@@ -274,12 +388,12 @@ class WorkerGroup:
         feed: MinibatchStreamer | None,
     ) -> dict[int, Any]:
         answers: dict[int, Any] = {}
-        self.present.forget_silence()
+        self._silence_seconds = 0.0
         while waiting:
             fed = feed is not None and feed.advance()
             if fed:
-                self.present.forget_silence()
-            events = self.present.events(0 if fed else patience)
+                self._silence_seconds = 0.0
+            events = self._events(0 if fed else patience)
             if not events:
                 if fed:
                     continue
@@ -287,15 +401,16 @@ class WorkerGroup:
                     f"workers {sorted(waiting)} did not answer within {patience:.0f} s; if "
                     "they need longer, give a longer time limit (--timeout, timeout_seconds)"
                 )
-            self.present.note_silence()
+            self.longest_silence_seconds = max(self.longest_silence_seconds, self._silence_seconds)
+            self._silence_seconds = 0.0
             for event in events:
                 match event:
                     case Answered(_, Failed() as failed):
                         # A worker that is lost makes others fail, and may be noticed after them.
                         self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
-                        for host in self.present.hosts:
-                            self.present.ask(host, host.check)
+                        for host in self._present_hosts:
+                            self._ask(host, host.check)
                         raise failed.error
                     case Answered(_, Progress() as progress):
                         if on_progress:
@@ -310,6 +425,29 @@ class WorkerGroup:
                 self._raise_if_ended(events)
         return answers
 
+    def _events(self, patience: float) -> list[Event]:
+        """Return what has happened on the hosts; nothing if nothing has in ``patience`` seconds.
+
+        While this process is stopped, and its workers with it, nobody waits: that counts as no
+        silence.
+        """
+        left = patience
+        while True:
+            hosts = self._present_hosts
+            waitables = [w for host in hosts for w in self._ask(host, host.waitables)]
+            seconds = max(0.0, min(left, _LOOK_SECONDS))
+            begin = time.monotonic()
+            ready = mp_connection.wait(waitables, seconds)
+            waited = time.monotonic() - begin
+            if waited > seconds + TimeLimits.stopped_seconds:
+                self.stops += 1
+                waited = seconds
+            self._silence_seconds += waited
+            left -= waited
+            events = [event for host in hosts for event in self._ask(host, host.events, ready)]
+            if events or left <= 0:
+                return events
+
     def _raise_if_one_is_lost(self, events: Sequence[Event]) -> None:
         end = time.monotonic() + TimeLimits.other_failure_seconds
         while events:
@@ -318,7 +456,7 @@ class WorkerGroup:
                 match event:
                     case Answered(_, Failed(worker=int()) as failed):
                         raise failed.error
-            events = self.present.events(end - time.monotonic())
+            events = self._events(end - time.monotonic())
 
     def _raise_if_ended(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -333,36 +471,61 @@ class WorkerGroup:
             facts.append(f"on {self.hosts.of_worker[worker].name}")
         return f"worker {worker} ({', '.join(facts)})" if facts else f"worker {worker}"
 
-    # Placements and samples
+    def note_stages(self, pipeline: Pipeline) -> None:
+        """Note which stages the workers hold from now on, to name the stage of one that is lost."""
+        self._stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
+
+    def transport(self, workers: Iterable[int]) -> Transport:
+        """Return how these workers exchange tensors."""
+        return transport_of(self.devices[worker] for worker in workers)
+
+    # Files of the session, and names
 
     def new_name(self, purpose: str) -> str:
         """Return a name that the session never uses again."""
         self._names += 1
         return f"{purpose}-{self._names}"
 
-    def transport(self, workers: Iterable[int]) -> Transport:
-        """Return how these workers exchange tensors."""
-        return transport_of(self.devices[worker] for worker in workers)
+    def _write(self, file: str, content: object) -> None:
+        """Write a tree of tensors for all hosts.
 
-    def note_stages(self, pipeline: Pipeline) -> None:
-        """Note which stages the workers hold from now on, to name the stage of one that is lost."""
-        self._stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
+        Raises:
+            StorageFailure: there is no room for it.
+            HostLost: a host does not answer.
+        """
+        path = self.folder / file
+        with _telling_of_temporary_files():
+            # Workers may still have the old file mapped, which has to stay as it is.
+            path.unlink(missing_ok=True)
+            write_tree(path, content)
+            self.publish(file)
 
-    def use_samples(self, inputs: Batch, targets: Batch) -> None:
-        """Give all workers, and those that replace them, samples to work on."""
-        self.check_open()
-        task = self.captured.task
-        self._samples = (
-            tensors_in(arranged_like(task.inputs, inputs, "inputs")),
-            tensors_in(arranged_like(task.targets, targets, "targets")),
-        )
-        self.present.write(_SAMPLES_FILE, self._samples)
-        # Those that have not begun will read them with the model.
-        if self.process_ids and self._informed_generation == self.generation:
-            self.command(dict.fromkeys(self.present.workers, LoadSamples(_SAMPLES_FILE)))
+    def lend(self, path: Path) -> str:
+        """Publish a file of the user; return its name in the folder."""
+        file = self.new_name("checkpoint")
+        with _telling_of_temporary_files():
+            (self.folder / file).symlink_to(path.absolute())
+            self.publish(file)
+        return file
 
-    @property
-    def example_order(self) -> Tensor | None:
-        """The order that makes minibatches out of the samples; None if they are one minibatch."""
-        batch = self.captured.task.batch_size
-        return None if len(self._samples[0][0]) == batch else torch.arange(batch).unsqueeze(0)
+    def publish(self, file: str) -> None:
+        """Give every host its copy of a file that is in the folder here."""
+        for host in self._present_hosts:
+            self._ask(host, host.publish, self.folder / file)
+
+    def remove(self, file: str) -> None:
+        """Remove a file here and on every host; processes that have it open can read on."""
+        (self.folder / file).unlink(missing_ok=True)
+        for host in self._present_hosts if self._lost is None else ():
+            self._ask(host, host.remove, file)
+
+    def fetch(self, worker: int, file: str) -> Path:
+        """Return the file that a worker wrote into the folder of its host."""
+        host = self.hosts.of_worker[worker]
+        with _telling_of_temporary_files():
+            return self._ask(host, host.fetch, file)
+
+
+def _telling_of_temporary_files() -> AbstractContextManager[None]:
+    """Report storage errors of the session's own files; an observer's files have their own."""
+    return reporting_disk_errors(Path(tempfile.gettempdir()))

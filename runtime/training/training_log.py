@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from drlpp.io.disk_errors import is_storage_error, reporting_disk_errors
 from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.session.measured_runs import timeline_of
+from drlpp.runtime.session.measuring import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import spans_of, time_use

@@ -1,12 +1,6 @@
 """Timing operators on the workers, for planners and the simulator.
 
-Every operator runs as a stage of its own, then the model in a few parts, then the whole. The first
-says how the time is divided among operators, the last how much it is. The whole runs again on a
-microbatch, which takes more than its share of a minibatch's time. A model in n parts takes
-longer than the whole: what a stage's passes and updates cost besides their operators is found by
-comparing the two, what splitting backwards costs by training the parts with backwards in halves,
-and what sharing gradients costs by training the whole as a replica does.
-
+The model is trained in several ways, as ``drlpp.runtime.session.profiling`` asks and explains.
 Every pass is repeated, less often where passes take long: they spread less then.
 
 On a CPU the clock is the processor time of the worker's thread, which other processes on the
@@ -17,10 +11,12 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,18 +28,21 @@ from drlpp.runtime.ipc.protocol import (
     OperatorTimes,
     ProfileOperators,
     RunPlan,
-    StageTimes,
     WeightPlan,
     Working,
 )
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
-from drlpp.runtime.stage.passes.passes import Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
+
+WHOLE, OPERATORS = "whole", "operators"
+"""The training whose predictions of weights are timed, and that whose kept bytes are counted."""
+
+FORWARD, BACKWARD, SECOND_HALF, UPDATE = "forward", "backward", "second half", "update"
 
 _WARM_UPS = 3
 _FEWEST_REPEATS = 5
@@ -51,7 +50,26 @@ _ENOUGH_SECONDS = 1.0
 """Of repeated passes, after which no more than the fewest are made."""
 _SIGN_INTERVAL_SECONDS = 0.25
 
-Clock = Callable[[], float]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class TimedTraining:
+    """A way to train a model that a profile wants to know the seconds of.
+
+    The loss is counted with the last stage, as it is computed where that is.
+
+    Attributes:
+        programs: the stages, performed in a row on one worker.
+        microbatches: parts of a minibatch, one of which is trained on.
+        in_halves: whether backwards come in halves.
+        shared: whether gradients are summed over all workers that measure.
+    """
+
+    programs: tuple[StageProgram, ...]
+    microbatches: int = 1
+    in_halves: bool = False
+    shared: bool = False
 
 
 def time_operators(
@@ -59,108 +77,107 @@ def time_operators(
     state: Mapping[str, Tensor],
     minibatches: Minibatches,
     accelerator: Accelerator,
-    speed: float = 1.0,
-    replicas: dist.ProcessGroup | None = None,
-    tell: Callable[[Working], None] = lambda _: None,
+    speed: float,
+    replicas: dist.ProcessGroup | None,
+    tell: Callable[[Working], None],
 ) -> OperatorTimes:
-    """Train the model in stages of one operator, in parts, as a whole, and as a replica.
-
-    The loss is counted with the last operator, as it is computed where that is.
+    """Train the model in all ways that a profile wants.
 
     Args:
         command: what to run.
         state: parameters and buffers, by name.
         minibatches: inputs and targets.
         accelerator: to measure.
-        speed: of this worker; a slower one sleeps after every pass of a part or of the whole, as it
-            does when it trains, and finds its caches as it will find them then.
+        speed: of this worker; a slower one sleeps after every pass, of operators alone excepted, as
+            it does when it trains, and finds its caches as it will find them then.
         replicas: the group of the workers that measure at the same time, to sum gradients with.
         tell: called now and then, between what is timed.
     """
-    with discarded_fx_sources():
-        each, parts, whole, small = pickle.loads(command.programs)
     device = accelerator.device
-    smaller = [] if small is None else [small]
-    for program in (*each, *parts, whole, *smaller):
-        for graph in program.graphs:
+    trainings: Mapping[str, TimedTraining]
+    with discarded_fx_sources():
+        trainings = pickle.loads(command.trainings)
+        # Several trainings have the same stages.
+        programs = {id(p): p for t in trainings.values() for p in t.programs}
+        for graph in (graph for program in programs.values() for graph in program.graphs):
             move_graph_to_device(graph, device)
     minibatches = minibatches.on(device)
-    clock = _clock(accelerator)
-    on_pass = SignsOfLife(tell).now_and_then
-    build = partial(_runners, command, state, device, minibatches=minibatches)
 
-    def train(
-        programs: Sequence[StageProgram],
-        rest: float,
-        group: dist.ProcessGroup | None = None,
-        *,
-        in_halves: bool = False,
-        microbatches: int = 1,
-        passes: Iterable[int] | None = None,
-    ) -> StageTimes:
-        data = replace(minibatches, microbatches=microbatches)
-        runners = build(programs, replicas=group, minibatches=data)
-        stopwatch = _Stopwatch(clock, rest, on_pass)
-        passes = timed_passes(command.repeats) if passes is None else passes
-        return _train(runners, passes, stopwatch, in_halves=in_halves)
+    def built(training: TimedTraining, **different: Any) -> list[StageRunner]:
+        usual: dict[str, Any] = {
+            "state": state,
+            "method": Method(schedule=GPIPE.name, policy=SYNC.name),
+            "optimizer": command.optimizer,
+            "delay": 0,
+            "minibatches": replace(minibatches, microbatches=training.microbatches),
+            "device": device,
+        }
+        runners = [
+            StageRunner(program=program, **(usual | different)) for program in training.programs
+        ]
+        for runner in runners:
+            passes = range(_WARM_UPS + command.repeats)
+            uses = {(number, 0): WeightUse(0, 0, stashed=0) for number in passes}
+            rates = [float(command.optimizer.value("lr"))]
+            runner.begin(RunPlan(WeightPlan(uses, rates, shared=training.shared)))
+        return runners
 
-    runners = build(each)
-    kept = _Kept(runners, minibatches.inputs((0, 0)))
-    stopwatch = _Stopwatch(clock, 1.0, on_pass)
-    operators = _train(runners, timed_passes(command.repeats), stopwatch, kept)
-    del runners
-    together = train([whole], speed)
-    shared = together
-    if replicas is not None:
-        equal = _agreed(len(together.forward[0]), replicas, device)
-        shared = train([whole], speed, replicas, passes=range(_WARM_UPS + equal))
-    return OperatorTimes(
-        device=accelerator.facts.name,
-        operators=operators,
-        parts=train(parts, speed),
-        halves=train(parts, speed, in_halves=True),
-        whole=together,
-        microbatch=train(smaller, speed, microbatches=command.microbatches) if smaller else None,
-        microbatches=command.microbatches,
-        shared=shared,
-        kept_bytes=kept.bytes_,
-        prediction_seconds=_time_predictions(
-            build([whole], command.method)[0], _Stopwatch(clock, speed, on_pass), command.repeats
-        ),
+    kept_bytes: list[int] = []
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    for name, training in trainings.items():
+        alone = name == OPERATORS
+        stopwatch = _Stopwatch(accelerator, 1.0 if alone else speed, tell)
+        passes: Iterable[int] = timed_passes(command.repeats)
+        shared: dict[str, Any] = {}
+        if training.shared:
+            assert replicas is not None
+            passes = range(_WARM_UPS + _agreed(len(found[WHOLE, FORWARD][0]), replicas, device))
+            shared = {"sum_over_replicas": lambda tensor: replicas.allreduce([tensor])}
+        runners = built(training, **shared)
+        kept = _Kept(runners, minibatches.inputs((0, 0))) if alone else None
+        kinds = FORWARD, BACKWARD, SECOND_HALF, UPDATE
+        found |= {(name, kind): [[] for _ in runners] for kind in kinds}
+        for number in passes:
+            counting = kept if number == 0 else None
+            for kind, stage, seconds in _minibatch(
+                runners, number, stopwatch, counting, in_halves=training.in_halves
+            ):
+                if number >= _WARM_UPS:
+                    found[name, kind][stage].append(seconds)
+        kept_bytes = kept.bytes_ if kept else kept_bytes
+        del runners, kept
+    (runner,) = built(trainings[WHOLE], method=command.method, delay=1)
+    predictions = _time_predictions(
+        runner, _Stopwatch(accelerator, speed, tell), timed_passes(command.repeats)
     )
+    return OperatorTimes(accelerator.facts.name, found, kept_bytes, predictions)
 
 
-@dataclass(frozen=True)
 class _Stopwatch:
-    """Times things, and sleeps as long as a worker of this speed does after them."""
+    """Times things, and sleeps as long as a worker of this speed does after them.
 
-    clock: Clock
-    speed: float
-    on_pass: Callable[[], None]
+    It gives signs of life; without them the controller would take the worker for one that hung.
+    """
 
-    def seconds(self, action: Callable[[], object]) -> float:
-        begin = self.clock()
-        action()
-        return self.clock() - begin
-
-    def rest(self, seconds: float) -> None:
-        self.on_pass()
-        if self.speed < 1:
-            time.sleep(seconds / self.speed - seconds)
-
-
-class SignsOfLife:
-    """Signs between passes; without them the controller would take the worker for one that hung."""
-
-    def __init__(self, tell: Callable[[Working], None]) -> None:
+    def __init__(
+        self, accelerator: Accelerator, speed: float, tell: Callable[[Working], None]
+    ) -> None:
+        self._accelerator = accelerator
+        self._speed = speed
         self._tell = tell
-        self._last = time.monotonic()
+        self._told = time.monotonic()
 
-    def now_and_then(self) -> None:
-        """Send a sign, unless that has been done a moment ago."""
-        if time.monotonic() - self._last > _SIGN_INTERVAL_SECONDS:
-            self._last = time.monotonic()
+    def time(self, action: Callable[[], Result]) -> tuple[Result, float]:
+        """Return what an action returns, and its seconds."""
+        begin = self._accelerator.seconds()
+        found = action()
+        seconds = self._accelerator.seconds() - begin
+        if time.monotonic() - self._told > _SIGN_INTERVAL_SECONDS:
+            self._told = time.monotonic()
             self._tell(Working())
+        if self._speed < 1:
+            time.sleep(seconds / self._speed - seconds)
+        return found, seconds
 
 
 def timed_passes(repeats: int) -> Iterator[int]:
@@ -182,51 +199,6 @@ def _agreed(repeats: int, replicas: dist.ProcessGroup, device: torch.device) -> 
     return int(fewest)
 
 
-def _clock(accelerator: Accelerator) -> Clock:
-    if accelerator.device.type == "cpu":
-        return time.thread_time
-
-    def after_all_work() -> float:
-        accelerator.synchronize()
-        return time.perf_counter()
-
-    return after_all_work
-
-
-def _runners(
-    command: ProfileOperators,
-    state: Mapping[str, Tensor],
-    device: torch.device,
-    programs: Sequence[StageProgram],
-    method: Method | None = None,
-    replicas: dist.ProcessGroup | None = None,
-    *,
-    minibatches: Minibatches,
-) -> list[StageRunner]:
-    """Build runners of stages; those of ``replicas`` sum their gradients."""
-    runners = [
-        StageRunner(
-            program=program,
-            state=state,
-            method=method or Method(schedule=GPIPE.name, policy=SYNC.name),
-            optimizer=command.optimizer,
-            delay=0 if method is None else 1,
-            minibatches=minibatches,
-            sum_over_replicas=None
-            if replicas is None
-            else lambda tensor: replicas.allreduce([tensor]),
-            device=device,
-        )
-        for program in programs
-    ]
-    passes = _WARM_UPS + command.repeats
-    for runner in runners:
-        uses = {(number, 0): WeightUse(0, 0, stashed=0) for number in range(passes)}
-        rates = [float(command.optimizer.value("lr"))]
-        runner.begin(RunPlan(WeightPlan(uses, rates, shared=replicas is not None)))
-    return runners
-
-
 class _Kept:
     """Counts what the forward of every operator keeps for the backward, each storage once.
 
@@ -239,10 +211,9 @@ class _Kept:
         self._known = {tensor.untyped_storage().data_ptr() for tensor in (*held, *inputs)}
         self._alive: list[Tensor] = []
 
-    def forward(
-        self, stage: int, runner: StageRunner, part: tuple[int, int], received: Received
-    ) -> Sequence[Tensor]:
-        """Perform a forward, and count."""
+    @contextmanager
+    def counting(self, stage: int) -> Iterator[None]:
+        """Count what a forward inside keeps."""
 
         def count(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
@@ -254,95 +225,53 @@ class _Kept:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            return runner.forward(part, received)
+            yield
 
 
-def _train(
+def _minibatch(
     runners: Sequence[StageRunner],
-    passes: Iterable[int],
+    number: int,
     stopwatch: _Stopwatch,
     kept: _Kept | None = None,
     *,
     in_halves: bool = False,
-) -> StageTimes:
-    """Train stages in a row on minibatches; what is kept is counted in the first."""
-    none: list[list[list[float]]] = [[[] for _ in runners] for _ in range(4)]
-    times = StageTimes(*none)
-    for number in passes:
-        counted = kept if number == 0 else None
-        found = _train_one(runners, number, stopwatch, counted, in_halves=in_halves)
-        for stage, seconds in enumerate(found):
-            if number >= _WARM_UPS:
-                kinds = times.forward, times.backward, times.backward_weight, times.update
-                for kind, value in zip(kinds, seconds, strict=True):
-                    kind[stage].append(value)
-    return times
-
-
-def _train_one(
-    runners: Sequence[StageRunner],
-    number: int,
-    stopwatch: _Stopwatch,
-    kept: _Kept | None,
-    *,
-    in_halves: bool = False,
-) -> list[tuple[float, float, float, float]]:
-    """Return the seconds of every stage for one minibatch.
-
-    Of its forward, its backward or the first half of it, the second half, and its update.
-    """
+) -> Iterator[tuple[str, int, float]]:
+    """Train stages in a row on a minibatch; yield what was done, its stage, and the seconds."""
     part = (number, 0)
     outputs: list[Sequence[Tensor]] = []
-    forwards, updates = [], []
-    backwards, second_halves = [0.0] * len(runners), [0.0] * len(runners)
-
-    def forward(stage: int, runner: StageRunner, received: Received) -> None:
-        if kept is None:
-            outputs.append(runner.forward(part, received))
-        else:
-            outputs.append(kept.forward(stage, runner, part, received))
-
     for stage, runner in enumerate(runners):
         received = {
             StageOutput(source, index): outputs[source][index].detach()
             for source, contents in runner.program.receives.items()
             for index, _ in contents
         }
-        forwards.append(stopwatch.seconds(partial(forward, stage, runner, received)))
-        stopwatch.rest(forwards[-1])
+        with kept.counting(stage) if kept else nullcontext():
+            output, seconds = stopwatch.time(partial(runner.forward, part, received))
+        outputs.append(output)
+        yield FORWARD, stage, seconds
     gradients: list[dict[int, Tensor]] = [{} for _ in runners]
-    found: dict[StageOutput, Tensor] = {}
-
-    def backward(stage: int) -> None:
-        found.clear()
+    for stage, runner in reversed([*enumerate(runners)]):
+        backward = runner.backward_input if in_halves else partial(runner.backward, last=True)
+        found, seconds = stopwatch.time(partial(backward, part, gradients[stage]))
+        yield BACKWARD, stage, seconds
         if in_halves:
-            found.update(runners[stage].backward_input(part, gradients[stage]))
-        else:
-            found.update(runners[stage].backward(part, gradients[stage], last=True))
-
-    for stage in reversed(range(len(runners))):
-        backwards[stage] = stopwatch.seconds(partial(backward, stage))
-        stopwatch.rest(backwards[stage])
-        if in_halves:
-            second_half = partial(runners[stage].backward_weight, part)
-            second_halves[stage] = stopwatch.seconds(second_half)
-            stopwatch.rest(second_halves[stage])
+            yield SECOND_HALF, stage, stopwatch.time(partial(runner.backward_weight, part))[1]
         for key, gradient in found.items():
             known = gradients[key.stage].get(key.index)
             gradients[key.stage][key.index] = gradient if known is None else known + gradient
-    for runner in runners:
+    for stage, runner in enumerate(runners):
         runner.finish_sum()
-        updates.append(stopwatch.seconds(partial(runner.update, 1)))
-        stopwatch.rest(updates[-1])
-    return list(zip(forwards, backwards, second_halves, updates, strict=True))
+        yield UPDATE, stage, stopwatch.time(partial(runner.update, 1))[1]
 
 
-def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:
+def _time_predictions(
+    runner: StageRunner, stopwatch: _Stopwatch, passes: Iterable[int]
+) -> list[float]:
     """Return seconds of displacing all weights and moving them back, after an update."""
     policies = [policy for policy in runner.weights.policies if policy.predicts]
     if not policies:
         return []
-    _train_one([runner], 0, stopwatch, None)
+    deque(_minibatch([runner], 0, stopwatch), maxlen=0)
     use = WeightUse(1, 1, stashed=1, forward_lead=1)
 
     def displace() -> None:
@@ -350,8 +279,4 @@ def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) 
             for policy in policies:
                 displaced.enter_context(policy.forward_weights(use))
 
-    seconds = []
-    for _ in timed_passes(repeats):
-        seconds.append(stopwatch.seconds(displace))
-        stopwatch.rest(seconds[-1])
-    return seconds[_WARM_UPS:]
+    return [stopwatch.time(displace)[1] for _ in passes][_WARM_UPS:]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,20 @@ from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
 from drlpp.runtime.comm.mailbox import Mailbox
-from drlpp.runtime.device.devices import CPU, Accelerator, accelerator_of, to_device
+from drlpp.runtime.device.devices import CPU, Accelerator, DeviceFacts, accelerator_of, to_device
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.device.retargeting import move_graph_to_device
+from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.protocol import (
     NOTHING_READ,
     Answer,
-    Channel,
     Collect,
     Command,
     Deploy,
-    Deployed,
-    Done,
-    LoadModel,
-    LoadSamples,
+    Load,
+    OperatorTimes,
     ProfileOperators,
     Progress,
-    Ready,
     Release,
     Run,
     RunResult,
@@ -47,16 +45,36 @@ from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.worker.executor import Executor, Runner
 from drlpp.runtime.worker.operator_timing import time_operators
-from drlpp.schedule.actions import Action, Message
+from drlpp.schedule.actions import Message
 from drlpp.torch_versions import forget_keys
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 
 _STAGES = ("stage", "second_stage")
 """What a worker holds, as checkpoints name it."""
+
+
+@dataclass
+class _Held:
+    """What a worker holds of a deployment.
+
+    Attributes:
+        command: that it was deployed by.
+        connections: to the other workers of the placement.
+        runners: of its stages.
+        inbox: messages that have arrived and were not used yet.
+        restored: of a checkpoint, what was in flight, until the first run.
+        streamed: minibatches of the last run that loaded some.
+    """
+
+    command: Deploy
+    connections: Connections
+    runners: list[StageRunner]
+    inbox: dict[Message, list[Tensor]]
+    restored: dict[str, Any] | None
+    streamed: StreamedMinibatches | None = None
 
 
 class Worker:
@@ -69,34 +87,24 @@ class Worker:
         self._folder = Path(channel.folder)
         self._store = store
         self._state: dict[str, Tensor] = {}
-        self._samples: tuple[Tensor, ...] = ()
-        self._labels: tuple[Tensor, ...] = ()
-        self._deployed: Deploy | None = None
-        self._runners: list[StageRunner] = []
+        self._samples = Minibatches((), ())
         self._accelerator = Accelerator()
-        self._connections: Connections | None = None
-        self._inbox: dict[Message, list[Tensor]] = {}
-        self._restored: dict[str, Any] | None = None
-        self._streamed: StreamedMinibatches | None = None
+        self._deployed: _Held | None = None
+
+    @property
+    def _held(self) -> _Held:
+        assert self._deployed is not None
+        return self._deployed
 
     def carry_out(self, command: Command) -> Answer:
         """Carry out a command; raise what goes wrong."""
         match command:
-            case LoadModel(state_file, samples_file, device):
-                self._accelerator = accelerator_of(
-                    device, self._spec.place, on_one_host=self._spec.on_one_host
-                )
-                self._state = self._load(state_file)
-                self._load_samples(samples_file)
-                return Ready(self._accelerator.facts)
-            case LoadSamples(samples_file):
-                self._load_samples(samples_file)
+            case Load():
+                return self._load(command)
             case Deploy():
-                return self._deploy(command)
-            case Run(evaluation=None):
-                return self._train(command)
+                self._deploy(command)
             case Run():
-                return self._evaluate(command)
+                return self._run(command)
             case Collect():
                 self._collect(command)
             case Release():
@@ -105,27 +113,32 @@ class Worker:
                 return self._profile(command)
             case TimeLink():
                 return self._time_link(command)
-        return Done()
+        return None
 
-    def _profile(self, command: ProfileOperators) -> Answer:
-        member = self._member(self._spec.limits.group_seconds)
-        with member.replicas_of_profile(command) as replicas, computing_on(self._spec.core):
+    def _load(self, command: Load) -> DeviceFacts:
+        self._accelerator = accelerator_of(
+            command.device, self._spec.place, on_one_host=self._spec.on_one_host
+        )
+        self._state = read_checkpoint(self._folder / command.state_file)
+        samples, labels = read_checkpoint(self._folder / command.samples_file)
+        self._samples = Minibatches(tuple(samples), tuple(labels))
+        return self._accelerator.facts
+
+    def _profile(self, command: ProfileOperators) -> OperatorTimes:
+        member, workers = self._member(self._spec.limits.group_seconds), command.workers
+        connections = Connections.build(
+            member, command.name, workers, command.transport, replicas=workers
+        )
+        with closing(connections), computing_on(self._spec.core):
             return time_operators(
                 command,
                 self._state,
-                Minibatches(self._samples, self._labels),
+                self._samples,
                 self._accelerator,
                 self._spec.speed,
-                replicas,
+                connections.replicas,
                 self._channel.send,
             )
-
-    def _load(self, file: str) -> Any:
-        return read_checkpoint(self._folder / file)
-
-    def _load_samples(self, file: str) -> None:
-        samples, labels = self._load(file)
-        self._samples, self._labels = tuple(samples), tuple(labels)
 
     def _on_device(self, stages: bytes) -> Any:
         """Return stages whose graphs compute on the worker's device."""
@@ -135,195 +148,189 @@ class Worker:
                 move_graph_to_device(graph, self._accelerator.device)
         return loaded
 
-    def _release(self) -> None:
-        """Give up the stage, with all memory and connections."""
-        if self._connections is not None:
-            self._connections.close()
-        self._runners, self._connections = [], None
-        self._forget_addresses()
-        self._deployed = None
-        self._inbox, self._restored = {}, None
-        # Graphs and autograd's hooks refer to themselves.
-        gc.collect()
-        self._accelerator.empty_cache()
-
-    def _deploy(self, command: Deploy) -> Deployed:
-        begin = time.perf_counter()
-        # The old stage first: two stages of a large model may not fit.
-        self._release()
-        device = self._accelerator.device
-        stages = self._on_device(command.stages)
-        state, optimizer_state = self._state, {}
-        if command.checkpoint_file:
-            checkpoint = self._load(command.checkpoint_file)
-            optimizer_state = checkpoint["optimizer"]
-            if command.in_flight:
-                self._restored = in_memory(checkpoint["in_flight"][self._worker])
-            # Running statistics are a replica's own.
-            state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
-        loaded = time.perf_counter()
-        member = self._member(self._spec.limits.group_seconds)
-        self._connections = connections = Connections.build(command, stages[0].stage, member)
-        connected = time.perf_counter()
-        held = [self._held_state(name, state, optimizer_state) for name in _STAGES[: len(stages)]]
-        self._runners = [
-            StageRunner(
-                program=program,
-                state=state,
-                ties=ties,
-                method=command.method,
-                optimizer=command.optimizer,
-                delay=command.delay,
-                minibatches=Minibatches(self._samples, self._labels),
-                sum_over_replicas=connections.start_sum if connections.replicas else None,
-                counts_for_norm=self._worker == command.replicas[0],
-                seed=command.seed,
-                optimizer_state=optimizer_state,
-                device=device,
-            )
-            for program, ties, (state, optimizer_state) in zip(
-                stages, command.ties, held, strict=True
-            )
-        ]
-        self._deployed = command
-        return Deployed(loaded - begin, connected - loaded, time.perf_counter() - connected)
-
-    def _held_state(
-        self, name: str, state: Mapping[str, Tensor], optimizer_state: OptimizerState
-    ) -> tuple[Mapping[str, Tensor], OptimizerState]:
-        """Return weights and what updates them, with copies of tied weights as they were here.
-
-        With parts in flight they are behind those of the whole model.
-        """
-        copies = self._restored[name].get("tied", {}).values() if self._restored else ()
-        for copy in copies:
-            state, optimizer_state = state | copy["model"], optimizer_state | copy["optimizer"]
-        return state, optimizer_state
-
-    def _forget_addresses(self) -> None:
-        """Forget the addresses that the old placement's workers exchanged; all of them have met."""
-        if self._deployed is not None and self._worker == self._deployed.workers[0]:
-            forget_keys(dist.PrefixStore(self._deployed.name, self._store))
-
     def _member(self, timeout_seconds: float) -> Member:
         address, device = self._spec.address, self._accelerator.device
         return Member(self._store, self._worker, address, device, timeout_seconds)
 
-    def _train(self, command: Run) -> RunResult:
-        assert self._connections is not None
-        minibatches = self._minibatches(command)
-        for runner in self._runners:
-            runner.minibatches = minibatches
-            runner.first_minibatch = command.first_minibatch
-        self._begin(command)
-        executor = self._executor(command, self._runners)
-        executor.everyone, executor.received = self._connections.everyone, self._inbox
-        return replace(
-            self._executed(executor, command.actions),
-            predictions=sorted(
-                executor.clock.read(
-                    [
-                        moment
-                        for runner in self._runners
-                        for policy in runner.weights.policies
-                        for moment in policy.predictions
-                    ]
-                )
-            ),
-            # On stages of one worker the same updates: those of a schedule that flushes.
-            skipped_updates=max(runner.skipped_updates for runner in self._runners),
+    def _release(self) -> None:
+        """Give up the stage, with all memory and connections."""
+        held, self._deployed = self._deployed, None
+        if held is not None:
+            held.connections.close()
+            if self._worker == held.command.workers[0]:
+                # The addresses that the workers exchanged; all of them have met.
+                forget_keys(dist.PrefixStore(held.command.name, self._store))
+        del held
+        # Graphs and autograd's hooks refer to themselves.
+        gc.collect()
+        self._accelerator.empty_cache()
+
+    def _deploy(self, command: Deploy) -> None:
+        # The old stage first: two stages of a large model may not fit.
+        self._release()
+        stages = self._on_device(command.stages)
+        restored: dict[str, Any] | None = None
+        state, optimizer_state = self._state, {}
+        if command.checkpoint_file:
+            checkpoint = read_checkpoint(self._folder / command.checkpoint_file)
+            state, optimizer_state = checkpoint["model"], checkpoint["optimizer"]
+            if command.in_flight:
+                restored = in_memory(checkpoint["in_flight"][self._worker])
+                # Running statistics are a replica's own.
+                state |= restored["buffers"]
+        connections = Connections.build(
+            self._member(self._spec.limits.group_seconds),
+            command.name,
+            command.workers,
+            command.transport,
+            routes=command.routes,
+            replicas=command.replicas,
         )
+        runners = []
+        for name, program, ties in zip(_STAGES, stages, command.ties, strict=False):
+            own_state, own_optimizer_state = state, optimizer_state
+            # With parts in flight, copies of tied weights are behind those of the whole model.
+            for copy in restored[name].get("tied", {}).values() if restored else ():
+                own_state = own_state | copy["model"]
+                own_optimizer_state = own_optimizer_state | copy["optimizer"]
+            runners.append(
+                StageRunner(
+                    program=program,
+                    state=own_state,
+                    ties=ties,
+                    method=command.method,
+                    optimizer=command.optimizer,
+                    delay=command.delay,
+                    minibatches=self._samples,
+                    sum_over_replicas=connections.start_sum if connections.replicas else None,
+                    counts_for_norm=self._worker == command.replicas[0],
+                    seed=command.seed,
+                    optimizer_state=own_optimizer_state,
+                    device=self._accelerator.device,
+                )
+            )
+        self._deployed = _Held(command, connections, runners, {}, restored)
 
-    def _evaluate(self, command: Run) -> RunResult:
-        assert self._connections is not None
-        assert command.evaluation is not None
-        stages = self._on_device(command.evaluation)
-        for trained in self._runners:
-            self._connections.share_buffers(trained.buffers.values())
+    def _run(self, command: Run) -> RunResult:
+        """Train, or evaluate, after all workers have agreed on their messages."""
+        held, trains = self._held, command.evaluation is None
+        trained, everyone = held.runners, held.connections.everyone
         minibatches = self._minibatches(command)
-        runners = [
-            EvaluationRunner(stage, trained, minibatches, passes_last=trained is self._runners[-1])
-            for stage, trained in zip(stages, self._runners, strict=True)
-        ]
-        executor = self._executor(command, runners)
-        found = self._executed(executor, command.actions)
-        # The last of the stages is the model's last, if any is.
-        return replace(found, scores=to_device(runners[-1].scores, CPU))
-
-    def _executor(self, command: Run, runners: Sequence[Runner]) -> Executor:
-        """Build the executor of a run whose messages all workers agree on."""
-        assert self._connections is not None
-        assert self._deployed is not None
-        workers, everyone = self._deployed.workers, self._connections.everyone
+        runners: Sequence[Runner] = trained
+        if command.evaluation is None:
+            self._begin(command, minibatches)
+        else:
+            for runner in trained:
+                held.connections.share_buffers(runner.buffers.values())
+            runners = [
+                EvaluationRunner(stage, runner, minibatches, passes_last=runner is trained[-1])
+                for stage, runner in zip(self._on_device(command.evaluation), trained, strict=True)
+            ]
         programs = [runner.program for runner in runners]
-        verify_message_plan(everyone, workers, self._worker, programs, command.actions)
-        return Executor(
+        verify_message_plan(everyone, held.command.workers, self._worker, programs, command.actions)
+        executor = Executor(
             runners=runners,
-            mailbox=Mailbox(self._connections.links, programs, command.actions, command.posted),
+            mailbox=Mailbox(held.connections.links, programs, command.actions, command.posted),
             clock=self._accelerator.new_clock(),
-            on_progress=self._progress_of(runners),
+            on_progress=self._progress_of(runners[-1]),
+            everyone=everyone if trains else None,
+            received=held.inbox if trains else {},
             speed=self._spec.speed,
         )
-
-    def _executed(self, executor: Executor, actions: Sequence[Action]) -> RunResult:
-        assert self._connections is not None
         self._accelerator.reset_peak_memory()
         with computing_on(self._spec.core):
-            times = executor.run(actions)
+            times = executor.run(command.actions)
+        policies = [policy for runner in trained for policy in runner.weights.policies]
+        moments = [moment for policy in policies for moment in policy.predictions]
+        last = runners[-1]
         return RunResult(
             times=times,
             processor_seconds=executor.processor_seconds,
-            losses=executor.runners[-1].losses.take(),
-            scores={},
+            losses=last.losses.take(),
+            # The last of the stages is the model's last, if any is.
+            scores=to_device(last.scores, CPU) if isinstance(last, EvaluationRunner) else {},
             peak_memory_bytes=self._accelerator.peak_memory_bytes(),
             bytes_sent=executor.mailbox.bytes_sent,
             message_bytes=executor.mailbox.message_bytes,
-            bucket_bytes=self._runners[0].weights.bucket_bytes if self._connections.replicas else 0,
-            weight_bytes=sum(runner.weight_bytes for runner in self._runners),
-            peak_weight_bytes=sum(runner.peak_weight_bytes for runner in self._runners),
+            bucket_bytes=trained[0].weights.bucket_bytes if held.connections.replicas else 0,
+            weight_bytes=sum(runner.weight_bytes for runner in trained),
+            peak_weight_bytes=sum(runner.peak_weight_bytes for runner in trained),
+            predictions=sorted(executor.clock.read(moments)) if trains else [],
+            # On stages of one worker the same updates: those of a schedule that flushes.
+            skipped_updates=max(runner.skipped_updates for runner in trained) if trains else 0,
         )
 
     def _minibatches(self, command: Run) -> MinibatchSource:
         """Return what this run works on; a stream continues where the run before left it."""
+        held, device = self._held, self._accelerator.device
         if command.stream is None:
-            in_memory = Minibatches(
-                self._samples, self._labels, command.order, command.microbatches
+            read = replace(self._samples, order=command.order, microbatches=command.microbatches)
+            return read.on(device)
+        if held.streamed is None or held.streamed.stream != command.stream:
+            held.streamed = StreamedMinibatches(
+                command.stream, self._folder, command.microbatches, device, self._channel.send
             )
-            return in_memory.on(self._accelerator.device)
-        if self._streamed is None or self._streamed.stream != command.stream:
-            self._streamed = StreamedMinibatches(
-                command.stream,
-                self._folder,
-                command.microbatches,
-                self._accelerator.device,
-                self._channel.send,
-            )
-            if not any(runner.program.reads_data for runner in self._runners):
+            if not any(runner.program.reads_data for runner in held.runners):
                 self._channel.send(NOTHING_READ)
-        return self._streamed
+        return held.streamed
 
-    def _time_link(self, command: TimeLink) -> Answer:
+    def _begin(self, command: Run, minibatches: MinibatchSource) -> None:
+        """Prepare the runners for training, which may resume what is in flight."""
+        held = self._held
+        restored, held.restored = held.restored, None
+        if not command.goes_on:
+            held.inbox = {}
+        elif restored is not None:
+            inbox = to_device(restored["inbox"], self._accelerator.device)
+            held.inbox = {Message(*key): tensors for key, tensors in inbox}
+        for name, runner, plan in zip(_STAGES, held.runners, command.plans, strict=False):
+            runner.minibatches = minibatches
+            runner.first_minibatch = command.first_minibatch
+            if command.goes_on and restored is not None:
+                runner.load_in_flight_state(restored[name], plan)
+            else:
+                runner.begin(plan)
+
+    def _progress_of(self, runner: Runner) -> Callable[[int], None]:
+        """Return what is called during a run: from time to time it reports to the controller."""
+        reports = runner.program.loss is not None and self._worker == self._held.command.replicas[0]
+        last = time.monotonic()
+
+        def report(through: int) -> None:
+            nonlocal last
+            runner.minibatches.passed(through)
+            if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
+                last = time.monotonic()
+                if losses := runner.losses.new():
+                    self._channel.send(Progress(through, losses))
+
+        return report
+
+    def _time_link(self, command: TimeLink) -> dict[int, float] | None:
         if command.name is None:
-            assert self._connections is not None
-            return exchange(self._connections.links, self._worker, command)
-        member = self._member(self._spec.limits.link_seconds)
-        with member.links_of_two(command, command.name) as links:
-            return exchange(links, self._worker, command)
+            return exchange(self._held.connections.links, self._worker, command)
+        ends = command.sender, command.receiver
+        member, routes = self._member(self._spec.limits.link_seconds), (ends, ends[::-1])
+        connections = Connections.build(
+            member, command.name, ends, command.transport, routes=routes
+        )
+        with closing(connections):
+            return exchange(connections.links, self._worker, command)
 
     def _collect(self, command: Collect) -> None:
         """Write weights, the optimizer's state and what is in flight into a file or a storage."""
         held: dict[str, Any] = {"model": {}, "optimizer": {}}
         buffers: dict[str, Tensor] = {}
-        for runner in self._runners:
+        for runner in self._held.runners:
             if command.weights:
                 model, optimizer = runner.saved()
                 held["model"] |= model
                 held["optimizer"] |= optimizer
             buffers |= runner.buffers
         if command.in_flight:
-            inbox = [(astuple(message), tensors) for message, tensors in self._inbox.items()]
+            inbox = [(astuple(message), tensors) for message, tensors in self._held.inbox.items()]
             held["in_flight"] = {"inbox": inbox, "buffers": buffers}
-            for name, runner in zip(_STAGES, self._runners, strict=False):
+            for name, runner in zip(_STAGES, self._held.runners, strict=False):
                 held["in_flight"][name] = runner.in_flight_state()
         path, held = self._folder / command.file, to_device(held, CPU)
         if not command.storage:
@@ -338,34 +345,3 @@ class Worker:
             storage_at(command.storage).put(path, command.name)
         finally:
             path.unlink(missing_ok=True)
-
-    def _begin(self, command: Run) -> None:
-        """Prepare the runners for a run, which may resume what is in flight."""
-        restored, self._restored = self._restored, None
-        if not command.goes_on:
-            self._inbox = {}
-        elif restored is not None:
-            inbox = to_device(restored["inbox"], self._accelerator.device)
-            self._inbox = {Message(*key): tensors for key, tensors in inbox}
-        for name, runner, plan in zip(_STAGES, self._runners, command.plans, strict=False):
-            if command.goes_on and restored is not None:
-                runner.load_in_flight_state(restored[name], plan)
-            else:
-                runner.begin(plan)
-
-    def _progress_of(self, runners: Sequence[Runner]) -> Callable[[int], None]:
-        """Return what is called during a run: from time to time it reports to the controller."""
-        assert self._deployed is not None
-        runner = runners[-1]
-        reports = runner.program.loss is not None and self._worker == self._deployed.replicas[0]
-        last = time.monotonic()
-
-        def report(through: int) -> None:
-            nonlocal last
-            runner.minibatches.passed(through)
-            if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
-                last = time.monotonic()
-                if losses := runner.losses.new():
-                    self._channel.send(Progress(through, losses))
-
-        return report

@@ -29,7 +29,8 @@ from drlpp.errors import (
 from drlpp.runtime.comm.connections import broken_connection
 from drlpp.runtime.device.device_failures import device_failure
 from drlpp.runtime.device.devices import is_out_of_memory
-from drlpp.runtime.ipc.protocol import Answer, Channel, Command, Failed, Stop, WorkerSpec
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.protocol import Failed, Stop, WorkerSpec
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.store import join_store
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -69,21 +70,17 @@ def _carried_out_next(worker: int, state: Worker, channel: Channel) -> bool:
         command = channel.receive()
         if isinstance(command, Stop):
             return False
-        channel.send(_answer(worker, state, command))
+        try:
+            answer = state.carry_out(command)
+        except Exception as error:
+            answer = failed(worker, error)
+        channel.send(answer)
     except Exception as error:
         # Commands and answers need memory themselves, and torch for the tensors in them.
         if not (isinstance(error, StorageFailure) or is_out_of_memory(error)):
             raise
         channel.send(failed(worker, error))
     return True
-
-
-def _answer(worker: int, state: Worker, command: Command) -> Answer:
-    """Carry out a command; what goes wrong becomes an answer."""
-    try:
-        return state.carry_out(command)
-    except Exception as error:
-        return failed(worker, error)
 
 
 def failed(worker: int, error: Exception) -> Failed:
@@ -99,10 +96,8 @@ def failed(worker: int, error: Exception) -> Failed:
         # If another has ended, the controller says that instead.
         reason = f"worker {worker} lost its connection to another ({broken[:200]})"
         return Failed(WorkerLost.__name__, reason)
-    kind: type[RunFailure] = ModelError
-    if is_out_of_memory(error):
-        kind = OutOfMemory
-    elif found := device_failure(error):
+    kind: type[RunFailure] = OutOfMemory if is_out_of_memory(error) else ModelError
+    if kind is ModelError and (found := device_failure(error)):
         return Failed(WorkerLost.__name__, f"worker {worker} lost its GPU ({found})", worker=worker)
     return Failed(kind.__name__, f"worker {worker}: {type(error).__name__}: {summary}")
 

@@ -20,7 +20,6 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.comm.connections import Member
 from drlpp.runtime.device import recurrent
 from drlpp.runtime.device.devices import accelerator_of
-from drlpp.runtime.ipc.protocol import Transport
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -242,7 +241,7 @@ def test_nccl_starts_with_one_rank() -> None:
     accelerator = accelerator_of("cuda", 0)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     member = Member(store, 0, "127.0.0.1", accelerator.device, 60)
-    group = member.sum_group(Transport("nccl", directed=True), "alone", (0,))
+    group = member.group("alone", (0,), "nccl")
     value = torch.arange(4.0, device=accelerator.device)
     group.allreduce([value]).wait()
     assert value.tolist() == [0, 1, 2, 3]

@@ -14,10 +14,10 @@ from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measureme
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm import link_timing as links
-from drlpp.runtime.comm.link_timing import time_messages
+from drlpp.runtime.comm.link_timing import exchange
 from drlpp.runtime.comm.transport import Links
-from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.session.cluster_discovery import largest_messages, time_ways
+from drlpp.runtime.ipc.protocol import RunResult, TimeLink
+from drlpp.runtime.session.measuring import largest_messages, time_ways
 from drlpp.schedule.pipeline import Pipeline
 
 ACTIVATION = 8 * 16 * 4
@@ -91,7 +91,7 @@ def test_a_worker_that_is_lost_while_links_are_timed_fails_the_measurement(
         os.kill(session.process_ids[1], signal.SIGKILL)
         yield (0, 1), 100
 
-    monkeypatch.setattr("drlpp.runtime.session.cluster_discovery.largest_messages", lost)
+    monkeypatch.setattr("drlpp.runtime.session.measuring.largest_messages", lost)
     with pytest.warns(UserWarning, match="is measured again"):
         outcome = session.measure(halves(captured, 0, 1), minibatches=4)
     assert isinstance(outcome, FailedMeasurement)
@@ -140,15 +140,15 @@ class SlowLinks(Links):
 
 def test_the_way_back_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = SlowLinks(monkeypatch, seconds_per_byte=1e-4)
-    times = time_messages(slow, 1, (100,), repeats=3)
-    assert times.seconds == {100: pytest.approx(100 * 1e-4)}
+    times = exchange(slow, 0, TimeLink(0, 1, (100,), 3))
+    assert times == {100: pytest.approx(100 * 1e-4)}
     # One warms up; the last of every size says that none follows.
     assert slow.sent == [(1, True)] * 3 + [(1, False)] + [(100, True)] * 3 + [(100, False)]
 
 
 def test_on_a_slow_link_two_messages_have_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = SlowLinks(monkeypatch, seconds_per_byte=1e-3)
-    times = time_messages(slow, 1, (5000,), repeats=3)
-    assert times.seconds == {5000: pytest.approx(5.0)}
+    times = exchange(slow, 0, TimeLink(0, 1, (5000,), 3))
+    assert times == {5000: pytest.approx(5.0)}
     assert slow.sent[-2:] == [(5000, True), (5000, False)]
     assert sum(size == 5000 for size, _ in slow.sent) == 2

@@ -297,13 +297,13 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     advance, close = MinibatchStreamer.advance, MinibatchStreamer.close
 
     def counting(feed: MinibatchStreamer) -> bool:
-        counts.append(len(list(feed.files.folder.glob("stream-*"))))
+        counts.append(len(list(feed.group.folder.glob("stream-*"))))
         return advance(feed)
 
     def closing(feed: MinibatchStreamer) -> None:
         close(feed)
-        folders.append(feed.files.folder)
-        assert not list(feed.files.folder.glob("*stream-*"))
+        folders.append(feed.group.folder)
+        assert not list(feed.group.folder.glob("*stream-*"))
 
     monkeypatch.setattr(MinibatchStreamer, "advance", counting)
     monkeypatch.setattr(MinibatchStreamer, "close", closing)

@@ -19,7 +19,7 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import Measurement, is_steady
 from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.session.measured_runs import measurement_of, timeline_of
+from drlpp.runtime.session.measuring import measurement_of, timeline_of
 from drlpp.schedule.actions import Action, Backward, Forward, Update
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method

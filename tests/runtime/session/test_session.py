@@ -22,7 +22,7 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, is_stead
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
 from drlpp.runtime.ipc.protocol import Progress, RunResult
-from drlpp.runtime.session.measured_runs import measurement_of
+from drlpp.runtime.session.measuring import measurement_of
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule

@@ -21,8 +21,8 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, PipelineTrainer, TimeLimits
 from drlpp.runtime.hosts.host import Answered
-from drlpp.runtime.ipc.protocol import Done, Release, Run
-from drlpp.runtime.session import present_hosts
+from drlpp.runtime.ipc.protocol import Release, Run
+from drlpp.runtime.session import worker_group
 from drlpp.runtime.session.worker_group import WorkerGroup
 from tests.support.processes import children_of, descendants, wait_until_gone
 from tests.support.programs.hosted import hosted
@@ -94,7 +94,7 @@ class _Host:
 
     def events(self, _ready: object) -> list[Answered]:
         self._count -= 1
-        return [Answered(0, Done())] if self._count <= 0 else []
+        return [Answered(0, None)] if self._count <= 0 else []
 
 
 def test_nobody_waits_while_the_controller_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,12 +107,12 @@ def test_nobody_waits_while_the_controller_is_stopped(monkeypatch: pytest.Monkey
         clock[0] += seconds + next(late, 0.0)
         return []
 
-    monkeypatch.setattr(present_hosts.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(present_hosts.mp_connection, "wait", wait)
+    monkeypatch.setattr(worker_group.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(worker_group.mp_connection, "wait", wait)
     patient, impatient = groups
     patient.command({0: Release()})
-    assert patient.present.stops == 1
-    assert patient.present.longest_silence_seconds < 10
+    assert patient.stops == 1
+    assert patient.longest_silence_seconds < 10
     with pytest.raises(TrialTimeout):
         impatient.command({0: Release()})
     monkeypatch.undo()
@@ -130,7 +130,7 @@ def test_what_was_measured_over_a_stop_is_measured_again(
         nonlocal runs
         if isinstance(next(iter(commands.values())), Run):
             runs += 1
-            group.present.stops += runs == 1
+            group.stops += runs == 1
         return command(group, commands, *arguments)
 
     with ClusterSession(captured, 2) as session, monkeypatch.context() as patch:

@@ -10,7 +10,7 @@ import pytest
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
-from drlpp.runtime.ipc.protocol import Failed, LoadModel, Ready, Release, StoreAddress, WorkerSpec
+from drlpp.runtime.ipc.protocol import Failed, Load, Release, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.specs.device_choice import DeviceChoice
 from tests.support.programs.hosted import hosted
@@ -129,10 +129,10 @@ class BrokenHost(TellingHost):
         return False
 
     def send(self, worker: int, command: object) -> None:
-        assert isinstance(command, LoadModel)
+        assert isinstance(command, Load)
         self.asked_for.append(command.device)
         facts = self.gpus[worker] if self.has_gpus or not worker else DeviceFacts()
-        self._answers.append(Answered(worker, Ready(facts)))
+        self._answers.append(Answered(worker, facts))
 
 
 def test_a_gpu_that_is_gone_loses_its_worker_which_goes_on_on_no_processor(
@@ -148,7 +148,7 @@ def test_a_gpu_that_is_gone_loses_its_worker_which_goes_on_on_no_processor(
         assert lost.value.workers == {1}
     # Whoever has had none is refused by the worker itself.
     assert host.asked_for == ["cuda", "cuda", "auto", "auto"]
-    group.present.give_up(lost.value.workers)
+    group.give_up(lost.value.workers)
     group.prepare()
-    assert group.present.workers == (0,)
+    assert group.present == (0,)
     group.close()

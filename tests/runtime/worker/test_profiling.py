@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from unittest.mock import patch
 
@@ -20,9 +19,9 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, TimeLimits
-from drlpp.runtime.deploying.profile_commands import profile_of
-from drlpp.runtime.ipc.protocol import LinkTimes, OperatorTimes, StageTimes
+from drlpp.runtime.ipc.protocol import OperatorTimes
 from drlpp.runtime.session.cluster_discovery import link_of
+from drlpp.runtime.session.profiling import profile_of
 from drlpp.runtime.worker import operator_timing
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -94,28 +93,33 @@ def test_long_passes_are_repeated_less_often(repeats: int, seconds: float) -> No
     assert len(numbers) <= 3 + 5 or (len(numbers) - 3 - 5) * seconds <= 1
 
 
-def stage_times(seconds: list[float], update: list[float]) -> StageTimes:
+Times = dict[tuple[str, str], list[list[float]]]
+
+
+def stage_times(training: str, seconds: list[float], update: list[float]) -> Times:
     """Backwards take twice the time of forwards; everything is measured twice."""
-    return StageTimes(
-        forward=[[value] * 2 for value in seconds],
-        backward=[[2 * value] * 2 for value in seconds],
-        update=[[value] * 2 for value in update],
-    )
+    kinds = {"forward": seconds, "backward": [2 * value for value in seconds], "update": update}
+    return {(training, kind): [[value] * 2 for value in found] for kind, found in kinds.items()}
 
 
-def operator_times(alone: list[float]) -> OperatorTimes:
-    """Of the four operators of ``wide``: four parts of 3 s make a whole of 9 s."""
+def operator_times(alone: list[float], **more: list[float]) -> OperatorTimes:
+    """Of the four operators of ``wide``: four parts of 3 s make a whole of 9 s.
+
+    ``more`` has other updates of the parts, or forwards of a microbatch.
+    """
+    parts = more.get("parts", [2.0, 0.0, 3.0, 0.0])
+    halves = {"backward": [6.0, 6.0, 5.0, 6.0], "second half": [1.0, 1.0, 6.0, 1.0]}
+    shared = {"backward": 21.0, "update": 7.0}
     return OperatorTimes(
         device="cpu",
-        operators=stage_times(alone, [1.0] * 4),
-        parts=stage_times([3.0] * 4, [2.0, 0.0, 3.0, 0.0]),
-        halves=replace(
-            stage_times([3.0] * 4, [2.0, 0.0, 3.0, 0.0]),
-            backward=[[6.0] * 2, [6.0] * 2, [5.0] * 2, [6.0] * 2],
-            backward_weight=[[1.0] * 2, [1.0] * 2, [6.0] * 2, [1.0] * 2],
-        ),
-        whole=stage_times([9.0], [4.0]),
-        shared=StageTimes(forward=[[9.0] * 2], backward=[[21.0] * 2], update=[[7.0] * 2]),
+        seconds={
+            **stage_times("operators", alone, [1.0] * 4),
+            **stage_times("parts", [3.0] * 4, parts),
+            **{("halves", kind): [[value] * 2 for value in s] for kind, s in halves.items()},
+            **stage_times("whole", [9.0], [4.0]),
+            **{("shared", kind): [[value] * 2] for kind, value in shared.items()},
+            **stage_times("microbatch", more.get("microbatch", []), [4.0]),
+        },
         kept_bytes=[0] * 4,
         prediction_seconds=[],
     )
@@ -144,10 +148,7 @@ def test_what_a_pass_costs_is_found_by_cutting_the_model() -> None:
 
 def test_what_was_disturbed_stays_within_the_whole() -> None:
     captured = capture(WIDE)
-    disturbed = replace(
-        operator_times([3.0, 2.0, 5.0, 2.0]),
-        parts=stage_times([3.0] * 4, [20.0, 0.0, 30.0, 0.0]),
-    )
+    disturbed = operator_times([3.0, 2.0, 5.0, 2.0], parts=[20.0, 0.0, 30.0, 0.0])
     profile = profile_of(captured, [disturbed])
     assert profile.update_overhead_seconds == 4
     assert profile.update_seconds_per_byte == 0
@@ -163,18 +164,13 @@ def test_a_microbatch_takes_more_than_its_share() -> None:
 
     So 4 s do not depend on samples: 4 + (24 − 4) / 4 = 9.
     """
-    times = replace(
-        operator_times([3.0, 2.0, 5.0, 2.0]),
-        microbatch=stage_times([4.0], [4.0]),
-        microbatches=4,
-    )
-    profile = profile_of(capture(WIDE), [times])
+    profile = profile_of(capture(WIDE), [operator_times([3.0, 2.0, 5.0, 2.0], microbatch=[4.0])], 4)
     assert profile.fixed_share == pytest.approx(4 / 24)
     whole, four = (Workload.of(profile, Method(microbatches=count)) for count in (1, 4))
     assert four.seconds.sum() == pytest.approx(4 * 9)
     assert whole.seconds.sum() == pytest.approx(24)
-    quick = replace(times, microbatch=stage_times([1.0], [4.0]))
-    assert profile_of(capture(WIDE), [quick]).fixed_share == 0
+    quick = operator_times([3.0, 2.0, 5.0, 2.0], microbatch=[1.0])
+    assert profile_of(capture(WIDE), [quick], 4).fixed_share == 0
 
 
 def test_workers_time_a_microbatch(profile: Profile) -> None:
@@ -191,7 +187,7 @@ def test_workers_time_a_microbatch(profile: Profile) -> None:
 @given(st.floats(1e-6, 10), st.floats(1e-6, 10))
 def test_no_link_is_much_faster_than_its_large_message_was(small: float, large: float) -> None:
     """Noise may make the small message the slower one."""
-    link = link_of(LinkTimes({1024: small, 4 * 1024 * 1024: large}))
+    link = link_of({1024: small, 4 * 1024 * 1024: large})
     achieved = 4 * 1024 * 1024 / large
     assert link.bandwidth_bytes_per_second <= 10 * achieved * (1 + 1e-9)
     assert link.latency_seconds == min(small, large)
