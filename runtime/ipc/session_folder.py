@@ -20,8 +20,6 @@ from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
 
-from drlpp.errors import InvalidInput
-
 _PREFIX = "drlpp-session-"
 _PREFIXES = _PREFIX, "pymp-"
 _LOCK = "drlpp-lock"
@@ -53,13 +51,6 @@ def keep_socket_folder() -> None:
         # Whoever cleans up old temporary files may have removed it.
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            # Others would hear what is said to workers.
-            raise InvalidInput(
-                f"{folder}, which this program had for its sockets, is open to others or another's "
-                "by now; begin the program anew"
-            )
         if not (folder / _LOCK).exists():
             _lock(folder)
 

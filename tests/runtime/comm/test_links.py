@@ -1,7 +1,5 @@
 """After a measurement, single messages are timed on the ways that the schedule used."""
 
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +8,7 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
+from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm import link_timing as links
@@ -71,10 +69,6 @@ def test_replicas_time_their_ring(captured: CapturedModel, session: ClusterSessi
     assert all(0 < link.seconds < 5 for link in links)
 
 
-def test_nobody_times_anything_alone(captured: CapturedModel, session: ClusterSession) -> None:
-    assert measured(session, halves(captured, 0)).links == ()
-
-
 def test_timing_links_leaves_the_deployment_as_it_was(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
@@ -82,23 +76,6 @@ def test_timing_links_leaves_the_deployment_as_it_was(
     for _ in range(2):
         _, results = session.run(deployment, 4)
         assert len(time_ways(session.worker_group, deployment.pipeline, results)) == 6
-
-
-def test_a_worker_that_is_lost_while_links_are_timed_fails_the_measurement(
-    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(deployment: object, results: object) -> Iterator[tuple[tuple[int, int], int]]:
-        os.kill(session.process_ids[1], signal.SIGKILL)
-        yield (0, 1), 100
-
-    monkeypatch.setattr("drlpp.runtime.session.measuring.largest_messages", lost)
-    with pytest.warns(UserWarning, match="is measured again"):
-        outcome = session.measure(halves(captured, 0, 1), minibatches=4)
-    assert isinstance(outcome, FailedMeasurement)
-    assert outcome.failure == LOST_TWICE
-    assert outcome.reason.count("worker 1 (stage 1) was killed by SIGKILL") == 2
-    monkeypatch.undo()
-    assert measured(session, halves(captured, 0, 1)).links
 
 
 def test_ways_have_an_order_that_does_not_depend_on_answers() -> None:

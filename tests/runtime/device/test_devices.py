@@ -19,7 +19,6 @@ from drlpp.runtime.device.devices import (
     accelerator_of,
     device_among,
     is_out_of_memory,
-    to_device,
 )
 from drlpp.runtime.stage.passes import randomness
 
@@ -138,16 +137,6 @@ def test_what_no_worker_can_be_is_refused(
         call()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_workers_say_that_there_is_no_gpu() -> None:
-    """What the user asked for in vain is no failure of a trial."""
-    with (
-        ClusterSession(PERCEPTRON, 1, device="cuda") as session,
-        pytest.raises(InvalidInput, match="device is cuda, but PyTorch finds no GPU"),
-    ):
-        session.profile()
-
-
 _WATCHED = """
 import torch.cuda
 for name in ("is_available", "device_count", "_lazy_init", "current_device", "init"):
@@ -185,16 +174,6 @@ def test_lack_of_memory_is_recognised() -> None:
         assert is_out_of_memory(error)
     for other in [ValueError("out of memory"), RuntimeError("CUDA error: 700")]:
         assert not is_out_of_memory(other)
-
-
-def test_moving_keeps_the_shape_of_what_is_moved() -> None:
-    value = torch.ones(3)
-    tree = {(1, 0): [value, None, 2.0], "of": {"weights": (value, "text")}}
-    there = to_device(tree, torch.device("meta"))
-    assert there[1, 0][0].device.type == "meta"  # type: ignore[index]
-    assert there[1, 0][1:] == [None, 2.0]  # type: ignore[index]
-    assert there["of"]["weights"][0].is_meta  # type: ignore[index, call-overload]
-    assert to_device(tree, torch.device("cpu"))[1, 0][0] is value  # type: ignore[index]
 
 
 def test_an_operator_works_where_its_arguments_say() -> None:

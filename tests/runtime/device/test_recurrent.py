@@ -42,14 +42,6 @@ def test_dropout_between_layers_is_torchs(kind: str, *, bidirectional: bool) -> 
         torch.testing.assert_close(one, other)
 
 
-def test_without_training_nothing_is_dropped() -> None:
-    module = nn.GRU(5, 4, 2, dropout=0.9).double().eval()
-    given, zeros = torch.rand(6, 2, 5).double(), torch.zeros(2, 2, 4).double()
-    weights = list(module.parameters())
-    arguments = (given, zeros, weights, True, 2, 0.9, False, False, False)
-    torch.testing.assert_close(ON_GPU[aten.gru.input](*arguments)[0], module(given)[0])
-
-
 class CuDNN:
     """What of cuDNN's is called: its results are torch's, and its reserve is spoiled by use."""
 

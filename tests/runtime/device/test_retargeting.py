@@ -10,7 +10,6 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
@@ -20,10 +19,6 @@ from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
-from drlpp.torch_versions import older_than
-from tests.support.in_turns import fast_are
-from tests.support.models.zoo.captured_zoo import captured_in_float64
-from tests.support.models.zoo.tiny_models import GRAPHS
 
 GPU = torch.device("cuda", 0)
 contiguous = torch.ops.aten.contiguous.default
@@ -70,12 +65,6 @@ def even(captured: CapturedModel, stages: int) -> Placement:
     )
 
 
-def devices_in(module: fx.GraphModule) -> set[str]:
-    """Of all arguments of a graph that are devices."""
-    leaves = (pytree.tree_leaves((n.args, n.kwargs)) for n in module.graph.nodes)
-    return {value.type for values in leaves for value in values if isinstance(value, torch.device)}
-
-
 def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -> list[Tensor]:
     """The outputs of the model, as workers load and call its stages, on fake tensors."""
     stages = even(captured, min(3, len(captured.graph)))
@@ -111,24 +100,6 @@ def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -
             move_graph_to_device(loss, device)
             results.append(loss(*results, fake(captured.task.targets)))
     return [*results, *sent.values()]
-
-
-@pytest.mark.parametrize("name", fast_are(["gnmt4", "gpt2", "alexnet"], GRAPHS))
-@pytest.mark.skipif(
-    torch.version.cuda is not None and not torch.cuda.is_available() and older_than("2.13"),
-    reason="fake tensors of older torches with CUDA ask for a GPU's driver",
-)
-def test_models_of_the_zoo_stay_on_the_gpu(name: str) -> None:
-    captured = captured_in_float64(name)
-    for evaluation in (False, True):
-        (program,) = cut_stages(captured, even(captured, 1), evaluation=evaluation)
-        move_graph_to_device(program.function, GPU)
-        assert devices_in(program.function) <= {"cuda"}
-        # Statistics are updated by a copy, which even fake tensors make on the GPU itself.
-        normalizes = any("batch_norm" in str(node.target) for node in program.function.graph.nodes)
-        if evaluation or not normalizes:
-            for tensor in run_on(GPU, captured, evaluation=evaluation):
-                assert tensor.device == GPU
 
 
 def test_tensors_from_nothing_are_made_on_the_gpu() -> None:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
@@ -67,14 +66,6 @@ def test_a_session_listens_on_this_machine_alone_and_tells_no_token(
     assert tokens
     told = b"".join(commands + environments)
     assert not [token for token in tokens if token.encode() in told]
-
-
-def test_a_plain_store_would_listen_everywhere() -> None:
-    """Why there is `open_store`; and the test above would notice."""
-    before = Counter(listening_addresses(os.getpid()))
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    assert store.port
-    assert not set(Counter(listening_addresses(os.getpid())) - before) <= LOOPBACK
 
 
 def test_keys_are_a_sessions_own() -> None:

@@ -11,11 +11,9 @@ import pytest
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.envs import MeasurementMemory
-from drlpp.errors import OutOfMemory, WorkerLost
+from drlpp.errors import WorkerLost
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
-from drlpp.placement.measurements_file import Entry
 from drlpp.runtime import ClusterSession, PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.specs.data import Data, Samples
 from tests.support.processes import workers_of
@@ -87,28 +85,6 @@ def test_one_that_loses_a_worker_twice_has_failed(
     assert isinstance(session.measure(placement, 4), Measurement)
 
 
-def test_what_happens_the_second_time_is_told_as_it_is(
-    captured: CapturedModel,
-    session: ClusterSession,
-    kill: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A placement whose second measurement runs out of memory has run out of memory."""
-    execute = session.worker_group.execute
-
-    def fail(*arguments: Any) -> Any:
-        if later:
-            raise OutOfMemory("worker 0: there is none")
-        return execute(*arguments)
-
-    later: list[str] = []
-    monkeypatch.setattr(session, "note", later.append)
-    monkeypatch.setattr(session.worker_group, "execute", fail)
-    kill(0)
-    outcome = session.measure(in_a_row(captured.graph, 0, 1), 4)
-    assert outcome == FailedMeasurement(failure="out of memory", reason="worker 0: there is none")
-
-
 def test_a_lost_worker_is_no_outcome_of_a_memory_and_two_are_for_good(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, kill: Callable[..., None]
 ) -> None:
@@ -129,24 +105,6 @@ def test_a_lost_worker_is_no_outcome_of_a_memory_and_two_are_for_good(
     assert again.measure(twice) == (failed, True)
     assert again.measure(once)[1]
     assert path.read_text().splitlines() == lines
-
-
-def test_what_an_older_drlpp_gave_up_after_one_lost_worker_is_measured_on_resuming(
-    captured: CapturedModel, session: ClusterSession, tmp_path: Path
-) -> None:
-    path = tmp_path / "measurements.jsonl"
-    placement = in_a_row(captured.graph, 0, 1)
-    MeasurementMemory(session, 4, path)
-    lost = FailedMeasurement(failure="worker lost", reason="worker 1 was killed by SIGKILL")
-    with path.open("a") as file:
-        file.write(Entry(placement=placement.canonical, outcome=lost).model_dump_json() + "\n")
-    memory = MeasurementMemory(session, 4, path)
-    assert memory.distinct == 0
-    outcome, _ = memory.measure(placement)
-    assert isinstance(outcome, Measurement)
-    assert MeasurementMemory(session, 4, path).outcomes == {
-        Candidate(placement.canonical, session.method): outcome
-    }
 
 
 def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(

@@ -8,15 +8,12 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from drlpp.costs.analytic_model import predict
-from drlpp.costs.profile import Profile
-from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import Measurement, is_steady
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.measuring import measurement_of, timeline_of
@@ -26,14 +23,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule, build_schedule
 from drlpp.schedule.timeline import TimedAction, play
-from drlpp.simulator import Simulation
-from drlpp.simulator.playing.events import play as play_events
-from drlpp.simulator.playing.finite_run import plan_for
-from drlpp.simulator.playing.finite_run import timeline_of as timeline_played
-from drlpp.specs.cluster import Cluster
-from tests.support.strategies.simulations import simulations
 
-LATE = 1e6
 unhurried = settings(max_examples=40)
 SYNC = [
     Method(schedule=kind, policy="sync", microbatches=2, accumulate=accumulate)
@@ -80,14 +70,6 @@ class Run:
     @property
     def last(self) -> int:
         return self.window.warm_up + self.window.length - 1
-
-    def moved(self, worker: int, places: range, seconds: float) -> "Run":
-        """The same with a worker's actions at some places at another time."""
-        times = list(self.results[worker].times)
-        for place in places:
-            times[place] = (seconds, seconds)
-        changed = replace(self.results[worker], times=times)
-        return replace(self, results={**self.results, worker: changed})
 
 
 def run_of(
@@ -148,40 +130,6 @@ def test_a_measurement_is_what_its_definition_says(run: Run) -> None:
 
 
 @unhurried
-@given(runs(), st.data())
-def test_every_worker_decides_when_a_measurement_ends(run: Run, data: st.DataObject) -> None:
-    worker = data.draw(st.sampled_from(sorted(run.results)))
-    place = run.update_of(worker, run.last)
-    late = run.moved(worker, range(place, place + 1), LATE).measured
-    waited = LATE - run.updated(worker, run.last_of_warm_up)
-    assert late.seconds_per_minibatch == pytest.approx(waited / run.window.length, rel=1e-3)
-
-
-@unhurried
-@given(runs())
-def test_no_measured_time_is_below_what_a_worker_computes_for_a_minibatch(run: Run) -> None:
-    """However far fast stages are ahead, and however long every single pass takes."""
-    for worker, result in run.results.items():
-        begin, end = (run.update_of(worker, m) for m in (run.last_of_warm_up, run.last))
-        computed = sum(after - before for before, after in result.times[begin + 1 : end + 1])
-        least = computed / run.window.length
-        assert run.measured.seconds_per_minibatch >= least * (1 - 1e-9)
-
-
-@unhurried
-@given(runs())
-def test_what_is_outside_of_the_window_does_not_count(run: Run) -> None:
-    """How long the pipeline takes to fill and to drain."""
-    other = run
-    for worker, result in run.results.items():
-        filled, ended = (run.update_of(worker, m) for m in (run.last_of_warm_up, run.last))
-        other = other.moved(worker, range(filled), 0.0)
-        other = other.moved(worker, range(ended + 1, len(result.times)), LATE)
-    assert other.measured.seconds_per_minibatch == run.measured.seconds_per_minibatch
-    assert other.measured.median_seconds == run.measured.median_seconds
-
-
-@unhurried
 @given(pipelines(), st.sampled_from([*ASYNC, *SYNC]), st.integers(1, 40))
 def test_a_window_is_the_fewest_whole_rounds_and_a_later_one_begins_at_its_end(
     pipeline: Pipeline, method: Method, minibatches: int
@@ -226,27 +174,6 @@ def test_a_window_ends_before_the_pipeline_drains(
     for worker, actions in run.schedule.actions.items():
         until = run.update_of(worker, run.last) + 1
         assert tuple(actions[:until]) == tuple(longer.actions[worker][:until])
-
-
-@unhurried
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=4),
-    st.integers(1, 3),
-    st.integers(0, 2),
-    st.integers(1, 12),
-)
-def test_a_steady_pipeline_takes_its_slowest_stage(
-    forward: list[int], replicas: int, in_flight_per_link: int, minibatches: int
-) -> None:
-    """Of stages whose forwards take as long as their backwards, all with as many replicas."""
-    pipeline = Pipeline.straight(*(replicas for _ in forward))
-    method = Method(in_flight_per_link=in_flight_per_link)
-
-    def seconds(worker: int, action: Action) -> float:
-        return forward[pipeline.stage_of(worker)] if isinstance(action, Forward | Backward) else 0
-
-    found = run_of(pipeline, method, minibatches, seconds).measured
-    assert found.seconds_per_minibatch == pytest.approx(2 * max(forward) / replicas)
 
 
 def test_a_worker_that_gets_ahead_is_not_steady() -> None:
@@ -296,27 +223,6 @@ def test_seconds_of_pipelines(
         assert busy == pytest.approx([30.0, 60.0, 45.0])
         computing = [usage.processor_seconds for usage in found.workers]
         assert computing == pytest.approx([15.0, 30.0, 22.5])
-
-
-@given(simulations(), st.integers(1, 12))
-@settings(max_examples=40)
-def test_no_window_of_a_run_is_faster_than_the_rule(
-    case: tuple[Profile, Cluster, Simulation], minibatches: int
-) -> None:
-    """Nor a short one, in which fast stages may run ahead; the simulator says the same."""
-    profile, cluster, found = case
-    whole = Run(found.window, found.schedule, results_of(found.timeline, found.schedule)).measured
-    assert whole.seconds_per_minibatch == pytest.approx(found.seconds_per_minibatch)
-    window = Window.plan(found.pipeline, minibatches, found.method)
-    # Otherwise some replicas have a minibatch less in it than others.
-    assume(all(window.length % len(stage) == 0 for stage in found.pipeline.stages))
-    program = plan_for(found.pipeline, found.method, window).program
-    schedule = found.method.schedule_for(found.pipeline, window.minibatches)
-    costs = found.costs_of(program)
-    timeline = timeline_played(schedule, program, play_events(program, costs), costs)
-    least = predict(Workload.of(profile, found.method), cluster, found.placement)
-    seconds = Run(window, schedule, results_of(timeline, schedule)).measured.seconds_per_minibatch
-    assert seconds >= least.seconds_per_minibatch * (1 - 1e-9)
 
 
 def test_predictions_belong_to_the_pass_around_them() -> None:

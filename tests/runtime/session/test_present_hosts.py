@@ -1,8 +1,7 @@
 """A session does without workers that were given up, or that cannot start, until they return."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import cycle
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,7 @@ from drlpp.errors import CannotStart, HostLost, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.ipc.protocol import WorkerSpec
-from tests.support.losable_hosts import LosableHost, LosableHosts
+from tests.support.losable_hosts import LosableHosts
 from tests.support.training.failing_host import FailingHost
 from tests.support.training.pipelines import in_a_row
 
@@ -61,43 +59,6 @@ def test_a_lost_host_ends_everything_until_its_workers_are_given_up(
     two = in_a_row(captured.graph, 0, 1).on([0, 2])
     assert isinstance(session.measure(two, 4), Measurement)
     assert [len(host.process_ids) for host in hosts.hosts] == [1, 1], "one of a host alone"
-
-
-class _Moving(LosableHost):
-    """Returns as another machine, with one core."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.posts: list[WorkerSpec] = []
-
-    def rejoin(self) -> None:
-        self.machine, self.cores = "another", self.cores[:1]
-
-    def start(self, posts: Sequence[WorkerSpec]) -> None:
-        super().start(posts)
-        self.posts = list(posts)
-
-
-def test_emulated_accelerators_have_the_cores_of_where_their_host_returns(
-    captured: CapturedModel,
-) -> None:
-    hosts = LosableHosts([1, 2], _Moving)
-    with (
-        hosts.used(),
-        ClusterSession(captured, workers=3, speeds=(0.25, 0.25, 0.25)) as session,
-    ):
-        whole, moving = in_a_row(captured.graph, 0, 1, 2), hosts.hosts[1]
-        session.deploy(whole)
-        first, last = moving.cores[0], moving.cores[-1]
-        assert [post.core for post in moving.posts] == [last, last]
-        moving.lose()
-        with pytest.raises(HostLost) as lost:
-            session.deploy(whole)
-        session.give_up(lost.value.workers)
-        moving.return_()
-        assert session.take_back() == (1, 2)
-        session.deploy(whole)
-        assert [post.core for post in moving.posts] == [first, first]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -14,20 +13,17 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.showing.timelines import TimelineRun
-from drlpp.costs.analytic_model import predict
-from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import FailedMeasurement, Measurement, is_steady
+from drlpp.placement.measurement import Measurement, is_steady
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
+from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.ipc.protocol import Progress, RunResult
 from drlpp.runtime.session.measuring import measurement_of
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import PREDICTION, spans_of, time_use
-from tests.support.in_turns import fast_are
 from tests.support.memory_limit import limit_memory
 from tests.support.processes import facts_of
 
@@ -55,7 +51,7 @@ def test_placements_one_after_another_on_the_same_workers(
     processes = session.process_ids
     others = [
         session.measure(straight(captured, *accelerators), minibatches=6)
-        for accelerators in [(0, 0, 0, 0), (0, 0, 1), (2, 1, 1, 0), (0,)]
+        for accelerators in [(2, 1, 1, 0), (0,)]
     ]
     assert session.process_ids == processes
     for outcome in [first, *others]:
@@ -132,20 +128,6 @@ def test_a_pipeline_is_measured_once_it_is_steady(
         assert outcome.links, "they are timed after the last run"
 
 
-@pytest.mark.slow
-def test_measured_times_are_not_below_the_rule(captured: CapturedModel) -> None:
-    """The workers emulate slow accelerators, on which times hardly vary; within 10%."""
-    with ClusterSession(captured, workers=3, speeds=[0.01] * 3) as session:
-        profile, cluster = session.profile(repeats=5)
-        workload = Workload.of(profile, session.method)
-        for accelerators in [(0, 1), (0, 0, 1)]:
-            placement = straight(captured, *accelerators)
-            outcome = session.measure(placement, minibatches=15)
-            assert isinstance(outcome, Measurement)
-            bound = predict(workload, cluster, placement).seconds_per_minibatch
-            assert outcome.seconds_per_minibatch >= 0.9 * bound
-
-
 def test_progress_is_told_while_a_run_goes_on(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
@@ -173,37 +155,6 @@ def _open_files(process: int) -> int:
     return len(os.listdir(f"/proc/{process}/fd"))
 
 
-def _strike(session: ClusterSession, victim: int, what: int) -> threading.Thread:
-    """Send a signal to a worker soon after the next placement has been deployed."""
-    process = session.process_ids[victim]
-    deployed = session.spent.deploying_seconds
-
-    def strike() -> None:
-        while session.spent.deploying_seconds == deployed:
-            time.sleep(0.01)
-        time.sleep(0.1)
-        os.kill(process, what)
-
-    thread = threading.Thread(target=strike)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize("victim", fast_are([3], [0, 3]))
-def test_a_worker_killed_at_any_moment_costs_no_measurement(
-    captured: CapturedModel, session: ClusterSession, victim: int
-) -> None:
-    placement = straight(captured, 0, 1, 2, 3)
-    session.measure(placement, minibatches=4)
-    before = session.process_ids
-    thread = _strike(session, victim, signal.SIGKILL)
-    with pytest.warns(UserWarning, match=rf"^worker {victim} \(stage {victim}\) was killed by"):
-        outcome = session.measure(placement, minibatches=250)
-    thread.join()
-    assert isinstance(outcome, Measurement)
-    assert not set(before) & set(session.process_ids)
-
-
 def test_a_worker_that_dies_with_its_stage_is_told(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
@@ -217,32 +168,6 @@ def test_a_worker_that_dies_with_its_stage_is_told(
     assert isinstance(session.measure(straight(captured, 0, 1), minibatches=4), Measurement)
     with pytest.raises(WorkerLost, match="its stage with it"):
         session.run(deployment, 4)
-
-
-def test_frozen_worker_is_a_timeout(captured: CapturedModel) -> None:
-    placement = straight(captured, 0, 1)
-    with ClusterSession(captured, workers=2) as session:
-        session.measure(placement, minibatches=4)
-        # Only now: workers that start may take their time.
-        session.worker_group.limits = TimeLimits(answer_seconds=2)
-        thread = _strike(session, 1, signal.SIGSTOP)
-        outcome = session.measure(placement, minibatches=5_000)
-        thread.join()
-        session.worker_group.limits = TimeLimits()
-        assert isinstance(outcome, FailedMeasurement)
-        assert outcome.failure == "timeout"
-        assert isinstance(session.measure(placement, minibatches=4), Measurement)
-
-
-def test_an_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
-    captured = capture(ModelReference.named("tests.support.models.small:forked"))
-    with ClusterSession(captured, workers=2) as session:
-        # A token that the embedding does not know.
-        session.use_samples([torch.full((8, 6), 99)], torch.zeros(8, dtype=torch.int64))
-        outcome = session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)))
-    assert isinstance(outcome, FailedMeasurement)
-    assert outcome.failure == "error in the model"
-    assert "index out of range" in outcome.reason
 
 
 def test_out_of_memory_is_told_apart(captured: CapturedModel) -> None:

@@ -12,6 +12,7 @@ from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
 from drlpp.runtime.ipc.protocol import Failed, Load, Release, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.session import worker_group
 from drlpp.specs.device_choice import DeviceChoice
 from tests.support.programs.hosted import hosted
 
@@ -152,3 +153,39 @@ def test_a_gpu_that_is_gone_loses_its_worker_which_goes_on_on_no_processor(
     group.prepare()
     assert group.present == (0,)
     group.close()
+
+
+class LateHost(SilentHost):
+    """Has a worker that answers when it is asked for events the ``count``-th time."""
+
+    def __init__(self, connection: Connection, count: int) -> None:
+        super().__init__(connection)
+        self._count = count
+
+    def events(self, ready: Container[object]) -> list[Event]:
+        self._count -= 1
+        return [Answered(0, None)] if self._count <= 0 else []
+
+
+def test_nobody_waits_while_the_controller_is_stopped(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds of a stop (Ctrl-Z) count neither as silence now, nor as usual later."""
+    limits = TimeLimits(answer_seconds=10)
+    patient, impatient = (hosted(LateHost(connection, count), limits) for count in (5, 50))
+    clock, late = [0.0], iter([0.0, 500.0, 0.0])
+
+    def wait(_waitables: object, seconds: float) -> list[object]:
+        clock[0] += seconds + next(late, 0.0)
+        return []
+
+    monkeypatch.setattr(worker_group.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(worker_group.mp_connection, "wait", wait)
+    patient.command({0: Release()})
+    assert patient.stops == 1
+    assert patient.longest_silence_seconds < 10
+    with pytest.raises(TrialTimeout):
+        impatient.command({0: Release()})
+    monkeypatch.undo()
+    for group in (patient, impatient):
+        group.close()

@@ -59,17 +59,6 @@ def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Pro
     assert 0 < profile.weight_share <= 1
 
 
-@pytest.mark.slow
-def test_a_profile_may_take_longer_than_the_time_limit() -> None:
-    """Of that, the sleep of a slow accelerator is most, a twentieth of a second at a time."""
-    with ClusterSession(capture(WIDE), workers=2, speeds=[0.02, 0.02]) as session:
-        session.worker_group.prepare()
-        # Only now: workers that start may take their time.
-        session.worker_group.limits = TimeLimits(answer_seconds=1.5)
-        profile, _ = session.profile(repeats=5)
-    assert len(profile.operators) == 4
-
-
 @pytest.mark.system
 def test_workers_of_unlike_speeds_sum_gradients_equally_often() -> None:
     """Only the fast one has time for every repeat; a sum that it is alone in would fail."""
