@@ -205,11 +205,6 @@ class ClusterSession:
         """The numbers of the workers that there are: all but those that were given up."""
         return self._workers.present
 
-    @property
-    def missing_hosts(self) -> str:
-        """Which hosts are not there at the beginning, such as ``host b is missing or in use``."""
-        return self._workers.missing_hosts
-
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers from now on, and without their host if it has no others."""
         self._workers.give_up(workers)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing import connection as mp_connection
 from operator import methodcaller
 from pathlib import Path
@@ -50,6 +51,7 @@ _USUAL_SILENCES = 20
 """A trial has hung when nobody says anything for this many times the longest silence so far."""
 
 _LOOK_SECONDS = 1.0
+_KILL = methodcaller("kill")
 _MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
 _Answer = TypeVar("_Answer")
 
@@ -153,32 +155,20 @@ class WorkerGroup:
         return tuple(sorted(self.hosts.of_worker.keys() - self._given_up))
 
     @property
-    def _present_hosts(self) -> tuple[WorkerHost, ...]:
+    def _present_hosts(self) -> list[WorkerHost]:
         """The hosts that have one of them."""
-        return tuple(host for host in self.hosts.hosts if self._present_on(host))
+        return [host for host in self.hosts.hosts if self._present_on(host)]
 
     def _present_on(self, host: WorkerHost) -> list[int]:
         return [worker for worker in host.workers if worker not in self._given_up]
-
-    @property
-    def missing_hosts(self) -> str:
-        """Which hosts have workers that are not there, in a clause; empty where there is none."""
-        missing = {
-            host.name: None
-            for host in self.hosts.hosts
-            if self._present_on(host) != [*host.workers]
-        }
-        if not missing:
-            return ""
-        be = "host {} is" if len(missing) == 1 else "hosts {} are"
-        return f"{be.format(', '.join(missing))} missing or in use"
 
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers, whose host may be lost, until they are taken back."""
         before = self._present_hosts
         self._given_up |= self.hosts.of_worker.keys() & set(workers)
         # A host that is lost answers after a long time, or never.
-        self._kill([host for host in before if self._present_on(host) or self._lost is None])
+        left = [host for host in before if self._present_on(host) or self._lost is None]
+        self._end(left, _KILL)
         self._lost = None
 
     def take_back(self) -> tuple[int, ...]:
@@ -196,12 +186,12 @@ class WorkerGroup:
                     host.publish(self.folder / file)
                 there += [worker for worker in returned if worker in host.workers]
         if there:
-            self._kill(self._present_hosts)
+            self._kill()
             self._given_up -= set(there)
         return tuple(sorted(there))
 
-    def _ask(self, host: WorkerHost, what: Callable[..., _Answer], *given: object) -> _Answer:
-        """Return what a method of a host gives.
+    def _ask(self, host: WorkerHost, what: Callable[[WorkerHost], _Answer]) -> _Answer:
+        """Return what a host gives.
 
         Raises:
             HostLost: it, or another host, is lost.
@@ -209,14 +199,14 @@ class WorkerGroup:
         if self._lost is not None:
             raise self._lost
         try:
-            return what(*given)
+            return what(host)
         except HostLost as error:
             error.workers = error.workers or frozenset(host.workers)
             self._lost = error
             raise
 
-    def _kill(self, hosts: Iterable[WorkerHost]) -> None:
-        self._end(hosts, methodcaller("kill"))
+    def _ask_all(self, what: Callable[[WorkerHost], _Answer]) -> list[_Answer]:
+        return [self._ask(host, what) for host in self._present_hosts]
 
     def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
         """End the workers of hosts, also if one is lost, which whoever asks next is told."""
@@ -228,6 +218,9 @@ class WorkerGroup:
                 lost = error if isinstance(error, HostLost) else HostLost(str(error))
                 lost.workers = lost.workers or frozenset(host.workers)
                 self._lost = self._lost or lost
+
+    def _kill(self) -> None:
+        self._end(self._present_hosts, _KILL)
 
     # Starting
 
@@ -242,20 +235,20 @@ class WorkerGroup:
         self._inform()
 
     def _start(self) -> None:
-        hosts = self._present_hosts
         with _telling_of_temporary_files():
-            if all(self._ask(host, host.is_whole) for host in hosts):
+            if all(self._ask_all(lambda host: host.is_whole())):
                 return
-            self._kill(hosts)
-            store = self._ask(hosts[0], hosts[0].open_store)
+            self._kill()
+            store = self._ask(self._present_hosts[0], lambda host: host.open_store())
             # A host that has returned may be another machine, with other cores.
             cores = cores_for(self._speeds, self.hosts.places.machines)
-            places: Counter[str] = Counter()
             on_one_host = len({host.name for host in self.hosts.hosts}) == 1
-            specs: dict[int, WorkerSpec] = {}
-            for host in self.hosts.hosts:
+            places: Counter[str] = Counter()
+
+            def start(host: WorkerHost) -> None:
+                specs = []
                 for worker in host.workers:
-                    specs[worker] = WorkerSpec(
+                    spec = WorkerSpec(
                         worker=worker,
                         place=places[host.name],
                         address=host.address,
@@ -266,10 +259,12 @@ class WorkerGroup:
                         on_one_host=on_one_host,
                     )
                     places[host.name] += 1
-            for host in hosts:
-                self._ask(host, host.start, [specs[worker] for worker in self._present_on(host)])
-            for host in hosts:
-                self._ask(host, host.finish_start)
+                    if worker not in self._given_up:
+                        specs.append(spec)
+                host.start(specs)
+
+            self._ask_all(start)
+            self._ask_all(lambda host: host.finish_start())
             self.generation += 1
             self._stages = {}
 
@@ -286,7 +281,7 @@ class WorkerGroup:
         patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
         devices = self._carry_out(commands, patience)
         if lost := without_their_gpu(self.devices, devices):
-            self._kill(self._present_hosts)
+            self._kill()
             whose = ", ".join(map(self._description_of, lost))
             self._lost = HostLost(f"there is no GPU any more for {whose}", lost)
             raise self._lost
@@ -370,11 +365,11 @@ class WorkerGroup:
         try:
             self._raise_if_ended(self._events(0))
             for worker, command in commands.items():
-                host = self.hosts.of_worker[worker]
-                self._ask(host, host.send, worker, command)
+                send = methodcaller("send", worker, command)
+                self._ask(self.hosts.of_worker[worker], send)
             return self._wait_for_answers(set(commands), patience, on_progress, feed)
         except BaseException as error:
-            self._kill(self._present_hosts)
+            self._kill()
             # A host that is cut off may be why nobody answers; killing its workers tells.
             if isinstance(error, TrialTimeout) and self._lost is not None:
                 raise self._lost from None
@@ -409,8 +404,7 @@ class WorkerGroup:
                         # A worker that is lost makes others fail, and may be noticed after them.
                         self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
-                        for host in self._present_hosts:
-                            self._ask(host, host.check)
+                        self._ask_all(lambda host: host.check())
                         raise failed.error
                     case Answered(_, Progress() as progress):
                         if on_progress:
@@ -433,8 +427,7 @@ class WorkerGroup:
         """
         left = patience
         while True:
-            hosts = self._present_hosts
-            waitables = [w for host in hosts for w in self._ask(host, host.waitables)]
+            waitables = list(chain(*self._ask_all(lambda host: host.waitables())))
             seconds = max(0.0, min(left, _LOOK_SECONDS))
             begin = time.monotonic()
             ready = mp_connection.wait(waitables, seconds)
@@ -444,7 +437,7 @@ class WorkerGroup:
                 waited = seconds
             self._silence_seconds += waited
             left -= waited
-            events = [event for host in hosts for event in self._ask(host, host.events, ready)]
+            events = list(chain(*self._ask_all(methodcaller("events", ready))))
             if events or left <= 0:
                 return events
 
@@ -510,20 +503,18 @@ class WorkerGroup:
 
     def publish(self, file: str) -> None:
         """Give every host its copy of a file that is in the folder here."""
-        for host in self._present_hosts:
-            self._ask(host, host.publish, self.folder / file)
+        self._ask_all(lambda host: host.publish(self.folder / file))
 
     def remove(self, file: str) -> None:
         """Remove a file here and on every host; processes that have it open can read on."""
         (self.folder / file).unlink(missing_ok=True)
-        for host in self._present_hosts if self._lost is None else ():
-            self._ask(host, host.remove, file)
+        if self._lost is None:
+            self._ask_all(lambda host: host.remove(file))
 
     def fetch(self, worker: int, file: str) -> Path:
         """Return the file that a worker wrote into the folder of its host."""
-        host = self.hosts.of_worker[worker]
         with _telling_of_temporary_files():
-            return self._ask(host, host.fetch, file)
+            return self._ask(self.hosts.of_worker[worker], lambda host: host.fetch(file))
 
 
 def _telling_of_temporary_files() -> AbstractContextManager[None]:

@@ -83,10 +83,15 @@ class ElasticTraining:
 
     def _first_plan(self) -> ExecutionPlan:
         """Plan for the workers that are there; say which are not."""
-        present, missing = self._session.present, self._session.missing_hosts
+        present, host_of = self._session.present, self._session.host_of
+        missing = {host: None for worker, host in host_of.items() if worker not in present}
         if not missing:
             return self._planner.plan(present, self._most)
-        begin = f"{missing}: training begins with {len(present)} of {self._most} workers"
+        hosts, are = ("host", "is") if len(missing) == 1 else ("hosts", "are")
+        begin = (
+            f"{hosts} {', '.join(missing)} {are} missing or in use: training begins with "
+            f"{len(present)} of {self._most} workers"
+        )
         try:
             plan = self._planner.plan(present, self._most)
         except InvalidInput as error:
