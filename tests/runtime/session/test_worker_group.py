@@ -7,14 +7,28 @@ from pathlib import Path
 
 import pytest
 
+from drlpp.capturing.capture import capture
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
+from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.protocol import Failed, Load, Release, StoreAddress, WorkerSpec
-from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.session import worker_group
+from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.specs.device_choice import DeviceChoice
-from tests.support.programs.hosted import hosted
+
+
+def hosted(
+    host: WorkerHost,
+    limits: TimeLimits = DEFAULT_TIME_LIMITS,
+    device: DeviceChoice = DeviceChoice.CPU,
+) -> WorkerGroup:
+    """A group whose workers run on ``host``; there they have been started, if they are to."""
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
+    speeds = [1.0] * len(host.workers)
+    return WorkerGroup(captured, speeds, device, limits, place=lambda *_: Hosts((host,)))
 
 
 class SilentHost(WorkerHost):
