@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,23 +21,21 @@ from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
 ROOT = Path(__file__).parents[2]
-# Tests that run in the background ignore Ctrl-C, and programs inherit that.
-HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-DRLPP = (sys.executable, "-c", f"{HEARS_CTRL_C}; from drlpp.cli.main import main; main()")
+DRLPP = (sys.executable, "-c", "from drlpp.cli.main import main; main()")
 CLOCK = r"([0-9]+:[0-5][0-9]|[0-9]+):[0-5][0-9]"
 
 
 @contextmanager
 def started(*command: str) -> Iterator[subprocess.Popen[str]]:
-    """A program that is interrupted at the end of the block, and has to end by that."""
+    """A program that is killed at the end of the block; its workers end with it."""
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=100)
+        process.kill()
+        process.communicate()
 
 
 def first_line(process: subprocess.Popen[str], pattern: str) -> str:
