@@ -23,15 +23,13 @@ IMPLEMENTATIONS = {
     "runtime/weights/policies.py",
 }
 KINDS = {
-    "drlpp/schedule/kinds/flushed_1f1b.py": {"1f1b-flush"},
+    "drlpp/schedule/kinds/alternating.py": {"1f1b", "1f1b-flush", "gpipe"},
     "drlpp/schedule/kinds/forward_only.py": {"forward"},
-    "drlpp/schedule/kinds/gpipe.py": {"gpipe"},
-    "drlpp/schedule/kinds/one_f_one_b.py": {"1f1b"},
     "drlpp/schedule/kinds/zero_bubble_h1.py": {"zb-h1"},
     "drlpp/schedule/kinds/zero_bubble_v.py": {"zb-v"},
 }
 # What was measured of a policy.
-MEASURED = {"drlpp/schedule/analysis/samples_needed.py"}
+MEASURED = {"drlpp/schedule/analysis/staleness.py"}
 # The planner of that name.
 GPIPE_PLANNER = {
     "drlpp/planners/__init__.py",

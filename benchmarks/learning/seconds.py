@@ -29,8 +29,8 @@ from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, measure_round
 from drlpp.racing.rivals import PLAIN, Grounds
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.analysis.samples_needed import samples_needed
-from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.analysis.staleness import samples_needed
+from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
 from drlpp.schedule.kinds.zero_bubble_h1 import ZERO_BUBBLE_H1
 from drlpp.schedule.kinds.zero_bubble_v import ZERO_BUBBLE_V
 from drlpp.schedule.method import Method

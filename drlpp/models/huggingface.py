@@ -6,7 +6,7 @@ transformers is imported when it is needed: ``pip install 'drlpp[huggingface]'``
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,13 @@ from drlpp.models.task import Task
 from drlpp.specs.batches import Batch, chosen
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 _CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification")
 _LENGTH = 128
 _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+_HEAD = "take the class with a head for what is to be learned, such as AutoModelForCausalLM"
 
 
 def from_huggingface(
@@ -69,7 +70,25 @@ def from_huggingface(
     called: Any = model
     name = type(model).__name__
     accepted = inspect.signature(model.forward).parameters
-    given = _random_batch(model, batch_size, length) if batch is None else batch
+    inputs = _inputs(
+        _random_batch(model, batch_size, length) if batch is None else batch, accepted, name
+    )
+    if hasattr(model, "set_experts_implementation") and called._can_set_experts_implementation():
+        # The others depend on which expert gets how many tokens, or on an extension's operators.
+        called.set_experts_implementation("batched_mm")
+    module = _CalledWithTensors(model, {"use_cache": False} if "use_cache" in accepted else {})
+    labels = inputs["labels"]
+    classes = labels.dim() == 1 and not labels.is_floating_point()
+    if score is None and name.endswith(_CLASSIFIERS) and classes:
+        score = _is_right
+    targets = {"labels": labels} if score else None
+    task = Task(module.train(), inputs, targets, None, score)
+    _call_once(task, name)
+    return task
+
+
+def _inputs(given: Any, accepted: Container[str], name: str) -> dict[str, Tensor]:
+    """Return what a model takes of an example batch, checked."""
     if not isinstance(given, Mapping):
         raise InvalidModel(
             f"model {name}: the example batch is a {type(given).__name__}; expected a dictionary "
@@ -86,30 +105,15 @@ def from_huggingface(
             f"model {name}: the example batch has {', '.join(map(repr, given))} and no 'labels', "
             f"of which the model makes its loss; {way_out}"
         )
-    if hasattr(model, "set_experts_implementation") and called._can_set_experts_implementation():
-        # The others depend on which expert gets how many tokens, or on an extension's operators.
-        called.set_experts_implementation("batched_mm")
-    module = CalledWithTensors(model, {"use_cache": False} if "use_cache" in accepted else {})
-    inputs = {key: value for key, value in given.items() if key in accepted}
-    if "labels" not in inputs:
-        raise InvalidModel(
-            f"model {name} takes no labels, so it has no loss; take the class with a head for what "
-            "is to be learned, such as AutoModelForCausalLM"
-        )
-    for key, value in inputs.items():
-        if not isinstance(value, Tensor):
+    if "labels" not in accepted:
+        raise InvalidModel(f"model {name} takes no labels, so it has no loss; {_HEAD}")
+    for key, value in given.items():
+        if key in accepted and not isinstance(value, Tensor):
             raise InvalidModel(
                 f"model {name}: {key!r} of the example batch is a {type(value).__name__}; expected "
                 "a tensor, as a data set in torch's format gives (dataset.with_format('torch'))"
             )
-    labels = inputs["labels"]
-    classes = labels.dim() == 1 and not labels.is_floating_point()
-    if score is None and name.endswith(_CLASSIFIERS) and classes:
-        score = is_right
-    targets = {"labels": labels} if score else None
-    task = Task(module.train(), inputs, targets, None, score)
-    _call_once(task, name)
-    return task
+    return {key: value for key, value in given.items() if key in accepted}
 
 
 def huggingface(folder: str = "", batch_size: int = 8, length: int | None = None) -> Task:
@@ -122,14 +126,10 @@ def huggingface(folder: str = "", batch_size: int = 8, length: int | None = None
     return from_huggingface(folder, batch_size=batch_size, length=length)
 
 
-class CalledWithTensors(nn.Module):
-    """A model of transformers that returns its loss and its logits alone.
+class _CalledWithTensors(nn.Module):
+    """A model of transformers, called with keywords, that returns its loss and its logits alone.
 
     Its parts, parameters and buffers are the model's own, under the same names.
-
-    Args:
-        model: called with keywords.
-        options: further arguments.
     """
 
     def __init__(self, model: PreTrainedModel, options: Mapping[str, Any]) -> None:
@@ -141,8 +141,7 @@ class CalledWithTensors(nn.Module):
         self._called = (model,)
         self.options = dict(options)
 
-    def train(self, mode: bool = True) -> CalledWithTensors:
-        """Set the mode, of the model itself too."""
+    def train(self, mode: bool = True) -> _CalledWithTensors:
         self._called[0].train(mode)
         return super().train(mode)
 
@@ -150,12 +149,11 @@ class CalledWithTensors(nn.Module):
         return type(self._called[0]).__name__
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Return ``loss``, a single number, and ``logits``."""
         found = self._called[0].forward(**inputs, **self.options, return_dict=True)
         return {"loss": found.loss, "logits": found.logits}
 
 
-def is_right(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+def _is_right(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
     """Return 1 for every sample that is classified correctly, else 0."""
     return (outputs["logits"].argmax(-1) == targets["labels"]).float()
 
@@ -182,13 +180,11 @@ def _call_once(task: Task, name: str) -> None:
     finally:
         task.module.train()
     if not isinstance(found["loss"], Tensor) or not isinstance(found["logits"], Tensor):
-        raise InvalidModel(
-            f"model {name} gives no loss and logits for labels; take the class with a head for "
-            "what is to be learned, such as AutoModelForCausalLM"
-        )
+        raise InvalidModel(f"model {name} gives no loss and logits for labels; {_HEAD}")
 
 
-def _transformers() -> Any:
+def _loaded(folder: Path) -> PreTrainedModel:
+    """Return the model of a folder, of the class that has written it; nothing is downloaded."""
     try:
         import transformers
     except ImportError:
@@ -196,12 +192,6 @@ def _transformers() -> Any:
             "a model of transformers needs transformers; install it with: pip install "
             "'drlpp[huggingface]'"
         ) from None
-    return transformers
-
-
-def _loaded(folder: Path) -> PreTrainedModel:
-    """Return the model of a folder, of the class that has written it; nothing is downloaded."""
-    transformers = _transformers()
     if not (folder / "config.json").is_file():
         raise InvalidModel(
             f"{folder} has no config.json; expected a folder that save_pretrained has written "
@@ -211,25 +201,23 @@ def _loaded(folder: Path) -> PreTrainedModel:
         config = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-        names = config.architectures or ()
-        kind = getattr(transformers, names[0], None) if names else None
+        name = (config.architectures or ("no class",))[0]
+        kind: Any = getattr(transformers, name, None)
         if kind is None:
             raise InvalidModel(
-                f"{folder}: config.json names {names[0] if names else 'no class'} as "
-                "architectures, which transformers does not have; load the model in Python and "
-                "give it to drlpp.from_huggingface"
+                f"{folder}: config.json names {name} as architectures, which transformers does not "
+                "have; load the model in Python and give it to drlpp.from_huggingface"
             )
         if any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
-            found = kind.from_pretrained(
+            return kind.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
             )
-        elif any(folder.glob("*.bin")):
+        if any(folder.glob("*.bin")):
             raise InvalidModel(
                 f"{folder} has weights as a pickle, which may run code; load them in Python, and "
                 "save_pretrained writes them as safetensors"
             )
-        else:
-            found = kind(config)
+        return kind(config)
     except InvalidModel:
         raise
     except Exception as error:
@@ -237,7 +225,6 @@ def _loaded(folder: Path) -> PreTrainedModel:
         raise InvalidModel(
             f"{folder} cannot be loaded by transformers: {type(error).__name__}: {message}"
         ) from error
-    return found
 
 
 def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -> dict[str, Tensor]:
@@ -263,7 +250,13 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -
         for place, part in model.named_modules()
         if isinstance(part, nn.Embedding) and place.rpartition(".")[2] in _POSITION_TABLES
     ]
-    positions = _positions(config, tables)
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        positions = None
+    else:
+        # RoBERTa and its like count from behind the position of padding.
+        paddings = (one.padding_idx for one in tables if one.padding_idx is not None)
+        positions -= next(paddings, -1) + 1
     # Where positions are computed, as in Llama, there may be more than the configuration says.
     if tables and length is not None and positions is not None and length > positions:
         raise InvalidModel(
@@ -277,13 +270,3 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -
         "attention_mask": torch.ones_like(tokens),
         "labels": classes if name.endswith(_CLASSIFIERS) else tokens.clone(),
     }
-
-
-def _positions(config: PretrainedConfig, tables: list[nn.Embedding]) -> int | None:
-    """Return how many tokens of a sample a model has positions for; None if any number."""
-    positions = getattr(config, "max_position_embeddings", None)
-    if not isinstance(positions, int) or positions < 1:
-        return None
-    # RoBERTa and its like count from behind the position of padding.
-    padding = next((one.padding_idx for one in tables if one.padding_idx is not None), None)
-    return positions if padding is None else positions - padding - 1

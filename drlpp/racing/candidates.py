@@ -22,7 +22,7 @@ from drlpp.racing.microbatches import as_many_as, twice_as_many
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, heat
 from drlpp.racing.rivals import DATA_PARALLEL, PLAIN, RIVALS, Grounds
-from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method

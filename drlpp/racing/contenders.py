@@ -13,8 +13,7 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome,
 from drlpp.placement.placement import Placement
 from drlpp.racing.rivals import RIVALS, Alone, Found
 from drlpp.racing.verdict import Entrant, Simplicity
-from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
-from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
 from drlpp.specs.optimizer_spec import OptimizerSpec

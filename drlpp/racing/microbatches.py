@@ -25,8 +25,7 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, even_split, exact
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.schedule.analysis.samples_needed import samples_needed
-from drlpp.schedule.analysis.staleness import mean_staleness
+from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Cluster

@@ -42,7 +42,7 @@ from drlpp.runtime.training.data.training_data import LoaderState, TrainingData,
 from drlpp.runtime.training.training_reports import Stint
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.analysis.window import Window
-from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline

@@ -19,9 +19,7 @@ from drlpp.placement.plan import Plan
 from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
-from drlpp.schedule.kinds.gpipe import GPIPE
-from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import SYNC

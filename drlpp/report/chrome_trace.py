@@ -28,8 +28,8 @@ def trace_of(
 ) -> dict[str, Any]:
     """Return the trace as plain data, ready for ``json.dumps``.
 
-    Every span is a complete event in the colour of its kind, every message an arrow from the pass
-    that made it to the pass that it is for.
+    Every span is a complete event, every message an arrow from the pass that made it to the pass
+    that it is for.
 
     Args:
         timeline: what :func:`drlpp.schedule.timeline.play` returned or a run recorded.
@@ -76,7 +76,6 @@ def _complete_event(span: Span, thread: tuple[int, int]) -> Event:
         "tid": thread[1],
         "ts": start,
         "dur": round(end - start, 3),
-        "cname": span.kind.trace_colour,
     }
 
 

@@ -1,7 +1,6 @@
 """What workers do: the actions of a schedule, with what is known of each kind of action.
 
-An action's class says how its span looks in pictures and traces, whether it computes, what the
-simulator charges for it, and the letter that stands for it in drawings.
+An action's class says what its time counts as, and what the simulator charges for it.
 """
 
 from __future__ import annotations
@@ -21,22 +20,13 @@ MicrobatchId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SpanKind:
-    """One way in which a worker spends time.
-
-    Attributes:
-        label: for readers.
-        colour: in pictures and tables.
-        trace_colour: the name of a similar colour in Chrome's trace viewer, which has no other.
-        computes: whether it counts as work; the rest of a worker's time is its bubble.
-    """
+    """One way in which a worker spends time; what does not compute is its bubble."""
 
     label: str
-    colour: str
-    trace_colour: str
-    computes: bool
+    computes: bool = True
 
 
-WAITING = SpanKind("waiting", "#DDDDDD", "grey", computes=False)
+WAITING = SpanKind("waiting", computes=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +36,11 @@ class Pass:
     ``chunk`` says which of the worker's stages, where it holds several, in their order.
 
     Attributes of the class:
-        letter: begins the textual form.
-        span: how the time of the pass is shown.
+        span: what its time counts as.
         units: what it takes where only the schedule counts and a forward takes 1.
         cost: which of a stage's costs the simulator charges.
     """
 
-    letter: ClassVar[str]
     span: ClassVar[SpanKind]
     units: ClassVar[float]
     cost: ClassVar[Cost]
@@ -67,15 +55,11 @@ class Pass:
         return self.minibatch, self.microbatch
 
 
-# The colours are Okabe and Ito's palette, which colour-blind readers can tell apart.
-
-
 @dataclass(frozen=True, slots=True)
 class Forward(Pass):
     """Forward pass of the worker's stage for one microbatch."""
 
-    letter = "F"
-    span = SpanKind("forward", "#56B4E9", "thread_state_runnable", computes=True)
+    span = SpanKind("forward")
     units = 1.0
     cost = "forward"
 
@@ -88,8 +72,7 @@ class Recompute(Pass):
     it and the backward pass.
     """
 
-    letter = "R"
-    span = SpanKind("recompute", "#0072B2", "rail_response", computes=True)
+    span = SpanKind("recompute")
     units = 1.0
     cost = "forward"
 
@@ -98,8 +81,7 @@ class Recompute(Pass):
 class Backward(Pass):
     """Backward pass of the worker's stage; adds to the gradients of the update in the making."""
 
-    letter = "B"
-    span = SpanKind("backward", "#E69F00", "rail_idle", computes=True)
+    span = SpanKind("backward")
     units = 2.0
     cost = "backward"
 
@@ -112,8 +94,7 @@ class BackwardInput(Pass):
     activations are kept.
     """
 
-    letter = "I"
-    span = SpanKind("backward I", "#B36B00", "bad", computes=True)
+    span = SpanKind("backward I")
     units = 1.0
     cost = "backward_input"
 
@@ -122,8 +103,7 @@ class BackwardInput(Pass):
 class BackwardWeight(Pass):
     """The other half, which adds to the gradients of the update in the making."""
 
-    letter = "W"
-    span = SpanKind("backward W", "#F7C873", "cq_build_running", computes=True)
+    span = SpanKind("backward W")
     units = 1.0
     cost = "backward_weight"
 
@@ -148,8 +128,7 @@ class Message:
 class Send:
     """Start sending ``message`` to worker ``to``; never waits for it to arrive."""
 
-    letter: ClassVar = "s"
-    span: ClassVar = SpanKind("sending", "#D55E00", "heap_dump_child_node_arrow", computes=False)
+    span: ClassVar = SpanKind("sending", computes=False)
     units: ClassVar = 0.0
 
     message: Message
@@ -160,7 +139,6 @@ class Send:
 class Receive:
     """Wait for ``message`` from worker ``sender``."""
 
-    letter: ClassVar = "r"
     span: ClassVar = WAITING
     units: ClassVar = 0.0
 
@@ -182,9 +160,7 @@ class AllReduce:
     ``gradients``; ``version`` is then that of the tied weights.
     """
 
-    span: ClassVar = SpanKind(
-        "all-reduce", "#CC79A7", "thread_state_uninterruptible", computes=False
-    )
+    span: ClassVar = SpanKind("all-reduce", computes=False)
     units: ClassVar = 0.0
 
     version: int
@@ -202,8 +178,7 @@ class Update:
     weights contain the minibatches before number ``through``.
     """
 
-    letter: ClassVar = "U"
-    span: ClassVar = SpanKind("update", "#009E73", "rail_load", computes=True)
+    span: ClassVar = SpanKind("update")
     units: ClassVar = 0.0
     cost: ClassVar[Cost] = "update"
 
@@ -221,7 +196,6 @@ class TiedUpdate:
     versions of the tied weights, and the stage's ``chunk`` as in :class:`Pass`.
     """
 
-    letter: ClassVar[str] = "T"
     span: ClassVar[SpanKind] = Update.span
     units: ClassVar[float] = 0.0
     cost: ClassVar[Cost] = "update"

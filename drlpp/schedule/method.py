@@ -10,9 +10,8 @@ from pydantic import Field, model_validator
 
 from drlpp.io.documents import StrictRecord
 from drlpp.io.quantities import Count, one_of
-from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.kinds.kind import ScheduleKind
-from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import (
     find_schedule_kind,
     names_to_suggest,
@@ -23,8 +22,6 @@ from drlpp.schedule.per_stage import (
     PerStage,
     links_text,
     most,
-    of_links,
-    of_stages,
     recomputing_text,
     stretched,
 )
@@ -278,15 +275,6 @@ class Method(StrictRecord):
                 "recompute": stretched(self.recompute, stages),
             }
         )
-
-    def check_stages(self, stages: int) -> None:
-        """Check that lists have a value for every stage, or link.
-
-        Raises:
-            InvalidInput: saying what would be right.
-        """
-        of_links(self.in_flight_per_link, stages)
-        of_stages(self.recompute, stages)
 
     @property
     def recomputation_text(self) -> str | None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import first_problem
-from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS, training_kinds
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES

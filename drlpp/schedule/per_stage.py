@@ -34,16 +34,28 @@ def of_links(per_link: int | tuple[int, ...], stages: int) -> tuple[int, ...]:
     Raises:
         InvalidInput: so many stages have more or fewer links.
     """
-    links = stages - 1
-    if not isinstance(per_link, tuple):
-        return (per_link,) * links
-    if len(per_link) != links:
+    if isinstance(per_link, tuple) and len(per_link) != stages - 1:
         raise InvalidInput(
             f"in_flight_per_link has {len(per_link)} numbers, one for each link between "
             f"{len(per_link) + 1} stages; the placement has {_stages(stages)}: give "
-            + (f"{links} numbers, or one for all links" if links > 1 else "one number")
+            + (f"{stages - 1} numbers, or one for all links" if stages > 2 else "one number")
         )
-    return per_link
+    return per_link if isinstance(per_link, tuple) else (per_link,) * (stages - 1)
+
+
+def of_stages(each: bool | tuple[bool, ...], stages: int) -> tuple[bool, ...]:
+    """Return whether each stage recomputes.
+
+    Raises:
+        InvalidInput: there are more or fewer values than stages.
+    """
+    if isinstance(each, tuple) and len(each) != stages:
+        raise InvalidInput(
+            f"recompute has {len(each)} values, one for each stage; the placement has "
+            f"{_stages(stages)}: give "
+            + (f"{stages} values, or one for all stages" if stages > 1 else "one value")
+        )
+    return each if isinstance(each, tuple) else (each,) * stages
 
 
 def links_text(per_link: int | tuple[int, ...]) -> str:
@@ -57,23 +69,6 @@ def recomputing_text(each: bool | tuple[bool, ...]) -> str:
         return "recomputation" if each else "no recomputation"
     stages = [str(stage) for stage, chosen in enumerate(each) if chosen]
     return f"recomputation on stage{'s' * (len(stages) > 1)} {' '.join(stages)}"
-
-
-def of_stages(each: bool | tuple[bool, ...], stages: int) -> tuple[bool, ...]:
-    """Return whether each stage recomputes.
-
-    Raises:
-        InvalidInput: there are more or fewer values than stages.
-    """
-    if not isinstance(each, tuple):
-        return (each,) * stages
-    if len(each) != stages:
-        raise InvalidInput(
-            f"recompute has {len(each)} values, one for each stage; the placement has "
-            f"{_stages(stages)}: give "
-            + (f"{stages} values, or one for all stages" if stages > 1 else "one value")
-        )
-    return each
 
 
 def stretched(given: _Value | tuple[_Value, ...], count: int) -> _Value | tuple[_Value, ...]:
@@ -113,11 +108,8 @@ def _one_or_each(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         is_list = isinstance(value, list | tuple)
         for problem in error.errors():
             if str(problem["loc"][0]).startswith("tuple") == is_list:
-                raise PydanticCustomError(
-                    problem["type"],
-                    "{message}",
-                    {"message": problem["msg"]},
-                ) from None
+                message = {"message": problem["msg"]}
+                raise PydanticCustomError(problem["type"], "{message}", message) from None
         raise
     return collapsed(found) if isinstance(found, tuple) else found
 
@@ -128,19 +120,12 @@ def _number(value: object) -> object:
     return value
 
 
-_MOST_STAGES = 10_000
-
 _Depth = Annotated[int, Field(ge=0, le=100), BeforeValidator(_number)]
-_Several = Field(min_length=1, max_length=_MOST_STAGES)
+_Several = Field(min_length=1, max_length=10_000)
+_Whole = Annotated[int, Field(ge=0, le=100)]
 
-PerLink = Annotated[
-    Annotated[int, Field(ge=0, le=100)] | Annotated[tuple[_Depth, ...], _Several],
-    WrapValidator(_one_or_each),
-]
+PerLink = Annotated[_Whole | Annotated[tuple[_Depth, ...], _Several], WrapValidator(_one_or_each)]
 """A number for all links, or one for each."""
 
-PerStage = Annotated[
-    bool | Annotated[tuple[bool, ...], _Several],
-    WrapValidator(_one_or_each),
-]
+PerStage = Annotated[bool | Annotated[tuple[bool, ...], _Several], WrapValidator(_one_or_each)]
 """Whether all stages do something, or each."""

@@ -105,15 +105,6 @@ class Pipeline:
         return tuple(sorted({worker for stage in self.stages for worker in stage}))
 
     @cached_property
-    def depth(self) -> int:
-        """D: the number of stages on the longest path through the stage graph."""
-        levels: dict[int, int] = {}
-        for stage in reversed(range(len(self.stages))):
-            behind = max((levels[edge.target] for edge in self.outgoing(stage)), default=0)
-            levels[stage] = 1 + behind
-        return max(levels.values())
-
-    @cached_property
     def routes(self) -> tuple[tuple[int, int], ...]:
         """From which worker to which messages go in a long run, whatever the schedule; sorted.
 

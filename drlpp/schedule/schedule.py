@@ -29,8 +29,8 @@ from drlpp.schedule.actions import (
     Send,
     Update,
 )
+from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
-from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import find_schedule_kind, names_to_suggest
 from drlpp.schedule.lowering import (
     Lowering,
@@ -149,12 +149,12 @@ def build_schedule(
         )
     chosen = find_schedule_kind(kind)
     if microbatches > 1 and not chosen.takes_microbatches:
-        able = names_to_suggest(lambda kind: kind.takes_microbatches, quoted=True)
+        able = names_to_suggest(lambda kind: kind.takes_microbatches)
         raise InvalidInput(f"a {kind} schedule has no microbatches; use kind {able} for them")
     if min(of_links(in_flight_per_link, len(pipeline.stages)), default=0) < 0:
         raise InvalidInput(f"in_flight_per_link is {in_flight_per_link}; 0 or more is expected")
     if in_flight_per_link and not chosen.takes_in_flight_per_link:
-        able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link, quoted=True)
+        able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link)
         raise InvalidInput(
             f"a {kind} schedule has no minibatches in flight beyond its own; use kind {able} with "
             f"in_flight_per_link {in_flight_per_link}"

@@ -1,8 +1,6 @@
 """When every action of a schedule happens, and where the time of every worker goes.
 
 A timeline is played, simulated or recorded; as spans it has no gaps, and each span is of one kind.
-How each kind of action looks is in :mod:`drlpp.schedule.actions`; the order of the kinds in traces
-and tables is here.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from drlpp.schedule.schedule import Schedule, in_order
 FORWARD, RECOMPUTE, BACKWARD = Forward.span, Recompute.span, Backward.span
 BACKWARD_INPUT, BACKWARD_WEIGHT = BackwardInput.span, BackwardWeight.span
 UPDATE, ALL_REDUCE, SENDING = Update.span, AllReduce.span, Send.span
-PREDICTION = SpanKind("prediction", "#F0E442", "startup", computes=True)
+PREDICTION = SpanKind("prediction")
 
 KINDS = (
     FORWARD,

@@ -108,9 +108,6 @@ class PolicyFacts:
     Attributes:
         name: as users write it.
         title: what the papers call it.
-        source: paper and place.
-        forward, backward: the weights that each pass uses, for readers.
-        held: how many versions of its weights a stage keeps, for readers.
         version: the version that both passes use, of a policy that keeps versions.
         lookahead: how far passes look ahead; None for policies that never move weights.
         copies: tensors as large as the weights that it keeps, besides these.
@@ -120,16 +117,11 @@ class PolicyFacts:
             to recompute.
         synchronous: whether no update may come between a forward and its backward.
         updates_all_in_flight: whether an update needs as many parts as are in flight.
-        changes_updates: whether updates are others than the optimizer makes by itself.
         own_options: options that no other policy has.
     """
 
     name: str
     title: str
-    source: str
-    forward: str
-    backward: str
-    held: str
     version: Count = lambda counts: counts.newest_in_forward
     lookahead: Lookahead | None = None
     copies: int = 0
@@ -137,146 +129,66 @@ class PolicyFacts:
     writes_in_place: bool = False
     synchronous: bool = False
     updates_all_in_flight: bool = False
-    changes_updates: bool = False
     own_options: OwnOptions | None = None
 
 
 SUGGESTED_CORRECTION_DECAY = 0.135
 """D ≈ exp(−2), which pipemare derives in appendix B.4."""
 
-SYNC = PolicyFacts(
-    name="sync",
-    title="synchronous",
-    source="plain training",
-    forward="W_t",
-    backward="W_t",
-    held="1",
-    synchronous=True,
-)
-
 # At the backward of a stage's own weights there is nothing left to look ahead.
 _TO_THE_UPDATE = Lookahead(
     forward=lambda counts: counts.lateness, backward=lambda counts: counts.still_to_come
 )
-
-PIPEOPTIM = PolicyFacts(
-    name="pipeoptim",
-    title="PipeOptim",
-    source="pipeoptim §III, algorithm 1",
-    forward="W_t − lr·s·ΔW_t",
-    backward="W_{t+s}",
-    held="2",
-    lookahead=_TO_THE_UPDATE,
-    # W_t, while a pass runs with others.
-    copies=1,
-    writes_in_place=True,
-)
-
-STASH = PolicyFacts(
-    name="stash",
-    title="PipeDream",
-    source="pipedream §3.3",
-    forward="W_t",
-    backward="W_t",
-    held="s + 1",
-    stashes=True,
-)
-
-_TWO_VERSIONS = PolicyFacts(
-    name="2bw",
-    title="PipeDream-2BW",
-    source="pipeoptim §II",
-    forward="the one before the newest",
-    backward="the same",
-    held="2",
-    # A delay of one: w^(t+1) = w^(t) − ν · ∇f(w^(t−1)).
-    version=lambda counts: max(counts.started_from - 1, 0),
-    copies=1,
-    updates_all_in_flight=True,
-)
-
 _TO_THE_INPUT_STAGE = Lookahead(
     forward=lambda counts: counts.lateness + counts.until_input,
     backward=lambda counts: counts.still_to_come + counts.until_input,
+)
+
+
+def _predicting(name: str, title: str, lookahead: Lookahead) -> PolicyFacts:
+    """Return a policy that moves weights for a pass, and keeps W_t or W_{t−1} meanwhile."""
+    return PolicyFacts(name, title, lookahead=lookahead, copies=1, writes_in_place=True)
+
+
+SYNC = PolicyFacts("sync", "synchronous", synchronous=True)
+# pipedream §3.3.
+STASH = PolicyFacts("stash", "PipeDream", stashes=True)
+# pipeoptim §III, algorithm 1: forwards use W_t − lr·s·ΔW_t.
+PIPEOPTIM = _predicting("pipeoptim", "PipeOptim", _TO_THE_UPDATE)
+# pipeoptim §II. A delay of one: w^(t+1) = w^(t) − ν · ∇f(w^(t−1)).
+_TWO_VERSIONS = PolicyFacts(
+    "2bw",
+    "PipeDream-2BW",
+    version=lambda counts: max(counts.started_from - 1, 0),
+    copies=1,
+    updates_all_in_flight=True,
 )
 
 WEIGHT_POLICIES: dict[str, PolicyFacts] = {
     facts.name: facts
     for facts in (
         SYNC,
-        PolicyFacts(
-            name="vanilla",
-            title="vanilla",
-            source="pipeoptim §V-E",
-            forward="W_t",
-            backward="W_{t+s}",
-            held="1",
-            writes_in_place=True,
-        ),
+        PolicyFacts("vanilla", "vanilla", writes_in_place=True),
         STASH,
         PolicyFacts(
-            name="stash-vertical",
-            title="vertical sync",
-            source="pipedream §3.3",
-            forward="that of the input stage",
-            backward="the same",
-            held="up to D",
+            "stash-vertical",
+            "vertical sync",
             version=lambda counts: min(counts.newest_in_forward, counts.at_input),
             stashes=True,
         ),
         _TWO_VERSIONS,
-        replace(
-            _TWO_VERSIONS,
-            name="2bw-ef",
-            title="2BW with error feedback",
-            source="after arXiv 2606.30634",
-            held="2 and u",
-            # The last step of the optimizer as well.
-            copies=2,
-            changes_updates=True,
-        ),
-        PolicyFacts(
-            name="spectrain",
-            title="SpecTrain",
-            source="pipeoptim eq. 6",
-            forward="predicted along m",
-            backward="predicted along m",
-            held="2",
-            lookahead=_TO_THE_INPUT_STAGE,
-            copies=1,
-            writes_in_place=True,
-        ),
-        PolicyFacts(
-            name="xpipe",
-            title="XPipe",
-            source="pipeoptim eq. 6",
-            forward="predicted along Adam's step",
-            backward="predicted along Adam's step",
-            held="2",
-            lookahead=_TO_THE_INPUT_STAGE,
-            copies=1,
-            writes_in_place=True,
-        ),
+        # After arXiv 2606.30634; it keeps the optimizer's last step as well.
+        replace(_TWO_VERSIONS, name="2bw-ef", title="2BW with error feedback", copies=2),
+        # pipeoptim eq. 6, along the momentum and along Adam's step.
+        _predicting("spectrain", "SpecTrain", _TO_THE_INPUT_STAGE),
+        _predicting("xpipe", "XPipe", _TO_THE_INPUT_STAGE),
         PIPEOPTIM,
+        # After pipeoptim §III: W_t + s·(W_t − W_{t−1}).
+        _predicting("last-step", "last applied step", _TO_THE_UPDATE),
+        # pipemare §3: backwards use W_{t+s} − s·δ.
         PolicyFacts(
-            name="last-step",
-            title="last applied step",
-            source="here, after pipeoptim §III",
-            forward="W_t + s·(W_t − W_{t−1})",
-            backward="W_{t+s}",
-            held="2",
-            lookahead=_TO_THE_UPDATE,
-            # W_{t−1}; during a pass W_t has its place.
-            copies=1,
-            writes_in_place=True,
-        ),
-        PolicyFacts(
-            name="pipemare",
-            title="PipeMare",
-            source="pipemare §3",
-            forward="W_t",
-            backward="W_{t+s} − s·δ",
-            held="2 and δ",
+            "pipemare",
+            "PipeMare",
             lookahead=Lookahead(backward=lambda counts: -counts.difference),
             # W_{t+s}, while a backward runs with others, and δ.
             copies=2,

@@ -35,7 +35,7 @@ from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
-from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
 

@@ -16,7 +16,7 @@ from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.schedule.actions import Computation
 from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
 from drlpp.schedule.analysis.window import Window
-from drlpp.schedule.kinds.alternation import alternate
+from drlpp.schedule.kinds.alternating import alternate
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method

@@ -17,7 +17,7 @@ from drlpp.racing.microbatches import (
     twice_as_many,
 )
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.analysis.samples_needed import samples_needed
+from drlpp.schedule.analysis.staleness import samples_needed
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
@@ -53,9 +53,8 @@ def test_the_pipeline_to_try_is_the_exact_planners_if_it_has_stages(
 
 
 def test_samples_by_staleness() -> None:
-    found = [samples_needed(s, at_plain_rate=True) for s in (0, 0.875, 3, 7, 11)]
-    assert found == pytest.approx([1.0, 1.14, 1.78, 3.0, 4.22])
-    assert samples_needed(7) == 2.17
+    found = [samples_needed(s) for s in (0, 0.875, 3, 7, 11)]
+    assert found == pytest.approx([1.0, 1.09, 1.48, 2.17, 2.86])
 
 
 @pytest.mark.parametrize(

@@ -89,21 +89,6 @@ def test_a_cut_lies_behind_the_update_of_its_minibatch_with_others_in_flight() -
     assert isinstance(first[2].actions[-1], Receive)
 
 
-def test_a_cut_between_minibatches_has_microbatches_of_the_next_in_flight() -> None:
-    schedule = build_schedule(Pipeline.straight(1, 1, 1), 4, microbatches=3)
-    first, second = cut_schedule(schedule, [2])
-    for worker, flight in enumerate(({(2, 0), (2, 1)}, {(2, 0)}, set())):
-        assert [a.through for a in first[worker].actions if isinstance(a, Update)] == [1, 2]
-        assert first[worker].in_flight == flight
-        assert second[worker].version == 2
-
-
-def test_a_schedule_that_flushes_has_nothing_in_flight_at_a_cut() -> None:
-    schedule = build_schedule(Pipeline.straight(2, 1), 6, "1f1b-flush", 4)
-    for segment in cut_schedule(schedule, [3])[:-1]:
-        assert all(not part.in_flight for part in segment.values())
-
-
 @given(schedules_and_cuts())
 def test_a_cut_between_whole_updates_lies_behind_the_same_minibatches_everywhere(
     given_: tuple[Schedule, list[int]],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drlpp.schedule.lowering import Lowering, with_recomputation, with_whole_backwards
+from drlpp.schedule.lowering import Lowering, with_whole_backwards
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
 from tests.support.action_text import parse_actions
@@ -47,25 +47,11 @@ def test_a_norm_is_shared_by_all_workers_before_an_update() -> None:
     assert schedule.actions[2][-2:] == parse_actions("N1:0,1,2 U1x2")
 
 
-def test_a_single_stage_shares_no_norm() -> None:
-    schedule = build_schedule(Pipeline.straight(1), 1, "gpipe", share_norm=True)
-    assert schedule.actions[0] == parse_actions("F0 B0 U1")
-
-
 def test_recomputation_stands_before_the_gradients_and_spares_what_is_used_at_once() -> None:
     schedule = build_schedule(Pipeline.straight(1, 1), 3, recompute=True)
     assert computations(schedule, 0) == written("F0 F1 R0 B0 U1 F2 R1 B1 U2 R2 B2 U3")
     assert computations(schedule, 1) == written("F0 B0 U1 F1 B1 U2 F2 B2 U3")
     assert schedule.actions[0][4:7] == parse_actions("R0 rB0:1>0@1 B0")
-
-
-def test_half_a_backward_receives_and_sends_as_a_whole_one() -> None:
-    """The first half, which earlier stages wait for; the second keeps to its worker."""
-    pipeline = Pipeline.straight(1, 1, 1)
-    lowered = Lowering(pipeline, (1,), microbatches=1, share_norm=False).lower(
-        parse_actions("I0 F1 W0")
-    )
-    assert tuple(lowered) == parse_actions("rB0:2>1@2 I0 sB0:1>0@0 rF1:0>1@0 F1 sF1:1>2@2 W0")
 
 
 def test_a_stage_that_sends_no_gradients_makes_whole_backwards() -> None:
@@ -76,13 +62,3 @@ def test_a_stage_that_sends_no_gradients_makes_whole_backwards() -> None:
     schedule = build_schedule(Pipeline(((0,), (1,), (2,)), edges), 1, "zb-h1", 3)
     passed = written("F0.0 F0.1 F0.2 B0.0 B0.1 B0.2 U1x3")
     assert [computations(schedule, worker) for worker in (0, 1)] == [passed, passed]
-
-
-def test_recomputation_stands_before_the_first_half_of_a_backward() -> None:
-    recomputed = with_recomputation(parse_actions("F0 F1 I0 I1 W0 W1 F2 I2 W2"))
-    assert tuple(recomputed) == parse_actions("F0 F1 R0 I0 R1 I1 W0 W1 F2 I2 W2")
-
-
-def test_an_update_between_a_forward_and_its_backward_needs_recomputation() -> None:
-    recomputed = with_recomputation(parse_actions("F0 U1 B0 F1.1 B1.1"))
-    assert tuple(recomputed) == parse_actions("F0 U1 R0 B0 F1.1 B1.1")

@@ -12,7 +12,6 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Recompute
 from drlpp.schedule.method import Method
-from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.per_stage import stretched
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
@@ -46,15 +45,6 @@ def test_equal_values_are_one_value(pipeline: Pipeline, per_link: int, recompute
         recompute=(recompute,) * stages,
     )
     assert listed == build_schedule(pipeline, 6, in_flight_per_link=per_link, recompute=recompute)
-
-
-def test_a_file_keeps_the_list() -> None:
-    method = Method(in_flight_per_link=(1, 0, 2), recompute=(True, False, False, True))
-    assert Method.model_validate_json(method.model_dump_json()) == method
-    assert method.model_dump(mode="json")["in_flight_per_link"] == [1, 0, 2]
-    assert str(method) == (
-        "1f1b, pipeoptim, 1-0-2 in flight per link beyond NOAM, recomputation on stages 0 3"
-    )
 
 
 def test_a_link_counts_for_all_stages_before_it() -> None:
@@ -101,25 +91,6 @@ def test_a_list_of_another_length_is_refused(
         method.schedule_for(Pipeline.straight(*[1] * stages), 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"in_flight_per_link": [1, -1]}, "field 'in_flight_per_link': Input should be greater"),
-        ({"in_flight_per_link": [1, True]}, "field 'in_flight_per_link': expected a number, found"),
-        ({"in_flight_per_link": []}, "field 'in_flight_per_link': expected a list that is not"),
-        ({"recompute": [True, "maybe"]}, "field 'recompute': .* is neither true nor false"),
-        (
-            {"precision": "bfloat16", "recompute": [True, False]},
-            "policy vanilla needs newer ones in the backward; .* let every stage do it",
-        ),
-        ({"schedule": "gpipe", "in_flight_per_link": [1, 0]}, "vanilla has no meaning on schedule"),
-    ],
-)
-def test_what_a_list_may_hold(options: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        choose_method("vanilla", options)
-
-
 def test_a_list_for_another_number_of_stages_is_stretched() -> None:
     method = Method(in_flight_per_link=(2, 0, 1), recompute=(True, False, False, False))
     assert method.for_stages(4) == method
@@ -128,20 +99,3 @@ def test_a_list_for_another_number_of_stages_is_stretched() -> None:
     assert method.for_any_stages == Method(in_flight_per_link=2, recompute=True)
     assert stretched((0, 3), 4) == (0, 0, 3, 3)
     assert stretched(3, 4) == 3
-
-
-def test_what_is_not_as_usual_is_said_in_short() -> None:
-    flushed = {"schedule": "zb-h1", "policy": "sync", "microbatches": 4, "recompute": True}
-    for options, said in (
-        ({"in_flight_per_link": (0, 1)}, ["+0-1 in flight"]),
-        ({"recompute": (True, False, True)}, ["recomputation on stages 0 2"]),
-        (flushed, ["zb-h1", "recomputation"]),
-    ):
-        method = Method.model_validate(options)
-        assert list(method.unlike(Method(), 3)) == said
-        assert list(method.unlike(method, 3)) == []
-    usual = Method(in_flight_per_link=1, recompute=True)
-    assert list(Method().unlike(usual, 3)) == ["+0 in flight", "no recomputation"]
-    # One stage has neither links nor an order of passes to speak of.
-    gpipe = Method(schedule="gpipe", policy="sync")
-    assert list(Method(in_flight_per_link=1).unlike(gpipe, 1)) == []

@@ -14,22 +14,11 @@ def test_noam() -> None:
     assert Pipeline.straight(4).in_flight() == (1,)
 
 
-def test_more_in_flight_for_each_link() -> None:
-    """Each worker behind counts once for itself, and again for each one per link."""
-    straight = Pipeline.straight(1, 1, 1, 1)
-    assert straight.in_flight(1) == (7, 5, 3, 1)
-    assert straight.in_flight(2) == (10, 7, 4, 1)
-    # ⌈2 · 3 / 3⌉ and ⌈2 · 1 / 2⌉ beyond one.
-    assert Pipeline.straight(3, 2, 1).in_flight(1) == (3, 2, 1)
-    assert Pipeline.straight(4).in_flight(3) == (1,)
-
-
 def test_branches_take_the_widest_branch_into_account() -> None:
     """0 → 1 → 3 and 0 → 2 → 3, where stage 2 has three replicas."""
     edges = tuple(StageEdge(a, b) for a, b in [(0, 1), (0, 2), (1, 3), (2, 3)])
     pipeline = Pipeline(((0,), (1,), (2, 3, 4), (5,)), edges)
     assert pipeline.in_flight() == (5, 2, 2, 1)
-    assert pipeline.depth == 3
 
 
 def test_ranks_of_many_stages_that_all_exchange_tensors() -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-import drlpp
-from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.runtime.reference.reference_weights import StageHistory
 from drlpp.runtime.weights.optimizers import build_optimizer
@@ -23,10 +19,6 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 MADE_UP = PolicyFacts(
     name="made-up",
     title="Made-up",
-    source="nowhere",
-    forward="W_t twice as far ahead",
-    backward="W_t one ahead",
-    held="4",
     version=lambda counts: max(counts.newest_in_forward - 1, 0),
     lookahead=Lookahead(forward=lambda c: 2 * c.difference, backward=lambda c: c.until_input),
     copies=3,
@@ -56,13 +48,6 @@ def test_a_method_may_have_a_new_policy() -> None:
             choose_method("made-up", options)
 
 
-def test_a_policy_that_is_not_in_the_table_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"'made-up' is unknown; there are sync, .* pipemare"):
-        choose_method("made-up")
-    with pytest.raises(ValueError, match=r"Input should be 'sync', .* or 'pipemare'"):
-        Method(policy="made-up")
-
-
 @pytest.mark.usefixtures("made_up")
 def test_versions_are_counted_for_a_new_policy() -> None:
     method, pipeline = Method(policy="made-up"), Pipeline.straight(1, 1, 1)
@@ -76,13 +61,6 @@ def test_versions_are_counted_for_a_new_policy() -> None:
 
 
 @pytest.mark.usefixtures("made_up")
-def test_memory_counts_the_copies_of_a_new_policy() -> None:
-    sgd = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
-    assert MemoryModel.of(Method(policy="made-up"), sgd) == MemoryModel(weight_copies=3 + 3)
-    assert MemoryModel.of(Method(policy="vanilla"), sgd) == MemoryModel(weight_copies=3)
-
-
-@pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize("delay", [0, 2])
 def test_neither_implementation_takes_an_unknown_policy_for_another(delay: int) -> None:
     method, sgd = Method(policy="made-up"), OptimizerSpec(name="sgd")
@@ -92,12 +70,3 @@ def test_neither_implementation_takes_an_unknown_policy_for_another(delay: int) 
     history = StageHistory({"w": torch.ones(2)}, method, sgd, delay)
     with pytest.raises(NotImplementedError, match="made-up"):
         history.for_forward(WeightUse(0, 0, 0), [0.1])
-
-
-def test_the_table_in_the_documentation_is_this_one() -> None:
-    rows = [
-        f"| `{p.name}` | {p.title} | {p.forward} | {p.backward} | {p.held} | {p.source} |"
-        for p in WEIGHT_POLICIES.values()
-    ]
-    methods = Path(drlpp.__file__).parents[1] / "docs" / "methods.md"
-    assert "\n".join(rows) in methods.read_text()

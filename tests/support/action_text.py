@@ -47,12 +47,17 @@ from drlpp.schedule.actions import (
     Update,
 )
 
-_PASSES = {
-    kind.letter: kind for kind in (Forward, Recompute, Backward, BackwardInput, BackwardWeight)
+_PASSES: dict[str, type[Pass]] = {
+    "F": Forward,
+    "R": Recompute,
+    "B": Backward,
+    "I": BackwardInput,
+    "W": BackwardWeight,
 }
+LETTERS = {kind: letter for letter, kind in _PASSES.items()}
 _PAYLOADS: dict[str, Payload] = {
-    Forward.letter: "activation",
-    Backward.letter: "gradient",
+    "F": "activation",
+    "B": "gradient",
     "C": "contribution",
     "S": "sum",
 }
@@ -63,13 +68,9 @@ _GRADIENTS, _SQUARED_NORM, _TIED_GRADIENTS = "A", "N", "C"
 _NUMBER = "([0-9]{1,15})"
 _PART = rf"{_NUMBER}(?:\.{_NUMBER})?"
 _PASS = re.compile(rf"([{''.join(_PASSES)}]){_PART}(?:/{_NUMBER})?")
-_UPDATE = re.compile(rf"{Update.letter}{_NUMBER}(?:x{_NUMBER})?(?:<{_NUMBER})?")
-_TIED_UPDATE = re.compile(
-    rf"{TiedUpdate.letter}{_NUMBER}\.{_NUMBER}(?:x{_NUMBER})?(?:<{_NUMBER})?(?:/{_NUMBER})?"
-)
-_MESSAGE = re.compile(
-    rf"([{Send.letter}{Receive.letter}])([{''.join(_PAYLOADS)}]){_PART}:{_NUMBER}>{_NUMBER}@{_NUMBER}"
-)
+_UPDATE = re.compile(rf"U{_NUMBER}(?:x{_NUMBER})?(?:<{_NUMBER})?")
+_TIED_UPDATE = re.compile(rf"T{_NUMBER}\.{_NUMBER}(?:x{_NUMBER})?(?:<{_NUMBER})?(?:/{_NUMBER})?")
+_MESSAGE = re.compile(rf"([sr])([{''.join(_PAYLOADS)}]){_PART}:{_NUMBER}>{_NUMBER}@{_NUMBER}")
 _MEMBERS = "([0-9]{1,15}(?:,[0-9]{1,15})*)"
 _SUM = re.compile(rf"([{_GRADIENTS}{_SQUARED_NORM}]){_NUMBER}:{_MEMBERS}")
 _TIED_SUM = re.compile(rf"{_TIED_GRADIENTS}{_NUMBER}\.{_NUMBER}:{_MEMBERS}")
@@ -80,14 +81,14 @@ def action_text(action: Action) -> str:
     match action:
         case Pass(minibatch, microbatch, chunk):
             of_chunk = f"/{chunk}" if chunk else ""
-            return f"{action.letter}{minibatch}.{microbatch}{of_chunk}"
+            return f"{LETTERS[type(action)]}{minibatch}.{microbatch}{of_chunk}"
         case Update(version):
-            return f"{action.letter}{version}{_made_of(action)}"
+            return f"U{version}{_made_of(action)}"
         case TiedUpdate(version, tie=tie, chunk=chunk):
             of_chunk = f"/{chunk}" if chunk else ""
-            return f"{action.letter}{tie}.{version}{_made_of(action)}{of_chunk}"
+            return f"T{tie}.{version}{_made_of(action)}{of_chunk}"
         case Send(message, other) | Receive(message, other):
-            return f"{action.letter}{_message_text(message)}@{other}"
+            return f"{'s' if isinstance(action, Send) else 'r'}{_message_text(message)}@{other}"
         case AllReduce(version, workers, "tied_gradients", tie):
             return f"{_TIED_GRADIENTS}{tie}.{version}:{','.join(map(str, workers))}"
         case AllReduce(version, workers, content):
@@ -137,7 +138,7 @@ def parse_action(text: str) -> Action:
         message = Message(
             _PAYLOADS[payload], int(source), int(target), int(minibatch), int(microbatch or 0)
         )
-        kind = Send if direction == Send.letter else Receive
+        kind = Send if direction == "s" else Receive
         return kind(message, int(other))
     if found := _SUM.fullmatch(text):
         letter, version, members = found.groups()

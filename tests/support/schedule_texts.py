@@ -6,7 +6,7 @@ from drlpp.schedule.actions import Action, Backward, Computation, Forward, Pass
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import play
-from tests.support.action_text import actions_text, parse_actions
+from tests.support.action_text import LETTERS, actions_text, parse_actions
 
 
 def folded(workers: int) -> Pipeline:
@@ -43,7 +43,7 @@ def starts(
         return backward[stage] if isinstance(action, Backward) else 0.0
 
     return [
-        (f"{t.action.letter}{t.action.minibatch}", t.start)
+        (f"{LETTERS[type(t.action)]}{t.action.minibatch}", t.start)
         for t in play(schedule, seconds_of)
         if t.worker == worker and isinstance(t.action, Pass)
     ]

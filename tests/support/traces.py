@@ -10,7 +10,7 @@ import pytest
 
 from drlpp.schedule.timeline import KINDS
 
-_COLOURS = {kind.label: kind.trace_colour for kind in KINDS}
+_LABELS = [kind.label for kind in KINDS]
 
 
 def checked(trace: dict[str, Any]) -> dict[int, dict[str, float]]:
@@ -29,7 +29,6 @@ def checked(trace: dict[str, Any]) -> dict[int, dict[str, float]]:
         if event["ph"] == "X":
             assert event["dur"] >= 0
             assert event["pid"] in processes
-            assert event["cname"] == _COLOURS[event["cat"]]
             assert event["name"].split()[0] == event["cat"]
             rows[event["pid"], event["tid"]].append(event)
     assert rows.keys() == names.keys()
@@ -40,7 +39,7 @@ def checked(trace: dict[str, Any]) -> dict[int, dict[str, float]]:
         # One thing after the other, and no gap: what is not work is waiting.
         for one, other in pairwise(mine):
             assert one["ts"] + one["dur"] == pytest.approx(other["ts"], abs=2e-3)
-        seconds[worker] = dict.fromkeys(_COLOURS, 0.0)
+        seconds[worker] = dict.fromkeys(_LABELS, 0.0)
         for event in mine:
             inside = min(event["ts"] + event["dur"], end) - max(event["ts"], begin)
             seconds[worker][event["cat"]] += max(0.0, inside) / 1e6

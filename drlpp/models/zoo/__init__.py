@@ -62,15 +62,9 @@ SMALL: dict[str, _Options] = {
     "gnmt16": _TOKENS | {"hidden": 64},
     "awd_lm": _TOKENS | {"embedding": 64, "hidden": 128},
     "s2vt": _FRAMES | {"features": 256, "embedding": 64, "hidden": 128},
-    "gpt2": {
-        "batch_size": 16,
-        "sequence_length": 32,
-        "vocabulary": 1000,
-        "hidden": 64,
-        "layers": 6,
-        "heads": 4,
-        "positions": 32,
-    },
+    "gpt2": _TOKENS
+    | {"batch_size": 16, "sequence_length": 32, "hidden": 64, "layers": 6, "heads": 4}
+    | {"positions": 32},
 }
 """Options that make a minibatch take some tens of milliseconds on one core of a CPU."""
 
@@ -81,8 +75,8 @@ _MOST = {"layers": 1000, "sequence_length": 10_000, "frames": 10_000, "words": 1
 def check_size(name: str, options: Mapping[str, Option]) -> None:
     """Build the model without memory, and count what it would take, before any is allocated.
 
-    Options may come from a file. Where memory is only promised, as on most systems, a model that is
-    too large would not fail but make the machine stop other programs.
+    Where memory is only promised, as on most systems, a model that is too large would not fail but
+    make the machine stop other programs.
 
     Raises:
         InvalidModel: weights, buffers and examples are more than this machine's memory.
@@ -94,10 +88,8 @@ def check_size(name: str, options: Mapping[str, Option]) -> None:
             raise InvalidModel(f"model {name}: {option} is {value}; {most} is the most")
     with torch.device("meta"):
         task = ZOO[name](**options)
-    tensors: list[Any] = [*task.module.parameters(), *task.module.buffers(), *task.inputs]
-    if task.targets is not None:
-        tensors.append(task.targets)
-    needed = sum(tensor.nbytes for tensor in tensors)
+    examples: list[Any] = [*task.inputs, task.targets]
+    needed = sum(t.nbytes for t in (*task.module.parameters(), *task.module.buffers(), *examples))
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
         raise InvalidModel(

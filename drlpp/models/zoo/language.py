@@ -1,6 +1,7 @@
 """GPT-2 (Radford et al. 2019), a decoder of text, and what all models of language have in common.
 
-Multi-head attention is that of Vaswani et al. 2017 (arXiv:1706.03762).
+Multi-head attention is that of Vaswani et al. 2017 (arXiv:1706.03762). Queries, keys and values
+have a linear layer each, where the published code has one for all three.
 """
 
 from __future__ import annotations
@@ -34,24 +35,14 @@ def random_sentences(batch_size: int, length: int, vocabulary: int) -> tuple[Ten
     return sentences[:, :-1].contiguous(), sentences[:, 1:].contiguous()
 
 
-class CausalAttention(nn.Module):
-    """Multi-head attention to a token and those ahead of it.
-
-    Softmax(Q Kᵀ / √(hidden / heads)) V for every head, between linear layers.
+class _CausalAttention(nn.Module):
+    """For every head, softmax(Q Kᵀ / √(hidden / heads)) V over a token and those ahead of it.
 
     Shapes: ``(batch, length, hidden)`` to the same.
-
-    Raises:
-        InvalidInput: if the heads cannot share the hidden units equally.
     """
 
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
-        if hidden % heads:
-            raise InvalidInput(
-                f"{hidden} hidden units cannot be divided among {heads} heads; choose a number of "
-                "heads that divides them"
-            )
         self.query = nn.Linear(hidden, hidden)
         self.key = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, hidden)
@@ -59,7 +50,6 @@ class CausalAttention(nn.Module):
         self.heads, self.dropout = heads, dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give for every token a mean of the values of those up to it."""
         seen = F.scaled_dot_product_attention(
             self._by_head(self.query(x)),
             self._by_head(self.key(x)),
@@ -74,33 +64,26 @@ class CausalAttention(nn.Module):
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
-class GPT2Block(nn.Module):
-    """Causal attention and a feed-forward network, each normalised before and with a shortcut.
-
-    Shapes: ``(batch, length, hidden)`` to the same.
-    """
+class _Block(nn.Module):
+    """Causal attention and a feed-forward network, each normalised before and with a shortcut."""
 
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(hidden)
-        self.attention = CausalAttention(hidden, heads, dropout)
+        self.attention = _CausalAttention(hidden, heads, dropout)
         self.norm = nn.LayerNorm(hidden)
         self.inner = nn.Linear(hidden, 4 * hidden)
         self.output = nn.Linear(4 * hidden, hidden)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply both."""
         x = x + self.dropout(self.attention(self.attention_norm(x)))
         inner = F.gelu(self.inner(self.norm(x)), approximate="tanh")
         return x + self.dropout(self.output(inner))
 
 
-class GPT2(nn.Module):
+class _GPT2(nn.Module):
     """Embeddings of tokens and positions, blocks, and a projection on the vocabulary.
-
-    Queries, keys and values have a linear layer each, where the published code has one for all
-    three.
 
     Shapes: tokens ``(batch, length)`` to logits ``(batch, length, vocabulary)``.
     """
@@ -119,7 +102,7 @@ class GPT2(nn.Module):
         self.tokens = nn.Embedding(vocabulary, hidden)
         self.positions = nn.Embedding(positions, hidden)
         self.dropout = nn.Dropout(dropout)
-        blocks = [GPT2Block(hidden, heads, dropout) for _ in range(layers)]
+        blocks = [_Block(hidden, heads, dropout) for _ in range(layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(hidden)
         self.head = nn.Linear(hidden, vocabulary, bias=False)
@@ -135,7 +118,6 @@ class GPT2(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Give the logits of the token that follows each."""
         x = self.dropout(self.tokens(tokens) + self.positions.weight[: tokens.shape[1]])
         for block in self.blocks:
             x = block(x)
@@ -160,12 +142,18 @@ def gpt2(
         tied: project on the vocabulary with the weights of its embedding, as published.
 
     Raises:
-        InvalidInput: if a sequence is longer than the model can read.
+        InvalidInput: if a sequence is longer than the model can read, or the heads cannot share the
+            hidden units equally.
     """
     if sequence_length > positions:
         raise InvalidInput(
             f"gpt2: sequence_length is {sequence_length}, but the model has {positions} positions"
         )
-    module = GPT2(vocabulary, hidden, layers, heads, positions, dropout, tied)
+    if hidden % heads:
+        raise InvalidInput(
+            f"{hidden} hidden units cannot be divided among {heads} heads; choose a number of "
+            "heads that divides them"
+        )
+    module = _GPT2(vocabulary, hidden, layers, heads, positions, dropout, tied)
     tokens, following = random_sentences(batch_size, sequence_length, vocabulary)
     return Task(module, (tokens,), following, token_loss, token_accuracy)

@@ -26,7 +26,7 @@ from drlpp.models.zoo.images import is_correct
 from drlpp.models.zoo.language import random_sentences, token_accuracy, token_loss
 
 
-class Encoder(nn.Module):
+class _Encoder(nn.Module):
     """A bidirectional LSTM, then LSTMs with residual connections from the third layer on.
 
     Shapes: tokens ``(batch, source length)`` to ``(batch, source length, hidden)``.
@@ -41,7 +41,6 @@ class Encoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, source: Tensor) -> Tensor:
-        """Give the states of the last layer, one for each source token."""
         x, _ = self.bidirectional(self.dropout(self.embedding(source)))
         for index, layer in enumerate(self.layers):
             out, _ = layer(self.dropout(x))
@@ -49,7 +48,7 @@ class Encoder(nn.Module):
         return x
 
 
-class AdditiveAttention(nn.Module):
+class _AdditiveAttention(nn.Module):
     """Bahdanau's attention with the normalised score vector of GNMT's implementations.
 
     Score of query q and key k: g · v / ‖v‖ · tanh(W_q q + W_k k + b).
@@ -67,14 +66,13 @@ class AdditiveAttention(nn.Module):
         self.bias = nn.Parameter(torch.zeros(hidden))
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Give for every query the mean of the keys, weighted by the scores."""
         pairs = self.query(queries).unsqueeze(2) + self.key(keys).unsqueeze(1) + self.bias
         vector = self.gain * self.vector / self.vector.norm()
         scores = torch.tanh(pairs) @ vector
         return scores.softmax(dim=-1) @ keys
 
 
-class Decoder(nn.Module):
+class _Decoder(nn.Module):
     """LSTMs that read, besides the layer below, the context found by the first one's states.
 
     Shapes: tokens ``(batch, target length)`` and encoder states ``(batch, source length,
@@ -85,7 +83,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, hidden)
         self.first = nn.LSTM(hidden, hidden, batch_first=True)
-        self.attention = AdditiveAttention(hidden)
+        self.attention = _AdditiveAttention(hidden)
         self.layers = nn.ModuleList(
             nn.LSTM(2 * hidden, hidden, batch_first=True) for _ in range(layers - 1)
         )
@@ -93,7 +91,6 @@ class Decoder(nn.Module):
         self.projection = nn.Linear(hidden, vocabulary)
 
     def forward(self, tokens: Tensor, states: Tensor) -> Tensor:
-        """Give the logits of the token that follows each of ``tokens``."""
         x, _ = self.first(self.dropout(self.embedding(tokens)))
         context = self.attention(x, states)
         for index, layer in enumerate(self.layers):
@@ -102,27 +99,23 @@ class Decoder(nn.Module):
         return self.projection(x)
 
 
-class GNMT(nn.Module):
+class _GNMT(nn.Module):
     """Encoder, attention and decoder, with teacher forcing.
 
     Attention starts from the first decoder layer's state at the same token, as in public
     implementations, so that each layer runs over the whole sentence at once.
-
-    Shapes: source ``(batch, source length)`` and target tokens ``(batch, target length)`` to
-    logits ``(batch, target length, vocabulary)``.
     """
 
     def __init__(self, vocabulary: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
-        self.encoder = Encoder(vocabulary, hidden, layers, dropout)
-        self.decoder = Decoder(vocabulary, hidden, layers, dropout)
+        self.encoder = _Encoder(vocabulary, hidden, layers, dropout)
+        self.decoder = _Decoder(vocabulary, hidden, layers, dropout)
         for module in self.modules():
             if isinstance(module, nn.LSTM | nn.Linear | nn.Embedding):
                 for weight in module.parameters():
                     nn.init.uniform_(weight, -0.1, 0.1)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Give the logits of the token that follows each target token."""
         return self.decoder(target, self.encoder(source))
 
 
@@ -145,33 +138,26 @@ def gnmt(
     Args:
         layers: of the encoder, the first of them bidirectional, and of the decoder.
     """
-    module = GNMT(vocabulary, hidden, layers, dropout)
+    module = _GNMT(vocabulary, hidden, layers, dropout)
     source = torch.randint(vocabulary, (batch_size, sequence_length))
     target, following = random_sentences(batch_size, sequence_length, vocabulary)
     return Task(module, (source, target), following, token_loss, token_accuracy)
 
 
-class LockedDropout(nn.Module):
-    """Dropout with one mask for all tokens of a sentence (Gal and Ghahramani 2016).
-
-    Shapes: ``(batch, length, features)`` to the same.
-    """
+class _LockedDropout(nn.Module):
+    """Dropout with one mask for all tokens of a sentence (Gal and Ghahramani 2016)."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop features of every sentence."""
         ones = torch.ones(x.shape[0], 1, x.shape[2], dtype=x.dtype, device=x.device)
         return x * F.dropout(ones, self.p, self.training)
 
 
-class WordDroppedEmbedding(nn.Embedding):
-    """An embedding that drops whole words, wherever they occur in the minibatch.
-
-    Shapes: tokens ``(batch, length)`` to ``(batch, length, features)``.
-    """
+class _WordDroppedEmbedding(nn.Embedding):
+    """An embedding that drops whole words, wherever they occur in the minibatch."""
 
     def __init__(self, vocabulary: int, features: int, p: float) -> None:
         super().__init__(vocabulary, features)
@@ -179,39 +165,29 @@ class WordDroppedEmbedding(nn.Embedding):
         nn.init.uniform_(self.weight, -0.1, 0.1)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Look up the tokens."""
         weight = self.weight
         ones = torch.ones(len(weight), 1, dtype=weight.dtype, device=weight.device)
         return F.embedding(tokens, F.dropout(ones, self.p, self.training) * weight)
 
 
-class WeightDroppedLSTM(nn.LSTM):
-    """An LSTM with dropout on its weights from state to state (DropConnect).
-
-    Shapes: ``(batch, length, inputs)`` to ``(batch, length, hidden)``; the states are not given.
-    """
-
-    weight_ih_l0: Tensor
-    weight_hh_l0: Tensor
-    bias_ih_l0: Tensor
-    bias_hh_l0: Tensor
+class _WeightDroppedLSTM(nn.LSTM):
+    """An LSTM with dropout on its weights from state to state (DropConnect)."""
 
     def __init__(self, inputs: int, hidden: int, p: float) -> None:
         super().__init__(inputs, hidden, batch_first=True)
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """Run over a sentence, from states of zero."""
         state = torch.zeros(1, x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device)
-        recurrent = F.dropout(self.weight_hh_l0, self.p, self.training)
-        weights = [self.weight_ih_l0, recurrent, self.bias_ih_l0, self.bias_hh_l0]
+        into, recurrent, *biases = self.all_weights[0]
+        weights = [into, F.dropout(recurrent, self.p, self.training), *biases]
         output, _, _ = torch.lstm(
             x, (state, state), weights, True, 1, 0.0, self.training, False, True
         )
         return output
 
 
-class AWDLM(nn.Module):
+class _AWDLM(nn.Module):
     """Embedding, LSTMs, and a linear layer, which may have the embedding's weights.
 
     The probabilities of dropout are those published for Penn Treebank, times ``dropout``. A
@@ -226,15 +202,15 @@ class AWDLM(nn.Module):
         self, vocabulary: int, embedding: int, hidden: int, layers: int, tied: bool, dropout: float
     ) -> None:
         super().__init__()
-        self.encoder = WordDroppedEmbedding(vocabulary, embedding, dropout * 0.1)
+        self.encoder = _WordDroppedEmbedding(vocabulary, embedding, dropout * 0.1)
         widths = [embedding] + [hidden] * (layers - 1) + [embedding]
         self.rnns = nn.ModuleList(
-            WeightDroppedLSTM(inputs, outputs, dropout * 0.5)
+            _WeightDroppedLSTM(inputs, outputs, dropout * 0.5)
             for inputs, outputs in itertools.pairwise(widths)
         )
         between = [dropout * 0.25] * (layers - 1)
-        self.dropouts = nn.ModuleList(map(LockedDropout, (dropout * 0.4, *between)))
-        self.last_dropout = LockedDropout(dropout * 0.4)
+        self.dropouts = nn.ModuleList(map(_LockedDropout, (dropout * 0.4, *between)))
+        self.last_dropout = _LockedDropout(dropout * 0.4)
         self.decoder = nn.Linear(embedding, vocabulary)
         nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
@@ -242,7 +218,6 @@ class AWDLM(nn.Module):
             self.decoder.weight = self.encoder.weight
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the logits of the token that follows each token, and what the loss penalises."""
         x = self.encoder(tokens)
         for dropout, rnn in zip(self.dropouts, self.rnns, strict=True):
             x = rnn(dropout(x))
@@ -279,7 +254,7 @@ def awd_lm(
             share them hold a copy each.
         dropout: factor on the published probabilities of all kinds of dropout.
     """
-    module = AWDLM(vocabulary, embedding, hidden, layers, tied, dropout)
+    module = _AWDLM(vocabulary, embedding, hidden, layers, tied, dropout)
     tokens, following = random_sentences(batch_size, sequence_length, vocabulary)
 
     def score(outputs: tuple[Tensor, Tensor, Tensor], following: Tensor) -> Tensor:
@@ -288,7 +263,7 @@ def awd_lm(
     return Task(module, (tokens,), following, regularized_loss, score)
 
 
-class S2VT(nn.Module):
+class _S2VT(nn.Module):
     """Two LSTMs over all time steps, first those of the frames, then those of the caption.
 
     The first reads frames and then zeros; the second reads the first's output, joined with zeros
@@ -314,7 +289,6 @@ class S2VT(nn.Module):
         self.projection = nn.Linear(hidden, vocabulary)
 
     def forward(self, frames: Tensor, words: Tensor) -> Tensor:
-        """Give the logits of the word that follows each word."""
         seen = self.dropout(self.frames(frames))
         said = self.dropout(self.words(words))
         silent = torch.zeros(said.shape, dtype=seen.dtype, device=seen.device)
@@ -343,7 +317,7 @@ def s2vt(
         features: of a frame, those of VGG's second linear layer.
         embedding: size to which frames and words are reduced.
     """
-    module = S2VT(vocabulary, features, embedding, hidden, dropout)
+    module = _S2VT(vocabulary, features, embedding, hidden, dropout)
     videos = torch.randn(batch_size, frames, features)
     captions, following = random_sentences(batch_size, words, vocabulary)
     return Task(module, (videos, captions), following, token_loss, token_accuracy)
@@ -396,7 +370,7 @@ class ResidualLSTMLayer(nn.Module):
         return torch.stack(outputs, dim=1)
 
 
-class ResidualLSTM(nn.Module):
+class _ResidualLSTM(nn.Module):
     """An embedding, residual LSTM layers, and a linear layer on the last token's output.
 
     Shapes: tokens ``(batch, length)`` to ``(batch, classes)``.
@@ -412,7 +386,6 @@ class ResidualLSTM(nn.Module):
         self.fc = nn.Linear(hidden, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Give the logits of the classes."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
@@ -434,7 +407,7 @@ def residual_lstm(
     pipeoptim says no more than the name, IMDb and a minibatch of 256; ``cells`` (memory cells of a
     layer), units and layers are those of the smallest model of Kim et al.
     """
-    module = ResidualLSTM(vocabulary, hidden, cells, layers, classes, dropout)
+    module = _ResidualLSTM(vocabulary, hidden, cells, layers, classes, dropout)
     tokens = torch.randint(vocabulary, (batch_size, sequence_length))
     labels = torch.randint(classes, (batch_size,))
     return Task(module, (tokens,), labels, F.cross_entropy, is_correct)

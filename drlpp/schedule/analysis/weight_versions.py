@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import (
@@ -28,37 +27,22 @@ from drlpp.schedule.actions import (
 )
 from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
+from drlpp.schedule.per_stage import of_links, of_stages
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.ties import Tie, update_of
 from drlpp.schedule.weight_policies import Lookahead, PartCounts, WeightUse
 
 
-@dataclass(frozen=True, slots=True)
-class WeightVersions:
-    """The versions of a stage's weights that are the newest when a microbatch passes.
-
-    ``forward`` at its forward, ``backward`` at its backward on the same worker.
-    """
-
-    forward: int
-    backward: int
-
-    @property
-    def difference(self) -> int:
-        """s: updates between this forward and its backward (pipeoptim eq. 4)."""
-        return self.backward - self.forward
-
-
 def weight_versions(
     schedule: Schedule, worker: int, tie: Tie | None = None
-) -> dict[MicrobatchId, WeightVersions]:
-    """Count, in the actions of ``worker``, the weight versions of every part it processes.
+) -> dict[MicrobatchId, PartCounts]:
+    """Count, in the actions of ``worker``, the newest weights when each of its parts passes.
 
-    Those of the weights that only its stage holds, or of its copy of those of ``tie``.
+    Of the weights that only its stage holds, or of its copy of those of ``tie``.
     """
     forward: dict[MicrobatchId, int] = {}
-    found: dict[MicrobatchId, WeightVersions] = {}
+    found: dict[MicrobatchId, PartCounts] = {}
     version = 0
     is_update = update_of(tie)
     for action in schedule.actions[worker]:
@@ -67,7 +51,7 @@ def weight_versions(
                 forward[minibatch, microbatch] = version
             case Backward(minibatch, microbatch) | BackwardWeight(minibatch, microbatch):
                 part = (minibatch, microbatch)
-                found[part] = WeightVersions(forward[part], version)
+                found[part] = PartCounts(forward[part], version)
             case Update() | TiedUpdate() if is_update(action):
                 version = action.version
     return found
@@ -116,7 +100,8 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
         InvalidInput: if the method cannot run on such a pipeline.
     """
     method.schedule_kind.check_stages_held(pipeline)
-    method.check_stages(len(pipeline.stages))
+    of_links(method.in_flight_per_link, len(pipeline.stages))
+    of_stages(method.recompute, len(pipeline.stages))
     _check_accumulation(pipeline, method)
     delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
     if method.policy_facts.synchronous and any(delays):
@@ -159,18 +144,19 @@ def weight_uses(
         uses[worker] = {}
         for part, newest in met.items():
             # The newest version without the part is that before the update of its gradient.
-            before = newest.backward if tie is None else _newest_within(contained, part[0])
+            without = _newest_within(contained, part[0])
+            before = newest.newest_in_backward if tie is None else without
             counts = PartCounts(
-                newest_in_forward=newest.forward,
-                newest_in_backward=newest.backward,
+                newest.newest_in_forward,
+                newest.newest_in_backward,
                 at_input=_newest_within(contained, entered[part]),
-                started_from=_newest_within(contained, part[0]),
+                started_from=without,
                 until_input=until_input,
-                still_to_come=before - newest.backward,
+                still_to_come=before - newest.newest_in_backward,
             )
             uses[worker][part] = WeightUse(
-                newest_in_forward=newest.forward,
-                newest_in_backward=newest.backward,
+                counts.newest_in_forward,
+                counts.newest_in_backward,
                 stashed=version_of(counts),
                 forward_lead=lookahead.forward(counts),
                 backward_lead=lookahead.backward(counts),
@@ -192,7 +178,7 @@ def _contained(schedule: Schedule, worker: int, tie: Tie | None = None) -> list[
 
 
 def _contained_when_entering(
-    schedule: Schedule, versions: Mapping[int, Mapping[MicrobatchId, WeightVersions]]
+    schedule: Schedule, versions: Mapping[int, Mapping[MicrobatchId, PartCounts]]
 ) -> dict[MicrobatchId, int]:
     """Return for every part how many minibatches the input stage's weights contain at its entry.
 
@@ -207,7 +193,7 @@ def _contained_when_entering(
         for worker in workers:
             contained = _contained(schedule, worker)
             for part, met in versions[worker].items():
-                minibatches = contained[met.forward]
+                minibatches = contained[met.newest_in_forward]
                 entered[part] = min(minibatches, entered.get(part, minibatches))
     return entered
 

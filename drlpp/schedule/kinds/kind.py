@@ -96,13 +96,6 @@ class ScheduleKind:
     trains: bool = True
     in_flight: Callable[[Pipeline, int | tuple[int, ...]], tuple[int, ...]] = Pipeline.in_flight
 
-    def __post_init__(self) -> None:
-        if self.splits_backward and not self.flushes:
-            raise ValueError(
-                f"schedule kind {self.name} splits backwards, so it has to flush: an update could "
-                "come between the halves of one"
-            )
-
     def check_stages_held(self, pipeline: Pipeline) -> None:
         """Check that workers hold as many stages as the kind gives passes of.
 

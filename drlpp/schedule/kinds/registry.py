@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
-from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.kinds.kind import ScheduleKind
-from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.zero_bubble_h1 import ZERO_BUBBLE_H1
 from drlpp.schedule.kinds.zero_bubble_v import ZERO_BUBBLE_V
 
@@ -37,12 +35,11 @@ def training_kinds() -> list[str]:
     return [kind.name for kind in SCHEDULE_KINDS.values() if kind.trains]
 
 
-def names_to_suggest(can: Callable[[ScheduleKind], bool], *, quoted: bool = False) -> str:
+def names_to_suggest(can: Callable[[ScheduleKind], bool]) -> str:
     """Return the training kinds that can do something, for an error message.
 
     Kinds for one stage on each accelerator come first, and of these the shortest name.
     """
     able = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and can(kind)]
     able.sort(key=lambda kind: (kind.stages_held, len(kind.name)))
-    names = [kind.name for kind in able]
-    return " or ".join(repr(name) if quoted else name for name in names)
+    return " or ".join(kind.name for kind in able)

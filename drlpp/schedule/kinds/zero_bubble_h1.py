@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from drlpp.schedule.actions import BackwardInput, BackwardWeight, Computation, MicrobatchId
-from drlpp.schedule.kinds.alternation import alternate
+from drlpp.schedule.kinds.alternating import alternate
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 
 

@@ -6,32 +6,26 @@ import re
 
 import pytest
 
-from drlpp.schedule.analysis.samples_needed import samples_needed
 from drlpp.schedule.analysis.staleness import staleness_text, usual_staleness
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import WEIGHT_POLICIES
 
 FOUR = Pipeline.straight(1, 1, 1, 1)
 
 
 def test_how_late_gradients_are_is_said_with_its_cost() -> None:
-    assert staleness_text(FOUR, Method(), 16) == (
-        "between the forward and the backward of a minibatch on stages 0 to 3 come 3, 2, 1 and 0 "
-        "updates, which takes some 1.5 to 1.8 times the samples of plain PyTorch to the same loss "
-        "(a decoder of 0.3 million weights, with AdamW, at its own best learning rate and at plain "
-        "PyTorch's: docs/results.md); with microbatches=4 it would be one at most; "
-        "with schedule=1f1b-flush none, as in plain PyTorch"
+    text = staleness_text(FOUR, Method(), 16) or ""
+    assert "on stages 0 to 3 come 3, 2, 1 and 0 updates, which takes about 1.5 times" in text
+    assert text.endswith(
+        "with microbatches=4 it would be one at most; with schedule=1f1b-flush none, as in plain "
+        "PyTorch"
     )
     divided = staleness_text(FOUR, Method(microbatches=4), 16) or ""
     assert "come 1, 1, 1 and 0 updates at most, 0.75, 0.5, 0.25 and 0 on average, " in divided
     # Whatever the schedule has in between: all stages are one late.
     doubled = staleness_text(FOUR, Method(policy="2bw", microbatches=4), 16) or ""
-    assert doubled.startswith(
-        "gradients are of the weights before the newest, on every stage, which takes some 1.6 to "
-        "1.8 times the samples"
-    )
+    assert doubled.startswith("gradients are of the weights before the newest, on every stage")
     assert "microbatches" not in (staleness_text(FOUR, Method(), 2) or "")
 
 
@@ -52,17 +46,6 @@ def test_with_microbatches_nothing_is_usually_staler_than_one() -> None:
     assert usual_staleness(Method(microbatches=4), 4) == 1
     assert usual_staleness(Method(microbatches=2), 4) == 2
     assert usual_staleness(Method(schedule="1f1b-flush", policy="sync", microbatches=4), 4) == 0
-
-
-@pytest.mark.parametrize("policy", [name for name in WEIGHT_POLICIES if name != "sync"])
-def test_more_staleness_never_needs_fewer_samples_nor_does_another_rate(policy: str) -> None:
-    lateness = (0, 0.5, 1, 2, 3, 7, 15)
-    needed = [samples_needed(s, policy, at_plain_rate=True) for s in lateness]
-    best = [samples_needed(s, policy) for s in lateness]
-    assert needed == sorted(needed)
-    assert best == sorted(best)
-    assert best[0] >= 1
-    assert all(one <= other for one, other in zip(best, needed, strict=True))
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import MicrobatchId, Update
-from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.analysis.weight_versions import (
     stage_delay,
-    stage_delays,
     steady_delay,
     weight_uses,
     weight_versions,
@@ -28,22 +28,9 @@ def test_pipeoptim_figure_1d_and_2_versions_of_the_fifth_minibatch() -> None:
     """Forward with W2, W3, W4, W5 and backward with W5; the paper starts with W1, we with W0."""
     schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 12)
     fifth = [weight_versions(schedule, worker)[4, 0] for worker in range(4)]
-    assert [versions.forward + 1 for versions in fifth] == [2, 3, 4, 5]
-    assert [versions.backward + 1 for versions in fifth] == [5, 5, 5, 5]
+    assert [versions.newest_in_forward + 1 for versions in fifth] == [2, 3, 4, 5]
+    assert [versions.newest_in_backward + 1 for versions in fifth] == [5, 5, 5, 5]
     assert [versions.difference for versions in fifth] == [3, 2, 1, 0]
-
-
-@given(depth=st.integers(1, 6), per_link=st.integers(0, 3), accumulate=st.integers(1, 3))
-def test_more_in_flight_makes_the_difference_larger(
-    depth: int, per_link: int, accumulate: int
-) -> None:
-    """s = (1 + N)(D − rank − 1), and with accumulated gradients a part of it, rounded up."""
-    pipeline = Pipeline.straight(*[1] * depth)
-    method = Method(in_flight_per_link=per_link, accumulate=accumulate)
-    for rank in range(depth):
-        assert steady_delay(pipeline, rank, method) == -(
-            -(1 + per_link) * (depth - rank - 1) // accumulate
-        )
 
 
 @given(
@@ -99,43 +86,6 @@ def test_the_difference_of_a_microbatch_follows_from_its_place_in_the_minibatch(
             assert max(last) == steady_delay(pipeline, rank, method)
 
 
-@given(pipelines(), st.integers(1, 6), st.integers(1, 5), st.integers(1, 3))
-def test_no_part_meets_more_updates_than_the_bound(
-    pipeline: Pipeline, minibatches: int, microbatches: int, accumulate: int
-) -> None:
-    """⌈(d − 1)·m / u⌉, with u microbatches in an update of m replicas, d in flight on each."""
-    method = Method(microbatches=microbatches, accumulate=accumulate)
-    schedule = method.schedule_for(pipeline, minibatches)
-    for stage, workers in enumerate(pipeline.stages):
-        in_flight, m = pipeline.in_flight()[stage], len(workers)
-        whole = microbatches * accumulate
-        together = -(-m // whole) * whole
-        bound = -(-(in_flight - 1) * m // together)
-        assert steady_delay(pipeline, stage, method) == bound
-        for worker in workers:
-            found = weight_versions(schedule, worker).values()
-            assert all(0 <= versions.difference <= bound for versions in found)
-
-
-@pytest.mark.parametrize("accumulate", [1, 10_000, 10**12, 10**300])
-def test_what_is_steady_is_known_without_a_schedule(
-    accumulate: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No file may have more than 10,000; what is derived from the number does not grow with it."""
-    pipeline = Pipeline.straight(2, 1, 1)
-    method = Method(policy="pipemare", annealing_minibatches=4)
-    written = method.schedule_for(pipeline, 4)
-
-    def build(*_: object, **__: object) -> None:
-        raise AssertionError("a schedule was written")
-
-    monkeypatch.setattr("drlpp.schedule.method.build_schedule", build)
-    method = method.model_copy(update={"accumulate": accumulate})
-    assert stage_delays(pipeline, method) == [1, 1, 0]
-    assert method.minibatches_together(pipeline) == max(accumulate, 2)
-    assert len(update_rates(written, 0, method, [1.0])) == 2
-
-
 def _uses(
     pipeline: Pipeline, minibatches: int, **method: object
 ) -> dict[int, dict[MicrobatchId, WeightUse]]:
@@ -143,52 +93,41 @@ def _uses(
     return weight_uses(chosen.schedule_for(pipeline, minibatches), chosen)
 
 
-def _of_straight(depth: int, policy: str) -> list[list[WeightUse]]:
-    """For every rank the uses of all minibatches, in order, so many that the pipeline is full."""
-    uses = _uses(Pipeline.straight(*[1] * depth), 3 * depth, policy=policy)
-    return [[use for _, use in sorted(uses[rank].items())] for rank in range(depth)]
-
-
 @pytest.mark.parametrize("depth", [1, 4, 7])
-def test_pipeoptim_looks_ahead_in_the_forward_only(depth: int) -> None:
-    for rank, uses in enumerate(_of_straight(depth, "pipeoptim")):
-        assert [use.forward_lead for use in uses[depth:]] == [depth - rank - 1] * (2 * depth)
-        assert {use.backward_lead for use in uses} == {0}
-
-
-@pytest.mark.parametrize("policy", ["spectrain", "xpipe"])
-@pytest.mark.parametrize("depth", [1, 4, 7])
-def test_spectrain_looks_ahead_to_the_end_of_the_round_trip(depth: int, policy: str) -> None:
-    """Forward ⌊rank/2⌋ + D − rank − 1, backward ⌊rank/2⌋."""
-    for rank, uses in enumerate(_of_straight(depth, policy)):
-        assert {use.forward_lead for use in uses[depth:]} == {rank // 2 + depth - rank - 1}
-        assert {use.backward_lead for use in uses} == {rank // 2}
-
-
-@pytest.mark.parametrize("depth", [2, 4, 7])
-def test_pipemares_correction_looks_back_to_the_forward(depth: int) -> None:
-    uses = _uses(
-        Pipeline.straight(*[1] * depth), 3 * depth, policy="pipemare", correction_decay=0.1
-    )
+@pytest.mark.parametrize(
+    ("options", "forward", "backward", "stashed"),
+    [
+        ({"policy": "pipeoptim"}, lambda k, d: d - k - 1, lambda k, d: 0, None),
+        # Forward ⌊rank/2⌋ + D − rank − 1, backward ⌊rank/2⌋.
+        ({"policy": "spectrain"}, lambda k, d: k // 2 + d - k - 1, lambda k, d: k // 2, None),
+        ({"policy": "xpipe"}, lambda k, d: k // 2 + d - k - 1, lambda k, d: k // 2, None),
+        # T2 looks back to the forward.
+        (
+            {"policy": "pipemare", "correction_decay": 0.1},
+            lambda k, d: 0,
+            lambda k, d: -(d - k - 1),
+            None,
+        ),
+        # Stage l uses w_l^(t−n+l) for minibatch t: here stages and versions count from 0.
+        ({"policy": "stash"}, None, None, lambda k, d, t: max(0, t - (d - 1 - k))),
+        # All stages use w^(t−n+1).
+        ({"policy": "stash-vertical"}, None, None, lambda k, d, t: max(0, t - d + 1)),
+    ],
+    ids=lambda value: value.get("policy") if isinstance(value, dict) else "",
+)
+def test_straight_pipelines_have_the_papers_formulas(
+    options: dict[str, object], forward: Any, backward: Any, stashed: Any, depth: int
+) -> None:
+    uses = _uses(Pipeline.straight(*[1] * depth), 3 * depth, **options)
     for rank in range(depth):
-        assert uses[rank][2 * depth, 0].backward_lead == -(depth - rank - 1)
-        assert uses[rank][2 * depth, 0].forward_lead == 0
-
-
-@pytest.mark.parametrize("depth", [1, 4, 7])
-def test_weight_stashing_is_pipedreams_formula(depth: int) -> None:
-    """Stage l uses w_l^(t−n+l) for minibatch t: here stages and versions count from 0."""
-    for rank, uses in enumerate(_of_straight(depth, "stash")):
-        assert [use.stashed for use in uses] == [
-            max(0, t - (depth - 1 - rank)) for t in range(3 * depth)
-        ]
-
-
-@pytest.mark.parametrize("depth", [1, 4, 7])
-def test_vertical_sync_is_pipedreams_formula(depth: int) -> None:
-    """All stages use w^(t−n+1) for minibatch t."""
-    for uses in _of_straight(depth, "stash-vertical"):
-        assert [use.stashed for use in uses] == [max(0, t - depth + 1) for t in range(3 * depth)]
+        of_rank = [use for _, use in sorted(uses[rank].items())]
+        if stashed is not None:
+            wanted = [stashed(rank, depth, t) for t in range(3 * depth)]
+            assert [use.stashed for use in of_rank] == wanted
+            continue
+        # Once the pipeline is full.
+        assert {use.forward_lead for use in of_rank[depth:]} == {forward(rank, depth)}
+        assert {use.backward_lead for use in of_rank[depth:]} == {backward(rank, depth)}
 
 
 @given(pipelines(), st.integers(1, 12), st.integers(1, 3), st.integers(1, 3))
@@ -278,12 +217,3 @@ def test_counts_on_a_branch_follow_its_own_way_to_the_end() -> None:
     pipeline = Pipeline(((0,), (1,), (2,), (3,), (4,)), edges)
     uses = _uses(pipeline, 12, policy="pipeoptim")
     assert [uses[worker][9, 0].forward_lead for worker in range(5)] == [3, 2, 1, 1, 0]
-
-
-@given(pipelines(), st.integers(1, 12), st.integers(1, 4))
-def test_schedules_that_flush_meet_one_version(
-    pipeline: Pipeline, minibatches: int, microbatches: int
-) -> None:
-    for kind in ("gpipe", "1f1b-flush"):
-        schedule = build_schedule(pipeline, minibatches, kind, microbatches, accumulate=2)
-        assert all(stage_delay(schedule, stage) == 0 for stage in range(len(pipeline.stages)))

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.actions import Backward, Computation, Forward
 from drlpp.schedule.analysis.weight_versions import stage_delay, stage_delays
+from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
-from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
@@ -91,48 +91,33 @@ def test_delays_of_the_steady_state_are_those_that_are_counted() -> None:
     assert stage_delays(Pipeline.straight(2, 1), flushed) == [0, 0]
 
 
-MODEL = ModelReference.named("tests.support.models.small:perceptron", layers=2)
-SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
-EAGERLY = Method(policy="stash").model_copy(update={"schedule": "eager-1f1b"})
-LAST_FIRST_WITH_FOUR = Method(schedule="gpipe", policy="sync", microbatches=4).model_copy(
-    update={"schedule": "last-first"}
-)
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(MODEL)
-
-
-def _placement(captured: CapturedModel) -> Placement:
+def test_workers_train_with_them() -> None:
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
+    sgd = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
     operators = len(captured.graph)
-    return Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
-
-
-def _samples() -> tuple[list[torch.Tensor], torch.Tensor]:
+    placement = Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(40, 16, generator=generator)
-    return [inputs], torch.randint(0, 5, (40,), generator=generator)
-
-
-def _reference(captured: CapturedModel, method: Method) -> dict[str, torch.Tensor]:
-    return run_reference(
-        captured,
-        _placement(captured),
-        Minibatches(*_samples()),
-        12,
-        method=method,
-        optimizer=SGD,
-        options=RunOptions(order=order(12)),
-    ).state
-
-
-def test_workers_train_with_them(captured: CapturedModel) -> None:
+    samples = [inputs], torch.randint(0, 5, (40,), generator=generator)
+    run = RunOptions(order=order(12))
+    flushed = Method(schedule="gpipe", policy="sync", microbatches=4)
     with ClusterSession(captured, workers=3) as session:
-        session.use_samples(*_samples())
-        for method in (EAGERLY, LAST_FIRST_WITH_FOUR):
-            deployment = session.deploy(_placement(captured), method, SGD)
-            session.run(deployment, 12, RunOptions(order=order(12)))
+        session.use_samples(*samples)
+        for method in (
+            Method(policy="stash").model_copy(update={"schedule": "eager-1f1b"}),
+            flushed.model_copy(update={"schedule": "last-first"}),
+        ):
+            deployment = session.deploy(placement, method, sgd)
+            session.run(deployment, 12, run)
             found, _ = session.collect(deployment)
+            wanted = run_reference(
+                captured,
+                placement,
+                Minibatches(*samples),
+                12,
+                method=method,
+                optimizer=sgd,
+                options=run,
+            ).state
             assert largest_difference(found, captured.state) > 1e-3, "training changed nothing"
-            assert largest_difference(found, _reference(captured, method)) < 1e-5
+            assert largest_difference(found, wanted) < 1e-5

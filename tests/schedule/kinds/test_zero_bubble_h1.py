@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from drlpp.schedule.actions import Action, Backward, BackwardInput, BackwardWeight, Forward, Pass
-from drlpp.schedule.kinds.alternation import flushed
-from drlpp.schedule.kinds.kind import ScheduleKind
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule, build_schedule
 from drlpp.schedule.timeline import play
+from tests.support.action_text import LETTERS
 
 FIGURE_3 = """
 F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7
@@ -33,7 +32,7 @@ def drawn(schedule: Schedule) -> list[str]:
     rows = [[".."] * round(max(t.end for t in timed)) for _ in schedule.actions]
     for t in timed:
         if isinstance(t.action, Pass):
-            letters = "IW" if isinstance(t.action, Backward) else t.action.letter
+            letters = "IW" if isinstance(t.action, Backward) else LETTERS[type(t.action)]
             for letter, start in zip(letters, range(round(t.start), round(t.end)), strict=True):
                 rows[t.worker][start] = f"{letter}{t.action.microbatch}"
     return [" ".join(row) for row in rows]
@@ -88,8 +87,3 @@ def test_no_stage_holds_more_than_the_first_of_1f1b(
             assert peak <= most
             if replicas == (1, 1, 1, 1) and microbatches == 12:
                 assert peak == most
-
-
-def test_what_an_update_could_come_between_is_no_kind() -> None:
-    with pytest.raises(ValueError, match="splits backwards, so it has to flush"):
-        ScheduleKind("x", "", flushed, flushes=False, splits_backward=True)

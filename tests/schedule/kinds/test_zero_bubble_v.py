@@ -23,6 +23,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.timeline import play
+from tests.support.action_text import LETTERS
 from tests.support.schedule_texts import folded
 
 
@@ -58,7 +59,7 @@ def test_it_is_the_order_of_torch(workers: int, microbatches: int) -> None:
         for action in schedule.actions[worker]:
             if isinstance(action, Pass):
                 # Nobody waits for gradients of the first stage, which makes both halves at once.
-                letters = "IW" if isinstance(action, Backward) else action.letter
+                letters = "IW" if isinstance(action, Backward) else LETTERS[type(action)]
                 found[-1] += [f"{stages[action.chunk]}{x}{action.microbatch}" for x in letters]
     assert found == theirs(workers, microbatches)
 

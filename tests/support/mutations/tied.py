@@ -118,7 +118,7 @@ for _name, _updates in (("an update too early", 1), ("an update too late", -1)):
 
 
 _row("looking ahead without lateness", _WITH_RULE[1:], weight_versions, "PartCounts")(
-    lambda counts: lambda **given: counts(**(given | {"still_to_come": 0}))
+    lambda counts: lambda *newest, **given: counts(*newest, **(given | {"still_to_come": 0}))
 )
 
 
