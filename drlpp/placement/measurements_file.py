@@ -14,8 +14,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
-from drlpp.io.disk_errors import reporting_disk_errors
-from drlpp.io.documents import Record, first_problem, parse_mapping, write_atomically
+from drlpp.io.documents import Record, first_problem, parse_mapping
 from drlpp.io.json_lines import append_line, cut_off, read_lines
 from drlpp.io.quantities import Count
 from drlpp.placement.candidate import Candidate
@@ -24,8 +23,6 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 
 FORMAT_VERSION = 3
-"""Version 1 had one run of every placement, and no ``repetitions`` in its header; version 2 had no
-methods. Older programs take a line with a method for a damaged one."""
 
 _PASSING = {WorkerLost.kind, TrialTimeout.kind}
 
@@ -34,7 +31,7 @@ class Header(Record):
     """The first line: what is measured and how.
 
     ``minibatches`` is all runs of a placement together, ``repetitions`` how many runs these are.
-    ``method`` is that of all entries without one of their own; None in files of before version 3.
+    ``method`` is that of all entries without one of their own.
     """
 
     kind: Literal["measurements"] = "measurements"
@@ -44,13 +41,7 @@ class Header(Record):
     accelerators: Count
     minibatches: Count
     repetitions: Count = 1
-    method: Method | None = None
-
-    @property
-    def beginnings(self) -> tuple[bytes, ...]:
-        """The line as this program and the one before would write it."""
-        older = self.model_copy(update={"version": 2, "method": None})
-        return _line(self), _line(older)
+    method: Method
 
 
 class Entry(Record):
@@ -83,7 +74,7 @@ def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[En
     header = expected
     if lines:
         header = _checked_header(path, lines[0], expected)
-    elif rest and not any(line.startswith(rest) for line in expected.beginnings):
+    elif rest and not _line(expected).startswith(rest):
         # Nor what a kill left of a header: nothing of ours.
         raise _not_ours(path)
     cut_off(path, rest)
@@ -91,15 +82,6 @@ def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[En
         path.parent.mkdir(parents=True, exist_ok=True)
         append(path, expected)
     return header, _entries(path, lines[1:])
-
-
-def renewed(path: Path, header: Header, method: Method) -> Header:
-    """Say in a file of before version 3 what its entries' method is; return its new header."""
-    changed = header.model_copy(update={"version": FORMAT_VERSION, "method": method})
-    _, _, entries = path.read_bytes().partition(b"\n")
-    with reporting_disk_errors(path):
-        write_atomically(path, _line(changed) + b"\n" + entries)
-    return changed
 
 
 def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
@@ -119,8 +101,8 @@ def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
 
     A lost worker, and a silence, may have had nothing to do with the placement: the machine may
     have been short of memory, or frozen, or the time limit too short. So a placement may fail in
-    such a way once. A session measures a placement that loses a worker twice by itself, which is
-    another kind of failure (``LOST_TWICE``); programs before that left the first one here.
+    such a way once. (A session measures a placement that loses a worker twice by itself, which is
+    another kind of failure, ``LOST_TWICE``.)
     """
     forgiven: set[tuple[Placement, Method | None]] = set()
     for entry in entries:
@@ -171,8 +153,8 @@ def _read_header(path: Path, line: str) -> Header:
         ) from None
     if found.version > FORMAT_VERSION:
         raise InvalidFile(
-            f"{path}: written by a newer drlpp (format version {found.version}; this one reads up "
-            f"to {FORMAT_VERSION}); upgrade drlpp to read it"
+            f"{path}: written by a newer drlpp (format version {found.version}; this one reads "
+            f"{FORMAT_VERSION}); upgrade drlpp to read it"
         )
     return found
 

@@ -99,49 +99,18 @@ class PlacementFile(Document):
             InvalidPlacement: if it cannot run ``graph`` on ``cluster``.
         """
         placement.validate_for(graph, cluster.accelerators)
-        candidate = Candidate(placement, method)
-        return cls._describing(candidate, model, graph, cluster, optimizer, found_by, measurement)
-
-    @classmethod
-    def of(
-        cls,
-        plan: ExecutionPlan,
-        model: Model,
-        graph: OpGraph,
-        cluster: Cluster,
-        *,
-        optimizer: OptimizerSpec,
-        found_by: str,
-        measurement: Measurement | None = None,
-    ) -> PlacementFile:
-        """Describe the candidate of a plan for ``graph`` on ``cluster``."""
-        return cls._describing(
-            plan.candidate, model, graph, cluster, optimizer, found_by, measurement
-        )
-
-    @classmethod
-    def _describing(
-        cls,
-        candidate: Candidate,
-        model: Model,
-        graph: OpGraph,
-        cluster: Cluster,
-        optimizer: OptimizerSpec,
-        found_by: str,
-        measurement: Measurement | None,
-    ) -> PlacementFile:
         return cls(
             model=ModelReference.of(model),
             graph_fingerprint=graph.fingerprint,
-            configuration=candidate.configuration,
+            configuration=placement.configuration,
             stages=tuple(
                 NamedStage(
                     operators=tuple(graph.operators[operator].name for operator in stage.operators),
                     accelerators=stage.accelerators,
                 )
-                for stage in candidate.placement.stages
+                for stage in placement.stages
             ),
-            method=candidate.method,
+            method=method,
             optimizer=optimizer,
             found_by=found_by,
             cluster=cluster,
@@ -169,25 +138,6 @@ class PlacementFile(Document):
             InvalidPlacement: if the file is for another model, names an operator that ``graph``
                 does not have, or its stages cannot run on its cluster.
         """
-        placement = self._placement(graph)
-        placement.validate_for(graph, self.cluster.accelerators)
-        self._check_configuration(placement)
-        return placement
-
-    def plan(self, graph: OpGraph, method: Method | None = None) -> ExecutionPlan:
-        """Return the plan of the file's candidate, or of its placement with another method.
-
-        Raises:
-            InvalidPlacement: as :meth:`resolve`.
-            InvalidInput: the method cannot run the placement.
-        """
-        candidate = Candidate(self._placement(graph), method or self.method)
-        plan = ExecutionPlan.of(candidate, graph, self.cluster.accelerators)
-        self._check_configuration(plan.placement)
-        return plan
-
-    def _placement(self, graph: OpGraph) -> Placement:
-        """Return the placement by the names of operators, not checked."""
         made_for = self._made_for or self.model
         if self.graph_fingerprint != graph.fingerprint and str(made_for) == graph.model:
             raise InvalidPlacement(
@@ -204,7 +154,7 @@ class PlacementFile(Document):
                 "one anew"
             )
         number_of = {operator.name: operator.id for operator in graph.operators}
-        return Placement(
+        placement = Placement(
             stages=tuple(
                 Stage(
                     operators=tuple(
@@ -215,13 +165,23 @@ class PlacementFile(Document):
                 for index, stage in enumerate(self.stages)
             )
         )
-
-    def _check_configuration(self, placement: Placement) -> None:
+        placement.validate_for(graph, self.cluster.accelerators)
         if placement.configuration != self.configuration:
             raise InvalidPlacement(
                 f"field 'configuration' is {self.configuration}, but the stages are "
                 f"{placement.configuration}; correct the one that is wrong"
             )
+        return placement
+
+    def plan(self, graph: OpGraph, method: Method | None = None) -> ExecutionPlan:
+        """Return the plan of the file's candidate, or of its placement with another method.
+
+        Raises:
+            InvalidPlacement: as :meth:`resolve`.
+            InvalidInput: the method cannot run the placement.
+        """
+        candidate = Candidate(self.resolve(graph), method or self.method)
+        return ExecutionPlan.of(candidate, graph, self.cluster.accelerators)
 
 
 def _number(name: str, stage: int, number_of: Mapping[str, int]) -> int:

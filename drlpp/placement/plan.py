@@ -97,11 +97,13 @@ class Plan:
             model = ModelReference.recorded(self.graph.model)
         elif not isinstance(model, ModelReference):
             model = model.reference
-        return PlacementFile.of(
-            ExecutionPlan.of(self.candidate, self.graph, self.cluster.accelerators),
+        ExecutionPlan.of(self.candidate, self.graph, self.cluster.accelerators)
+        return PlacementFile.create(
             model,
             self.graph,
+            self.placement,
             self.cluster,
+            method=self.method,
             optimizer=self.optimizer or OptimizerSpec.parse("adam"),
             found_by=self.found_by,
         )

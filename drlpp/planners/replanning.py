@@ -237,10 +237,9 @@ def measured_beside(placement: Path, document: PlacementFile) -> tuple[Measured,
         accelerators,
     ):
         return ()
-    usual = header.method or document.method
     runs: dict[Candidate, list[Outcome]] = {}
     for entry in entries:
-        runs.setdefault(entry.candidate(usual), []).append(entry.outcome)
+        runs.setdefault(entry.candidate(header.method), []).append(entry.outcome)
     return tuple(
         (candidate, median_measurement(measured))
         for candidate, outcomes in runs.items()

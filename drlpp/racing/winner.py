@@ -36,11 +36,12 @@ def placement_file(
     session's. The cluster may be a part of the session's, by whose numbers the placement is.
     """
     assert contender.candidate is not None
-    return PlacementFile.of(
-        ExecutionPlan.of(contender.candidate, session.graph, cluster.accelerators),
+    return PlacementFile.create(
         session.captured.reference,
         session.graph,
+        contender.candidate.placement,
         cluster,
+        method=contender.candidate.method,
         optimizer=optimizer or session.optimizer,
         found_by=contender.found_by,
         measurement=contender.median_measurement,

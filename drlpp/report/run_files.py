@@ -162,9 +162,8 @@ def _measured(path: Path, unread: dict[str, str]) -> Iterator[tuple[Candidate, O
         return
     try:
         header, entries = read_measurements(path)
-        usual = header.method or Method()
         for entry in entries:
-            yield entry.candidate(usual), entry.outcome
+            yield entry.candidate(header.method), entry.outcome
     except InvalidFile as error:
         unread[path.name] = str(error)
 

@@ -19,7 +19,6 @@ from drlpp.placement.measurements_file import (
     Header,
     append,
     open_measurements,
-    renewed,
     settled,
 )
 from drlpp.placement.placement import Placement
@@ -112,7 +111,7 @@ class MeasurementMemory:
             self._header, entries = open_measurements(self.path, self._header)
             for entry in settled(entries):
                 self._check_possible(entry.placement)
-                self._remember(entry.candidate(self._usual_method), entry.outcome)
+                self._remember(entry.candidate(self._header.method), entry.outcome)
 
     @property
     def graph(self) -> OpGraph:
@@ -229,18 +228,13 @@ class MeasurementMemory:
         plan.refuse_staler_than(self.most_staleness)
         return plan
 
-    @property
-    def _usual_method(self) -> Method:
-        """The method of entries of the file that have none."""
-        return self._header.method or self.measurer.method
-
     def _run(self, plan: ExecutionPlan) -> None:
         """Run a candidate once."""
         outcome = self.measurer.measure(plan, self.minibatches_of_a_run)
         if self._is_too_slow(plan.candidate, outcome):
             outcome = outcome.model_copy(update={"cut_short": True})
         if self.path is not None:
-            self._write(self.path, Entry.of(plan.candidate, outcome, self._usual_method))
+            append(self.path, Entry.of(plan.candidate, outcome, self._header.method))
         self._remember(plan.candidate, outcome)
         for observer in self.observers:
             observer(plan.candidate, outcome)
@@ -252,11 +246,6 @@ class MeasurementMemory:
         runs = [*self._runs.get(candidate, ()), run]
         fewest = min(one.seconds_per_minibatch for one in runs)
         return len(runs) < self.repetitions and fewest > self.limit_seconds
-
-    def _write(self, path: Path, entry: Entry) -> None:
-        if entry.method is not None and self._header.method is None:
-            self._header = renewed(path, self._header, self._usual_method)
-        append(path, entry)
 
     def _check_possible(self, placement: Placement) -> None:
         """Raise an error for a placement of operators or accelerators that do not exist.

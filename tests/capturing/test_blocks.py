@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from drlpp.capturing.blocks import KEPT, find_blocks, shorten
+from drlpp.capturing.blocks import KEPT, shorten
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.models.model_reference import Model, ModelReference
@@ -73,33 +72,6 @@ def test_a_shortened_model_is_one_of_fewer_layers(model: Callable[..., Model], l
         for measured in alike:
             assert kinds(short.captured)[measured] == kinds(whole)[op]
     assert {op for alike in short.alike for op in alike} == set(range(len(wanted.graph)))
-
-
-def test_the_layers_that_stay_compute_what_they_computed() -> None:
-    whole = captured()
-    short = shorten(whole).captured
-    (x,) = whole.task.inputs
-    value = torch.relu(F.linear(x, whole.state["first.weight"], whole.state["first.bias"]))
-    # The last one is none of the equal ones: nobody reads a part of what it gives.
-    for layer in (*range(KEPT), 8):
-        weight, bias = (whole.state[f"layers.{layer}.{part}"] for part in ("weight", "bias"))
-        value = torch.tanh(F.linear(value, weight, bias))
-    value = F.linear(value, whole.state["last.weight"], whole.state["last.bias"])
-    torch.testing.assert_close(short.module(x), value)
-    read = {str(node.target) for node in short.module.graph.find_nodes(op="get_attr")}
-    left_out = {f"layers.{layer}.weight" for layer in range(KEPT, 8)}
-    assert not read & left_out
-
-
-@pytest.mark.parametrize(("count", "wider"), [(1, 9), (7, 0), (9, 5), (12, 5), (12, 11), (14, 9)])
-def test_a_layer_of_another_size_is_not_left_out(count: int, wider: int) -> None:
-    found = list(find_blocks(captured(layers=count, wider=wider).graph))
-    # It and, where it is not the last, the one behind it are unlike the others.
-    for blocks in found:
-        assert blocks.copies > KEPT
-        assert len(blocks.left_out) == (blocks.copies - KEPT) * blocks.length
-        odd = {1 + 1 + 2 * wider} if wider < count else set()
-        assert not odd & set(range(blocks.begin, blocks.left_out.stop))
 
 
 def test_a_profile_has_the_median_of_what_is_equal() -> None:

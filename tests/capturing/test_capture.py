@@ -92,27 +92,6 @@ def test_any_model_computes_the_same_whole_and_in_pieces(
     torch.testing.assert_close(tuple(run_in_pieces(captured, *inputs)), expected)
 
 
-@settings(max_examples=5)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(KINDS[:7]), st.integers(0, 9), st.integers(0, 9)),
-        min_size=1,
-        max_size=10,
-    )
-)
-def test_gradients_are_the_models(program: list[tuple[str, int, int]]) -> None:
-    torch.manual_seed(0)
-    module = RandomModel([*program, ("linear", -1, 0)])
-    inputs = torch.randn(2, 4), torch.randn(2, 4)
-    captured = captured_from(module, *inputs)
-    expected = gradients(module, sum(value.square().sum() for value in module(*inputs)) / 9)
-    loss = captured.loss(*captured.module(*inputs), captured.task.targets)
-    for found, wanted in zip(gradients(module, loss), expected, strict=True):
-        assert (found is None) == (wanted is None)
-        if wanted is not None:
-            torch.testing.assert_close(found, wanted)
-
-
 class Everything(nn.Module):
     """Layers whose capture has its own difficulties."""
 
@@ -233,20 +212,6 @@ def test_the_loss_reads_the_models_own_structure(kind: Callable[..., Any]) -> No
     torch.testing.assert_close(captured.loss(*flat, targets), loss(outputs, targets))
     assert captured.score is not None
     torch.testing.assert_close(captured.score(*flat, targets), score(outputs, targets))
-
-
-def test_without_a_loss_the_mean_square_stands_in() -> None:
-    class Two(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            return x * 2, x.sum(1), x > 0
-
-    x = torch.randn(3, 2)
-    captured = captured_from(Two(), x)
-    assert captured.task.targets is not None
-    assert captured.task.targets.shape == (3, 0)
-    assert captured.task.loss is None
-    expected = ((x * 2).square().sum() + x.sum(1).square().sum()) / 9
-    torch.testing.assert_close(captured.loss(*Two()(x), captured.task.targets), expected)
 
 
 def test_microbatches_share_the_weights() -> None:

@@ -7,7 +7,6 @@ import warnings
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from drlpp.errors import ModelNote
 from tests.support.models.captured_modules import (
@@ -73,21 +72,6 @@ def test_tied_parameters_are_read_by_several_operators() -> None:
     torch.testing.assert_close(run_in_pieces(captured, *inputs), [module(*inputs)])
 
 
-def test_slices_of_a_weight_belong_to_their_readers() -> None:
-    class Sliced(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(8, 4))
-
-        def forward(self, x: Tensor) -> Tensor:
-            up, down = self.weight.split([4, 4])
-            return F.linear(F.linear(x, up).relu(), down).relu()
-
-    captured = captured_from(Sliced(), torch.randn(2, 4))
-    assert types(captured) == ["linear", "relu"]
-    assert captured.graph.operators[0].parameter_bytes == 4 * 32
-
-
 def test_a_view_belongs_to_the_last_of_what_it_reads() -> None:
     class Expanded(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -96,13 +80,6 @@ def test_a_view_belongs_to_the_last_of_what_it_reads() -> None:
 
     captured = captured_from(Expanded(), torch.randn(2, 4))
     assert types(captured) == ["exp", "sum", "cos"]
-
-
-def test_what_is_computed_from_weights_alone_belongs_to_its_reader() -> None:
-    module = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
-    captured = captured_from(nn.Sequential(module, nn.ReLU()), torch.randn(2, 4))
-    assert types(captured) == ["linear", "relu"]
-    assert captured.graph.operators[0].parameter_bytes == 4 * (16 + 4 + 4)
 
 
 def test_no_gradient_flows_through_a_region_without() -> None:
@@ -125,22 +102,6 @@ def test_no_gradient_flows_through_a_region_without() -> None:
     assert types(captured) == ["linear", "exp", "mul"]
     wanted = gradients(module, module(x).square().sum())
     torch.testing.assert_close(gradients(module, captured.module(x).square().sum()), wanted)
-
-
-class Tied(nn.Module):
-    """An embedding that is the output layer too, three operators in between, one after it."""
-
-    def __init__(self, tied: bool = True) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(9, 4)
-        self.hidden = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-        self.output = nn.Linear(4, 9, bias=False)
-        self.after = nn.Linear(9, 9)
-        if tied:
-            self.output.weight = self.tokens.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.output(self.hidden(self.tokens(x))))
 
 
 def test_a_module_that_two_others_call_is_an_operator_in_each() -> None:
@@ -216,14 +177,6 @@ class Repeated(nn.Module):
 def test_a_layer_that_is_called_again_and_again_is_named_where_it_is_most_of_the_model() -> None:
     with pytest.warns(ModelNote, match="parameters shared.weight and shared.bias .* by shared"):
         captured_from(Repeated(calls=4), torch.randn(2, 4))
-
-
-@pytest.mark.parametrize("module", [Tied(), Tied(tied=False), Repeated(calls=1)])
-def test_without_repetitions_nothing_is_said(module: nn.Module) -> None:
-    given = torch.randint(0, 9, (2, 3)) if isinstance(module, Tied) else torch.randn(2, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        captured_from(module, given)
 
 
 def test_a_cell_with_steps_of_its_own_is_one_layer() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing import capture as capturing
 from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidModel
 from drlpp.models.task import Task
@@ -24,24 +22,6 @@ class Named(NamedTuple):
     logits: Tensor
     loss: Tensor
 
-
-@dataclass
-class Known:
-    """A dataclass that torch.export knows."""
-
-    logits: Tensor
-    loss: Tensor
-
-
-@dataclass
-class Unknown:
-    """One that it does not know."""
-
-    logits: Tensor
-    loss: Tensor
-
-
-torch.export.register_dataclass(Known)
 
 Result = Callable[[Tensor, Tensor], Any]
 
@@ -71,11 +51,9 @@ def classifier(result: Result) -> Task:
     [
         lambda loss, logits: loss,
         lambda loss, logits: (loss, logits),
-        lambda loss, logits: [loss, logits],
         lambda loss, logits: {"logits": logits, "loss": loss},
         lambda loss, logits: OrderedDict(logits=logits, loss=loss),
         lambda loss, logits: Named(logits, loss),
-        lambda loss, logits: Known(logits, loss),
     ],
 )
 def test_the_loss_that_a_model_returns_is_its_loss(result: Result) -> None:
@@ -101,11 +79,6 @@ def test_the_loss_that_a_model_returns_is_its_loss(result: Result) -> None:
 )
 def test_what_is_no_single_number_by_that_name_is_no_loss(result: Result) -> None:
     assert capture(classifier(result)).task.loss is None
-
-
-def test_a_type_that_torch_does_not_know_is_named_with_the_way_out() -> None:
-    with pytest.raises(InvalidModel, match=r"returns a Unknown, .*register_dataclass\(Unknown\)"):
-        capture(classifier(lambda loss, logits: Unknown(logits, loss)))
 
 
 Loss = Callable[[Any, Any], Tensor]
@@ -158,10 +131,6 @@ def of_mask(logits: Tensor, targets: Tensor) -> Tensor:
     return each.sum() / (targets != _IGNORED).sum().clamp(min=1)
 
 
-def of_dictionary(reduction: str) -> Loss:
-    return lambda outputs, targets: entropy(reduction)(outputs["logits"], targets)
-
-
 def of_pair(reduction: str) -> Loss:
     """Two terms, as an autoencoder's."""
 
@@ -178,36 +147,8 @@ def task(loss: Loss, samples: int = 8, ignored: int = 0, net: nn.Module | None =
     return Task(net or Net(), torch.randn(samples, 3, 6), labels(samples, ignored), loss)
 
 
-def in_dictionary(logits: Tensor) -> dict[str, Tensor]:
-    return {"logits": logits}
-
-
 def in_pair(logits: Tensor) -> tuple[Tensor, Tensor]:
     return logits, logits * 2
-
-
-def with_number(logits: Tensor) -> dict[str, Tensor]:
-    """Besides the logits there is a number of the whole batch, so no outputs to divide."""
-    return {"logits": logits, "largest": logits.max()}
-
-
-@pytest.mark.parametrize(
-    ("loss", "samples", "net"),
-    [
-        (entropy("sum"), 2, None),
-        (entropy("sum"), 9, None),
-        (lambda o, t: -entropy("sum")(o, t), 8, None),
-        (lambda o, t: entropy("sum")(o, t) / 8, 8, None),
-        (lambda o, t: entropy("sum")(o.bfloat16(), t), 8, None),
-        (of_dictionary("sum"), 8, in_dictionary),
-        (of_pair("sum"), 8, in_pair),
-        (of_dictionary("sum"), 8, with_number),
-    ],
-)
-def test_a_sum_is_refused(loss: Loss, samples: int, net: Any) -> None:
-    with pytest.raises(InvalidModel, match=_SUM) as raised:
-        capture(task(loss, samples, net=net and Net(net)))
-    assert "\n" not in str(raised.value)
 
 
 def test_a_sum_that_the_model_returns_is_refused() -> None:
@@ -222,11 +163,13 @@ def test_a_sum_that_the_model_returns_is_refused() -> None:
     capture(Task(OwnLoss(entropy("sum")), inputs), check=False)
 
 
-def test_a_sum_is_noticed_on_two_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capturing, "_LONG_FORWARD_SECONDS", -1e9)
-    monkeypatch.setattr(capturing.time, "perf_counter", iter(range(10**6, 10**7, 1000)).__next__)
-    with pytest.raises(InvalidModel, match=_SUM):
-        capture(task(entropy("sum")))
+def of_dictionary(reduction: str) -> Loss:
+    return lambda outputs, targets: entropy(reduction)(outputs["logits"], targets)
+
+
+def with_number(logits: Tensor) -> dict[str, Tensor]:
+    """Besides the logits there is a number of the whole batch, so no outputs to divide."""
+    return {"logits": logits, "largest": logits.max()}
 
 
 def uniform(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -235,26 +178,36 @@ def uniform(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, torch.arange(len(targets)))
 
 
-def of_four(outputs: Tensor, targets: Tensor) -> Tensor:
-    return entropy("sum")(outputs.view(4, 3, 5), targets)
+@pytest.mark.parametrize(
+    ("loss", "samples", "net"),
+    [
+        (entropy("sum"), 2, None),
+        (entropy("sum"), 9, None),
+        (lambda o, t: -entropy("sum")(o, t), 8, None),
+        (lambda o, t: entropy("sum")(o, t) / 8, 8, None),
+        (of_pair("sum"), 8, in_pair),
+        (of_dictionary("sum"), 8, with_number),
+    ],
+)
+def test_a_sum_is_refused(loss: Loss, samples: int, net: Any) -> None:
+    with pytest.raises(InvalidModel, match=_SUM) as raised:
+        capture(task(loss, samples, net=net and Net(net)))
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("loss", "samples", "ignored", "net"),
     [
         # From 12 ignored tokens the first half has none: its mean is no number, or 0.
-        *((loss, 8, n, None) for loss in (entropy("mean"), of_mask) for n in (0, 5, 12, 23)),
+        *((loss, 8, n, None) for loss in (entropy("mean"), of_mask) for n in (0, 5, 12)),
         (lambda o, t: entropy("sum")(o, t) / len(t), 8, 0, None),
         (lambda o, t: entropy("mean")(o.bfloat16(), t), 8, 5, None),
-        (of_dictionary("mean"), 8, 0, in_dictionary),
         (of_pair("mean"), 8, 0, in_pair),
         (of_dictionary("mean"), 8, 0, with_number),
-        (lambda o, t: o.sum() * 0, 4, 0, None),
         (lambda o, t: o.square().sum() * 1e-12, 4, 0, None),
-        (lambda o, t: o.mean() * 0 + 2, 4, 0, None),
         # The same by chance; not to be halved; without halves.
         (uniform, 4, 0, None),
-        (of_four, 4, 0, None),
+        (lambda o, t: entropy("sum")(o.view(4, 3, 5), t), 4, 0, None),
         (entropy("sum"), 1, 0, None),
     ],
 )

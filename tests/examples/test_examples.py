@@ -4,21 +4,15 @@ import os
 import re
 import subprocess
 import sys
-from datetime import date
 from pathlib import Path
-from shutil import copyfile, copytree
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from drlpp import ModelReference, read_placement, write_document
-from drlpp.capturing.capture import capture
-from examples import huggingface_training, image_classification, language_model, translation
-from tests.support.training.killing import killed_after_saving
-from tests.support.training.pipelines import in_a_row
-from tests.support.training.placement_files import file_of
+from drlpp import ModelReference, read_placement
+from examples import image_classification, language_model, translation
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -69,17 +63,6 @@ def test_an_image_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert list((tmp_path / "training").glob("events.out.tfevents*"))
 
 
-def test_augmentation_is_repeatable() -> None:
-    train, held_out = image_classification.digit_loaders()
-    seen = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        seen.append(train.dataset[0][0])
-    assert torch.equal(seen[0], seen[1])
-    assert not torch.equal(seen[0], seen[2])
-    assert torch.equal(held_out.dataset[0][0], held_out.dataset[0][0])
-
-
 @pytest.mark.system
 def test_a_translation_model_goes_on_where_it_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -106,32 +89,6 @@ def test_a_translation_model_goes_on_where_it_ended(
     assert all(torch.equal(weight, state[name]) for name, weight in trained(tmp_path).items())
 
 
-@pytest.mark.parametrize(
-    ("day", "words"),
-    [
-        (date(1905, 4, 20), "thursday the twentieth of april nineteen oh five"),
-        (date(2000, 12, 31), "the thirty first of december two thousand"),
-        (date(2009, 2, 3), "february third two thousand nine"),
-        (date(2084, 6, 12), "monday the twelfth of june twenty eighty four"),
-    ],
-)
-def test_dates_are_said_as_people_say_them(day: date, words: str) -> None:
-    assert translation.in_words(day) == words
-
-
-def test_greedy_decoding_follows_its_own_characters() -> None:
-    torch.manual_seed(0)
-    module = translation.Translator().eval()
-    # Weights so large that what is written depends on everything before.
-    for weight in module.parameters():
-        torch.nn.init.normal_(weight)
-    words = translation.dates(4, 4)[0].tensors[0]
-    found = module.translate(words)
-    assert len(found.unique()) > 3
-    previous = torch.cat([torch.full((4, 1), translation.BEGIN), found[:, :-1]], 1)
-    assert torch.equal(module(words, previous).argmax(2), found)
-
-
 @pytest.mark.slow
 def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     language_model.main(epochs=2, minibatches=24, out=tmp_path)
@@ -144,39 +101,6 @@ def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     module = language_model.LanguageModel()
     module.load_state_dict(trained(tmp_path))
     assert printed.endswith(module.eval().write("def ", 300) + "\n")
-
-
-@pytest.mark.slow
-def test_a_language_model_goes_on_within_an_epoch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With minibatches in flight, groups of parameters and a rate that changes, bit for bit."""
-    captured = capture(ModelReference.named("examples.language_model:language_model"))
-    placement = tmp_path / "placement.json"
-    options = (language_model.METHOD, language_model.OPTIMIZER)
-    write_document(placement, file_of(captured, in_a_row(captured.graph, 0, 1), *options))
-    language_model.main(epochs=2, minibatches=24, placement=placement, out=tmp_path / "whole")
-    printed = capsys.readouterr().out
-    # Autocast's copies would be outdated in PipeOptim's backward: it recomputes.
-    method = "pipeoptim, updates of 2 minibatches, recomputation, gradients clipped to 1, bfloat16"
-    assert f"training on 1-1, 1f1b, {method}, adamw" in printed
-    assert "*.bias" in printed, "the group without decay is shown"
-
-    parts = tmp_path / "parts"
-    with killed_after_saving(3):
-        language_model.main(epochs=2, minibatches=24, placement=placement, out=parts)
-    assert "epoch  1" in capsys.readouterr().out
-    language_model.main(epochs=2, minibatches=24, placement=placement, out=parts, resume=True)
-    resumed = capsys.readouterr().out
-    assert "epoch  1" not in resumed
-    # The last epoch and the text, too.
-    assert resumed[resumed.index("epoch  2") :] == printed[printed.index("epoch  2") :]
-    whole, found = (
-        torch.load(out / "training" / "model.pt", weights_only=True)
-        for out in (tmp_path / "whole", parts)
-    )
-    assert found.keys() == whole.keys()
-    assert all(torch.equal(weight, whole[name]) for name, weight in found.items())
 
 
 def test_a_character_sees_only_those_before_it() -> None:
@@ -209,16 +133,6 @@ def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
     assert loaded.keys() == state.keys()
     assert all(torch.equal(weight, state[name]) for name, weight in loaded.items())
     assert not any(torch.equal(weight, first[name]) for name, weight in loaded.items())
-
-    # Interrupted between two checkpoints, and resumed.
-    parts = tmp_path / "parts"
-    copytree(out / "pretrained", parts / "pretrained")
-    copyfile(out / "placement.json", parts / "placement.json")
-    with killed_after_saving(2):
-        huggingface_training.main(epochs=2, minibatches=30, out=parts)
-    huggingface_training.main(epochs=2, minibatches=30, out=parts, resume=True)
-    resumed = torch.load(parts / "training" / "model.pt", weights_only=True)
-    assert all(torch.equal(weight, state[name]) for name, weight in resumed.items())
 
 
 @pytest.mark.system

@@ -28,12 +28,13 @@ def test_measurements_before_a_full_disk_are_kept(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from drlpp.placement.measurements_file import Header
+from drlpp.schedule.method import Method
 from drlpp.io.json_lines import append
 from drlpp.errors import StorageFailure
 try:
     while True:
         append(Path(sys.argv[1]), Header(model="m", graph_fingerprint="f", accelerators=1,
-                                         minibatches=1))
+                                         minibatches=1, method=Method()))
 except StorageFailure as failure:
     print(failure)
 """

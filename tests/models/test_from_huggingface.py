@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from drlpp import (
-    InvalidInput,
     Method,
     ModelReference,
     OptimizerSpec,
@@ -203,72 +204,47 @@ def test_a_folder_by_name_and_in_python_is_the_same_model(tmp_path: Path) -> Non
     assert not torch.equal(one[key], other[key])
 
 
-@pytest.mark.parametrize(
-    ("model", "batch", "reason"),
-    [
-        (nn.Linear(2, 2), None, "model is a Linear; expected a model of transformers"),
-        ("no/such/folder", None, r"no config\.json; expected a folder .*nothing is downloaded"),
-        ("gpt2", {"input_ids": torch.ones(2, 4)}, "has 'input_ids' and no 'labels'"),
-        ("gpt2", [1, 2], "the example batch is a list; expected a dictionary"),
-        ("gpt2", {"labels": torch.ones(2, 3)}, "GPT2LMHeadModel cannot be called with labels"),
+def _refusals(folder: Path) -> list[tuple[Callable[[], object], str]]:
+    """What cannot be, and words of what is said."""
+    tokens, none = torch.ones(2, 4).long(), torch.ones(2, 4)
+    bare = transformers.AutoModel.from_config(transformers.BertConfig(**SMALL))
+    given: list[tuple[Any, str]] = [
+        ({"input_ids": none}, "has 'input_ids' and no 'labels'"),
+        ([1, 2], "the example batch is a list; expected a dictionary"),
+        ({"labels": none}, "GPT2LMHeadModel cannot be called with labels"),
+        ({"input_ids": tokens, "labels": [1, 2]}, r"is a list; .*with_format\('torch'\)"),
+        ({"input_ids": none, "label": 1}, r"rename_column\('label', 'labels'\)"),
+        ({"input_ids": tokens, "labels": torch.tensor(1)}, "the batch as first dimension"),
         (
-            "gpt2",
-            {"input_ids": torch.ones(2, 4).long(), "labels": [1, 2]},
-            r"'labels' of the example batch is a list; .*with_format\('torch'\)",
-        ),
-        (
-            "gpt2",
-            {"input_ids": torch.ones(2, 4), "label": 1},
-            r"rename_column\('label', 'labels'\)",
-        ),
-        (
-            "gpt2",
-            {"input_ids": torch.ones(2, 4).long(), "labels": torch.tensor(1)},
-            "must be tensors with the batch as first dimension",
-        ),
-        (transformers.GPT2Config(), None, r"model is a GPT2Config; .*from_config\(config\)"),
-        (
-            "gpt2",
-            {
-                "input_ids": torch.ones(4, 5).long(),
-                "labels": torch.ones(4, 5).long(),
-                "position_ids": torch.arange(5)[None],
-            },
+            {"input_ids": tokens, "labels": tokens, "position_ids": torch.arange(4)[None]},
             r"all samples share inputs\['position_ids'\], it is no input",
         ),
-    ],
-)
-def test_what_cannot_be_is_said(model: Any, batch: Any, reason: str) -> None:
-    with pytest.raises(InvalidModel, match=reason):
-        capture(from_huggingface(build(model) if model == "gpt2" else model, batch))
-
-
-def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = transformers.AutoModel.from_config(transformers.BertConfig(**SMALL))
-    build("gpt2").save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    calls: list[tuple[Any, str]] = [
+    ]
+    return [
+        *((partial(_captured, batch), reason) for batch, reason in given),
+        (lambda: from_huggingface(nn.Linear(2, 2)), "is a Linear; expected a model of tr"),
+        (lambda: from_huggingface(transformers.GPT2Config()), r"GPT2Config; .*from_config"),
+        (lambda: from_huggingface("no/such/folder"), r"no config\.json; .*nothing is downloaded"),
         (lambda: from_huggingface(bare, example("bert")), "BertModel takes no labels"),
         (lambda: capture(bare), r"drlpp\.from_huggingface\(model, batch\)"),
         (lambda: ModelReference.named("huggingface").build(), "--model-option folder=FOLDER"),
-        (lambda: from_huggingface(tmp_path), "as a pickle, which may run code"),
+        (lambda: from_huggingface(folder), "as a pickle, which may run code"),
     ]
-    for call, reason in calls:
+
+
+def _captured(batch: Any) -> CapturedModel:
+    return capture(from_huggingface(build("gpt2"), batch))
+
+
+def test_what_cannot_be_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build("gpt2").save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    for call, reason in _refusals(tmp_path):
         with pytest.raises(InvalidModel, match=reason):
             call()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InvalidModel, match=r"pip install 'drlpp\[huggingface\]'"):
         from_huggingface(tmp_path)
-
-
-def test_a_batch_of_another_length_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    captured: CapturedModel = capture(from_huggingface(build("gpt2"), example("gpt2")))
-    document = file_of(captured, in_a_row(captured.graph, 0))
-    shorter = [{k: v[:6] for k, v in item.items()} for item in items("gpt2", BATCH)]
-    with pytest.raises(
-        InvalidInput, match=r"input_ids'\] \(6,\) int64.*shapes are fixed.*padding='max_length'"
-    ):
-        PipelineTrainer(document, model=captured, out=tmp_path).fit(DataLoader(shorter, BATCH))
 
 
 @pytest.mark.parametrize(("name", "positions"), [("gpt2", 10), ("bert", 10), ("roberta", 8)])

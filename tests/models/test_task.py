@@ -75,8 +75,6 @@ def test_a_model_on_a_device_is_refused_with_the_way_out(
         ("number", "example inputs are int, expected tensors"),
         ("uneven", r"batch sizes \[4, 5\]"),
         ("uneven_targets", "targets"),
-        ("CONSTANT", "no function 'CONSTANT'"),
-        ("missing", "no function 'missing'$"),
         ("unevn_targets", "no function 'unevn_targets'; did you mean 'uneven_targets'"),
     ],
 )
@@ -93,11 +91,7 @@ def test_factories_that_do_not_fit(models: str, factory: str, reason: str) -> No
         ("no_such_package:f", "importing 'no_such_package' raised ModuleNotFoundError"),
         ("broken_of_test_task:f", "No module named 'no_such_library'"),
         ("alexnt", "'alexnt' is not in the zoo; did you mean 'alexnet'"),
-        ("models.py:f", "not a file; like models:f"),
         ("./nets/models.py:f", "not a file; like nets.models:f"),
-        (":f", r"expected 'package\.module:name'"),
-        ("../outside:f", r"expected 'package\.module:name'"),
-        (".models:f", r"expected 'package\.module:name'"),
         ("models:f.__globals__", r"expected 'package\.module:name'"),
     ],
 )
@@ -110,14 +104,14 @@ def test_names_that_lead_nowhere(models: str, name: str, reason: str) -> None:
     ("name", "options", "reason"),
     [
         ("awd_lm", {"layers": 10**9}, "model awd_lm: layers is 1000000000; 1000 is the most"),
-        ("awd_lm", {"sequence_length": 10**12}, "sequence_length is 1000000000000; 10000 is"),
         ("awd_lm", {"hidden": 10**6}, r"take [\d,.]+ GB, more than the [\d,.]+ GB of this machine"),
-        ("vgg16", {"width": 1000.0}, "GB of this machine"),
-        ("alexnet", {"batch_size": 10**9}, "GB of this machine"),
         ("alexnet", {"batch_size": 10**30}, "its factory raised"),
+        ("alexnet", {"input_size": 62}, "input_size is 62.* at least 63"),
+        ("gpt2", {"sequence_length": 33}, "has 32 positions"),
+        ("gpt2", {"heads": 3}, "64 hidden units cannot be divided among 3 heads"),
     ],
 )
-def test_a_model_of_the_zoo_that_does_not_fit_is_not_built(
+def test_options_of_the_zoo_that_do_not_fit_are_refused(
     name: str, options: dict[str, float], reason: str
 ) -> None:
     with pytest.raises(InvalidModel, match=reason):

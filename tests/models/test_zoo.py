@@ -8,14 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.capture import capture
-from drlpp.errors import InvalidModel
-from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
 from drlpp.models.zoo import SMALL, ZOO
-from drlpp.models.zoo.images import is_correct
-from drlpp.models.zoo.language import token_accuracy, token_loss
-from drlpp.models.zoo.recurrent import ResidualLSTMLayer, regularized_loss
+from drlpp.models.zoo.recurrent import ResidualLSTMLayer
 from tests.support.models.zoo.captured_zoo import captured_in_float64
 from tests.support.models.zoo.tiny_models import GRAPHS, TINY, tiny
 
@@ -81,39 +76,6 @@ def test_published_sizes(name: str, options: dict[str, Option], published: int) 
     assert parameters(name, **options) == published
 
 
-CONVOLUTIONS = {"conv2d": 53, "batch_norm": 53, "relu": 49, "add": 16, "linear": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "operators", "types"),
-    [
-        ("alexnet", 20, {"conv2d": 5, "linear": 3, "relu": 7, "max_pool2d": 3, "dropout": 2}),
-        ("resnet50", 174, CONVOLUTIONS),
-        ("googlenet", 212, {"conv2d": 59, "batch_norm": 59, "cat": 9, "linear": 5}),
-        pytest.param(
-            "inception_v3",
-            318,
-            {"conv2d": 96, "batch_norm": 96, "cat": 11, "linear": 2},
-            marks=pytest.mark.slow,
-        ),
-        ("residual_lstm", 19, {"embedding": 1, "linear": 5, "stack": 2, "dropout": 1}),
-        ("gnmt4", 34, {"lstm": 8, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3}),
-        ("awd_lm", 9, {"embedding": 1, "mul": 4, "lstm": 3, "linear": 1}),
-        ("s2vt", 11, {"linear": 2, "embedding": 1, "lstm": 2, "cat": 3, "dropout": 3}),
-    ],
-)
-def test_captured_operators(name: str, operators: int, types: dict[str, int]) -> None:
-    captured = captured_in_float64(name)
-    found = [operator.type for operator in captured.graph.operators]
-    assert len(found) == operators
-    assert {type_: found.count(type_) for type_ in types} == types
-    module = captured.task.module
-    wanted = sum(parameter.nbytes for parameter in module.parameters())
-    assert captured.graph.parameter_bytes == wanted
-    assert captured.state.keys() == module.state_dict().keys()
-    assert captured.aliases == {}
-
-
 @pytest.mark.parametrize("name", GRAPHS)
 def test_captured_models_compute_the_same(name: str) -> None:
     captured = captured_in_float64(name)
@@ -144,40 +106,11 @@ def test_captured_models_compute_the_same(name: str) -> None:
     assert part.graph.operators[-1].outputs[0].shape[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "reason"),
-    [
-        ("alexnet", {"input_size": 62}, "input_size is 62.* at least 63"),
-        ("vgg16", {"input_size": 31}, "input_size is 31.* at least 32"),
-        ("gpt2", {"sequence_length": 9, "positions": 8}, "has 8 positions"),
-        ("gpt2", {"hidden": 8, "heads": 3}, "8 hidden units cannot be divided among 3 heads"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    name: str, options: dict[str, Option], reason: str
-) -> None:
-    with pytest.raises(InvalidModel, match=reason):
-        ModelReference(name=name, options=options).build()
-
-
 def test_small_options_are_those_of_the_factories() -> None:
     assert SMALL.keys() == ZOO.keys() == TINY.keys()
     for name, options in SMALL.items():
         with torch.device("meta"):
             assert ZOO[name](**options).batch_size == options["batch_size"]
-
-
-def test_losses_and_scores() -> None:
-    logits = torch.eye(3)
-    assert is_correct(logits, torch.tensor([0, 2, 2])).tolist() == [1, 0, 1]
-    tokens = torch.eye(4)[torch.tensor([[0, 1], [2, 3]])]
-    following = torch.tensor([[0, 1], [2, 0]])
-    assert token_accuracy(tokens, following).tolist() == [1, 0.5]
-    assert token_loss(100 * tokens, following) == pytest.approx(25)
-    raw = torch.tensor([[[1.0], [3.0], [3.0]]])
-    outputs = (100 * torch.eye(3)[None], torch.full((1, 3, 1), 2.0), raw)
-    # 2 · 2² of the outputs, and (2² + 0²) / 2 of the changes.
-    assert regularized_loss(outputs, torch.arange(3)[None]).item() == pytest.approx(10)
 
 
 def test_a_seed_gives_the_same_model() -> None:
@@ -203,14 +136,6 @@ def test_losses_of_auxiliary_heads_are_added(name: str, weight: float, heads: in
     assert task.score(outputs, outputs[0].argmax(1)).tolist() == [1] * task.batch_size
 
 
-def test_awd_lm_drops_the_same_for_a_whole_sentence() -> None:
-    module = tiny("awd_lm", batch_size=8, embedding=40, dropout=1.5).build().module
-    dropped = module.get_submodule("last_dropout")(torch.ones(8, 5, 40))
-    assert dropped.unique().tolist() == pytest.approx([0, 2.5])
-    assert torch.equal(dropped, dropped[:, :1].expand(8, 5, 40))
-    assert not torch.equal(dropped[0], dropped[1])
-
-
 def test_a_residual_lstm_layer_is_kim_s_equations() -> None:
     torch.manual_seed(0)
     layer = ResidualLSTMLayer(hidden=3, cells=4).double()
@@ -231,11 +156,3 @@ def test_a_residual_lstm_layer_is_kim_s_equations() -> None:
         h = o * (c.tanh() @ layer.projection.weight.T + x[:, t])
         wanted.append(h)
     torch.testing.assert_close(layer(x), torch.stack(wanted, 1))
-
-
-def test_tied_embeddings_are_operators_that_share_a_weight() -> None:
-    task = tiny("awd_lm", tied=True).build()
-    graph = capture(tiny("awd_lm", tied=True), task, check=False).graph
-    (shared,) = graph.shared_parameters
-    assert [graph.operators[op].module for op in shared.operators] == ["encoder", "decoder"]
-    assert graph.parameter_bytes == sum(value.nbytes for value in task.module.parameters())

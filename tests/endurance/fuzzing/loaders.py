@@ -100,7 +100,9 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         return path.read_bytes()
 
     def measurements(path: Path) -> None:
-        header = Header(model="m", graph_fingerprint="f", accelerators=2, minibatches=30)
+        header = Header(
+            model="m", graph_fingerprint="f", accelerators=2, minibatches=30, method=Method()
+        )
         append(path, header)
         append(
             path,
