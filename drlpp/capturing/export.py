@@ -89,7 +89,8 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
             ) from failure
         reason = _value_read(error) or _unknown_type(error) or f"{_reason(error)}; {_HINT}"
         raise InvalidModel(f"{what} cannot be captured: {reason}") from error
-    dropped.refuse(what)
+    if dropped.problems:
+        raise InvalidModel(f"{what} cannot be captured: {dropped.problems[0]}")
     graph, root, with_gradients = traced
     inline_regions(graph, root, what)
     check_operators(graph, what)

@@ -20,7 +20,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 import networkx
 from networkx.utils import UnionFind
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from drlpp.capturing.aten import (
     calling_modules,
@@ -52,12 +52,9 @@ def fold(module: fx.GraphModule) -> tuple[Group, ...]:
         The nodes of every operator in the order of execution; the operators in a topological
         order, the first executed first.
     """
-    return _folded(module, [t for uses in weight_uses(module).values() for t in uses])
-
-
-def _folded(module: fx.GraphModule, sharing_weights: Iterable[list[fx.Node]]) -> tuple[Group, ...]:
     nodes = [node for node in module.graph.nodes if is_call(node)]
     groups = UnionFind(nodes)
+    sharing_weights = (use for uses in weight_uses(module).values() for use in uses)
     for together in (*_what_no_edge_can_carry(nodes), *sharing_weights):
         groups.union(*together)
     working = _working_nodes(module)
@@ -266,7 +263,7 @@ def described(
                 type=operator_type(main),
                 module=owner(main),
                 parameter_bytes=sum(bytes_of[parameter] for parameter in read_weights),
-                outputs=tuple(_spec(node.meta["val"]) for node in outputs[id_]),
+                outputs=tuple(TensorSpec.of(node.meta["val"]) for node in outputs[id_]),
             )
         )
         read: dict[int, set[int]] = {}
@@ -309,51 +306,36 @@ def _weights(module: fx.GraphModule, known: Container[str]) -> dict[fx.Node, fro
     return read
 
 
-def _spec(value: Tensor) -> TensorSpec:
-    dtype = str(value.dtype).removeprefix("torch.")
-    return TensorSpec(shape=tuple(value.shape), dtype=dtype, bytes_=value.nbytes)
-
-
 _MOST_NAMES = 3
 
 
 def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a sentence for every operator that weights used more than once made of several.
+    """Yield a sentence for every operator that weights used more than once made of many nodes.
 
     Args:
         module: the captured graph.
         groups: its operators, as :func:`fold` gives them.
     """
-    shared = [
-        (name, readers)
-        for name, uses in weight_uses(module).items()
-        for readers in uses
-        if len(readers) > 1
-    ]
-    if not shared:
-        return
-    untied = _folded(module, [])
+    working = _working_nodes(module)
     group_of = {node: index for index, group in enumerate(groups) for node in group}
-    untied_of = {node: index for index, group in enumerate(untied) for node in group}
-    parameters: dict[int, list[str]] = {}
-    modules: dict[int, set[str]] = {}
-    for name, readers in shared:
-        if len({untied_of[node] for node in readers}) > 1:
-            merged = group_of[readers[0]]
-            parameters.setdefault(merged, []).append(name)
-            modules.setdefault(merged, set()).update(owner(node) for node in readers)
-    for merged, names in parameters.items():
-        became_one = len({untied_of[node] for node in groups[merged]})
+    shared: dict[int, dict[str, list[fx.Node]]] = {}
+    for name, uses in weight_uses(module).items():
+        for readers in uses:
+            if len(computing := [node for node in readers if node in working]) > 1:
+                shared.setdefault(group_of[readers[0]], {})[name] = computing
+    for merged, names in shared.items():
+        whole = sum(node in working for node in groups[merged])
         # A cell that runs step by step is one layer, unless the model has little else.
-        if became_one > len(untied) / 2 or not common_module(map(owner, groups[merged])):
+        if whole > len(working) / 2 or not common_module(map(owner, groups[merged])):
             plural = len(names) > 1
-            users = sorted(filter(None, modules[merged])) or ["the model itself"]
+            users = {owner(node) for computing in names.values() for node in computing}
             yield (
-                f"the parameter{'s' * plural} {_listed(names)} {'are' if plural else 'is'} used "
-                f"more than once, by {_listed(users)}: {became_one} of {len(untied)} operators, "
-                f"what lies between them included, are one operator, which no placement can "
-                f"divide; {len(groups)} {'are' if len(groups) > 1 else 'is'} left. To divide them, "
-                "give each use a module and weights of its own"
+                f"the parameter{'s' * plural} {_listed([*names])} {'are' if plural else 'is'} used "
+                f"more than once, by {_listed(sorted(filter(None, users)) or ['the model itself'])}"
+                f": {whole} of {len(working)} nodes, what lies between them included, are one "
+                f"operator, which no placement can divide; {len(groups)} "
+                f"{'are' if len(groups) > 1 else 'is'} left. To divide them, give each use a "
+                "module and weights of its own"
             )
 
 

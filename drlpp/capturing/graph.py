@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate, takewhile
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import networkx
 from pydantic import model_validator
 
 from drlpp.io.documents import Document, Record
@@ -22,6 +21,12 @@ class TensorSpec(Record):
     shape: tuple[Count, ...]
     dtype: str
     bytes_: Count
+
+    @classmethod
+    def of(cls, value: Any) -> TensorSpec:
+        """Return those of a tensor, which may be fake."""
+        dtype = str(value.dtype).removeprefix("torch.")
+        return cls(shape=tuple(value.shape), dtype=dtype, bytes_=value.nbytes)
 
     @property
     def differentiable(self) -> bool:
@@ -201,13 +206,6 @@ class OpGraph(Document):
             changes[source] += size
             changes[target] -= size
         return list(accumulate(changes[:-1]))
-
-    def to_networkx(self) -> networkx.DiGraph[int]:
-        """Return the same DAG for networkx's algorithms; nodes are operator ids."""
-        graph: networkx.DiGraph[int] = networkx.DiGraph()
-        graph.add_nodes_from(range(len(self.operators)))
-        graph.add_edges_from((edge.source, edge.target) for edge in self.edges)
-        return graph
 
 
 def common_module(modules: Iterable[str]) -> tuple[str, ...]:

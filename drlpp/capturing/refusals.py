@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -82,7 +82,7 @@ def _reasons(part: nn.Module) -> Iterator[str]:
             yield f"gives something the name {name!r}; no quotation marks or line breaks in names"
 
 
-class Dropped:
+class Dropped(NamedTuple):
     """What was noticed.
 
     Attributes:
@@ -90,27 +90,17 @@ class Dropped:
         problems: why the model cannot be captured faithfully.
     """
 
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.problems: list[str] = []
-
-    def refuse(self, what: str) -> None:
-        """Refuse the model if something is lost that matters.
-
-        Raises:
-            InvalidModel: the first problem.
-        """
-        if self.problems:
-            raise InvalidModel(f"{what} cannot be captured: {self.problems[0]}")
+    notes: list[str]
+    problems: list[str]
 
 
 @contextmanager
 def noticing_dropped(module: nn.Module) -> Iterator[Dropped]:
     """Notice what export drops of ``module`` while it runs inside, and leave the module as it was.
 
-    Nothing is raised here: :meth:`Dropped.refuse` does, once export itself has succeeded.
+    Nothing is raised here, as export itself may fail for a better reason.
     """
-    dropped = Dropped()
+    dropped = Dropped([], [])
     # All Functions are known before any is replaced: one may inherit another's forward.
     functions = [(f, "forward", _noticing_call(dropped, f)) for f in _functions_of_users()]
     with ExitStack() as stack:

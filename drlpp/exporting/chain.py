@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, fx
+from torch import fx
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
@@ -67,7 +67,7 @@ def chained(programs: Sequence[StageProgram], captured: CapturedModel) -> tuple[
         captured: the model, for one microbatch.
     """
     specs = _specs(programs)
-    inputs = [_spec(value) for value in tensors_in(captured.task.inputs)]
+    inputs = [TensorSpec.of(value) for value in tensors_in(captured.task.inputs)]
     last = len(programs) - 1
     read_last: dict[StageOutput, int] = {}
     for program in programs:
@@ -103,13 +103,8 @@ def _specs(programs: Sequence[StageProgram]) -> dict[Argument, TensorSpec]:
         assert isinstance(outputs, tuple)
         for index, node in enumerate(outputs):
             assert isinstance(node, fx.Node)
-            found[StageOutput(program.stage, index)] = _spec(node.meta["val"])
+            found[StageOutput(program.stage, index)] = TensorSpec.of(node.meta["val"])
     return found
-
-
-def _spec(value: Tensor) -> TensorSpec:
-    dtype = str(value.dtype).removeprefix("torch.")
-    return TensorSpec(shape=tuple(value.shape), dtype=dtype, bytes_=value.nbytes)
 
 
 Rows = list[list[str]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
@@ -45,10 +46,7 @@ class ExecutionPlan:
     graph: OpGraph | None = field(default=None, repr=False, compare=False)
     accelerators: int = 0
     delays: tuple[int, ...] = field(init=False)
-    _schedules: dict[int, Schedule] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
-    _uses: dict[tuple[int, int | None], Mapping[int, Mapping[MicrobatchId, WeightUse]]] = field(
+    _kept: dict[int, dict[Any, Any]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -149,11 +147,12 @@ class ExecutionPlan:
         return Window.plan(self.pipeline, minibatches, self.method)
 
     def schedule(self, minibatches: int) -> Schedule:
-        """Return the actions of every worker; those of the last call are kept."""
-        if minibatches not in self._schedules:
-            self._schedules.clear()
-            self._schedules[minibatches] = self.method.schedule_for(self.pipeline, minibatches)
-        return self._schedules[minibatches]
+        """Return the actions of every worker; those of the last run are kept."""
+        kept = self._of_run(minibatches)
+        if "schedule" not in kept:
+            kept["schedule"] = self.method.schedule_for(self.pipeline, minibatches)
+        schedule: Schedule = kept["schedule"]
+        return schedule
 
     def weight_uses(
         self, minibatches: int, tie: Tie | None = None
@@ -167,9 +166,14 @@ class ExecutionPlan:
         Raises:
             InvalidInput: the schedule cannot provide what the policy needs.
         """
-        key = minibatches, None if tie is None else tie.number
-        if key not in self._uses:
-            for other in [known for known in self._uses if known[0] != minibatches]:
-                del self._uses[other]
-            self._uses[key] = weight_uses(self.schedule(minibatches), self.method, tie)
-        return self._uses[key]
+        kept = self._of_run(minibatches)
+        if tie not in kept:
+            kept[tie] = weight_uses(self.schedule(minibatches), self.method, tie)
+        uses: Mapping[int, Mapping[MicrobatchId, WeightUse]] = kept[tie]
+        return uses
+
+    def _of_run(self, minibatches: int) -> dict[Any, Any]:
+        """Return what is known of a run, which takes the place of the one before."""
+        if minibatches not in self._kept:
+            self._kept.clear()
+        return self._kept.setdefault(minibatches, {})

@@ -11,7 +11,6 @@ import torch
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.io.run_folder import RECORD_NAME, RunRecord
-from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import Training

@@ -22,7 +22,6 @@ from drlpp.racing.microbatches import FILE_NAME as MICROBATCHES
 from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
 from drlpp.runtime.training.training_reports import WorkersChanged, read_changes
-from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 
 _TRAIN_LOSS, _HELD_OUT_LOSS = "train/loss", "eval/loss"

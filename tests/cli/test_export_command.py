@@ -71,7 +71,6 @@ def test_a_bundle_of_an_asynchronous_placement_flushes(folder: Path, tmp_path: P
 def test_what_torch_cannot_express_is_said_with_what_it_costs(folder: Path, tmp_path: Path) -> None:
     text = export(folder / "forked.json", "--to", "torch", "-o", str(tmp_path / "out"))
     assert "note: stages 1 and 2 compute side by side; in the export they follow each other" in text
-    assert "note: stage 0 sends to stage 3; in the export that passes through stages 1, 2" in text
     assert "with costs made up from sizes (--profile)" in text
     assert "rank 1 on accelerator 3 of" in text
 

@@ -90,8 +90,3 @@ def test_nobody_waits_for_ever(method: Method, stages: int) -> None:
 def test_two_stages_on_a_rank_are_refused() -> None:
     with pytest.raises(InvalidInput, match="zb-v has 2 stages on every accelerator"):
         chain_schedule(4, Method(schedule="zb-v", policy="sync", microbatches=4), 1)
-
-
-def test_microbatches_are_numbered_through() -> None:
-    schedule = chain_schedule(1, Method(schedule="gpipe", policy="sync", microbatches=2), 2)
-    assert computations(schedule) == [["0F0", "0F1", "0B0", "0B1", "0F2", "0F3", "0B2", "0B3"]]

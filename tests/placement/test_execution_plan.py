@@ -65,22 +65,17 @@ def test_a_placement_file_is_a_candidate_and_back(tmp_path: Path) -> None:
     plan = document.plan(GRAPH)
     assert plan == ExecutionPlan.of(Candidate(HALVES, stash), GRAPH, 3)
     assert document.plan(GRAPH, FLUSHING).candidate == Candidate(HALVES, FLUSHING)
-    of_plan, created = (
-        make(
-            model=document.model,
-            graph=GRAPH,
-            cluster=document.cluster,
-            optimizer=document.optimizer,
-            found_by="exact",
-            **given,
-        ).model_copy(update={"versions": document.versions})
-        for make, given in (
-            (PlacementFile.of, {"plan": plan}),
-            (PlacementFile.create, {"placement": HALVES, "method": stash}),
-        )
-    )
-    assert of_plan == created == document
-    write_document(path, of_plan)
+    created = PlacementFile.create(
+        document.model,
+        GRAPH,
+        HALVES,
+        document.cluster,
+        method=stash,
+        optimizer=document.optimizer,
+        found_by="exact",
+    ).model_copy(update={"versions": document.versions})
+    assert created == document
+    write_document(path, created)
     assert json.loads(path.read_text()) == BEFORE_CANDIDATES
     swapped = document.model_copy(update={"configuration": "2-1"})
     with pytest.raises(InvalidPlacement, match="field 'configuration' is 2-1"):
@@ -102,13 +97,6 @@ def test_a_plan_has_what_placement_and_method_say(method: Method) -> None:
     # What was asked for last is the same object.
     assert plan.schedule(8) is plan.schedule(8)
     assert plan.weight_uses(8) is plan.weight_uses(8)
-
-
-def test_a_flushing_plan_of_the_same_placement() -> None:
-    plan = ExecutionPlan.of(Candidate(HALVES, METHOD), GRAPH, 3)
-    assert plan.synchronous.candidate == Candidate(HALVES, METHOD.synchronous(plan.pipeline))
-    assert plan.synchronous.schedule(4) != plan.schedule(4)
-    assert set(plan.synchronous.delays) == {0}
 
 
 def test_there_is_no_plan_of_what_cannot_be_run() -> None:

@@ -97,23 +97,6 @@ def test_valid_placements_are_accepted_and_give_pipelines_that_only_lead_forward
     assert {edge.source for edge in pipeline.edges} == set(range(len(pipeline.stages) - 1))
 
 
-@given(st.data())
-def test_assignment_round_trip(data: st.DataObject) -> None:
-    graph = data.draw(graphs())
-    placement = data.draw(placements(graph, accelerators=4))
-    stage_of = placement.stage_of_operator(len(graph))
-    holds = [
-        next(k for k, stage in enumerate(placement.stages) if accelerator in stage.accelerators)
-        for accelerator in range(4)
-    ]
-    # Gaps in the numbering do not matter.
-    spread = Placement.from_assignment([3 * k for k in stage_of], [3 * k for k in holds])
-    assert spread.stage_of_operator(len(graph)) == stage_of
-    assert [sorted(s.accelerators) for s in spread.stages] == [
-        sorted(s.accelerators) for s in placement.stages
-    ]
-
-
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
 def test_every_cut_of_even_runs_is_as_near_to_its_share_as_can_be(
     sizes: list[int], data: st.DataObject

@@ -137,16 +137,6 @@ def test_an_asynchronous_method_flushes_there(decoder) -> None:
     assert other.notes == ("schedule gpipe: the order is 1F1B there",)
 
 
-def test_passes_are_the_other_programs_own(decoder) -> None:
-    method = Method(schedule="gpipe", policy="sync", recompute=True, precision="bfloat16")
-    candidate = Candidate(in_a_row(decoder.graph, 0, 1), method)
-    plan = ExecutionPlan.of(candidate, decoder.graph, 2)
-    assert nearest_chain(plan, trains_itself=True).notes == (
-        "recompute: is to be set there",
-        "precision bfloat16: is to be set there",
-    )
-
-
 def test_programs_are_told_of_parameters_that_stages_share() -> None:
     captured = capture(ModelReference.named("tests.support.models.tied:tied"))
     candidate = Candidate(placements(captured)["straight"], Method())
