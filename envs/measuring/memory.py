@@ -22,7 +22,6 @@ from drlpp.placement.measurements_file import (
     settled,
 )
 from drlpp.placement.placement import Placement
-from drlpp.schedule.method import Method
 
 Observer = Callable[[Candidate, Outcome], None]
 
