@@ -1,14 +1,11 @@
 """From an ``nn.Module`` to an aten graph that reads its weights by name.
 
-``torch.export`` does the tracing. ``ExportedProgram.module()`` would give the same nodes under the
-same names. But it also guards the inputs of every call, and compares each weight's module with all
-modules next to it, so that its time grows with the square of a model's width.
+``torch.export`` does the tracing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import io
 import logging
@@ -22,8 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     free_unbacked_symbols,
@@ -45,6 +40,7 @@ from drlpp.torch_versions import (
     graph_compiled_when_used,
     graphs_compiled_when_used,
     traced_without_stacks,
+    unguarded_module,
 )
 
 _HINT = (
@@ -78,7 +74,9 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
             graphs_compiled_when_used(),
             noticing_dropped(module) as dropped,
         ):
-            traced = unlift(torch.export.export(module, *as_arguments(_told_apart(inputs))))
+            program = torch.export.export(module, *as_arguments(_told_apart(inputs)))
+            _forget_origins(program.graph_module)
+            root = unguarded_module(program)
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
@@ -91,7 +89,8 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
         raise InvalidModel(f"{what} cannot be captured: {reason}") from error
     if dropped.problems:
         raise InvalidModel(f"{what} cannot be captured: {dropped.problems[0]}")
-    graph, root, with_gradients = traced
+    _forget_origins(root)
+    graph = root.graph
     inline_regions(graph, root, what)
     check_operators(graph, what)
     for node in list(graph.nodes):
@@ -102,15 +101,7 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
     replace_in_place(graph)
     check_shapes(graph, what)
     copy_where_a_view_does_not_fit(graph)
-    notes = [*dropped.notes, *map(_constant_note, with_gradients)]
-    return Exported(graph_compiled_when_used(root, graph), tuple(notes))
-
-
-def _constant_note(name: str) -> str:
-    return (
-        f"the attribute {name} requires gradients and is no parameter, so nothing trains it; make "
-        "it an nn.Parameter of the module, or detach it"
-    )
+    return Exported(graph_compiled_when_used(root, graph), tuple(dropped.notes))
 
 
 def _told_apart(inputs: Batch) -> Batch:
@@ -219,90 +210,11 @@ def _place(error: Exception) -> str:
     return ""
 
 
-class Unlifted(NamedTuple):
-    """A graph and what its nodes name.
-
-    Attributes:
-        graph: calls modules and reads attributes of ``root``.
-        root: holds the program's own tensors under their dotted names, constants without gradients.
-        with_gradients: names of constants that required gradients.
-    """
-
-    graph: fx.Graph
-    root: nn.Module
-    with_gradients: list[str]
-
-
-def unlift(program: ExportedProgram) -> Unlifted:
-    """Turn the inputs that stand for weights, buffers and constants into reads of attributes.
-
-    Args:
-        program: its graphs lose what nobody reads of their nodes' ``meta``. Stack traces and the
-            like take more memory than a graph.
-    """
-    _forget_origins(program.graph_module)
-    # A copy names its nodes anew.
-    graph = copy.deepcopy(program.graph)
-    signature = program.graph_signature
-    assert all(spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs)
-    tensors = {**program.constants, **program.state_dict}
-    root = nn.Module()
-    # Regions, such as those without gradients.
-    for name, region in program.graph_module.named_children():
-        root.add_module(name, region)
-    with_gradients: list[str] = []
-    placeholders = graph.find_nodes(op="placeholder")
-    for spec, node in zip(signature.input_specs, placeholders, strict=True):
-        if spec.kind is InputKind.USER_INPUT:
-            continue
-        assert spec.target is not None
-        tensor = tensors[spec.target]
-        assert isinstance(tensor, Tensor)
-        if spec.kind is InputKind.CONSTANT_TENSOR and tensor.requires_grad:
-            with_gradients.append(spec.target)
-            tensor = tensor.detach()
-        _hold(root, spec.target, tensor)
-        with graph.inserting_after(node):
-            read = graph.get_attr(spec.target)
-        read.meta = node.meta
-        node.replace_all_uses_with(read)
-        graph.erase_node(node)
-    graph.set_codegen(_calling_convention(program))
-    return Unlifted(graph, root, with_gradients)
-
-
 def _forget_origins(module: nn.Module) -> None:
+    """Leave out what nobody reads of nodes: stack traces and the like are larger than a graph."""
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             for node in part.graph.nodes:
                 node.meta = {
                     key: node.meta[key] for key in ("val", "nn_module_stack") if key in node.meta
                 }
-
-
-def _hold(root: nn.Module, target: str, value: Tensor) -> None:
-    """Put a tensor under a dotted name, with empty modules on the way."""
-    *path, name = target.split(".")
-    holder = root
-    for part in path:
-        if part not in holder._modules:
-            setattr(holder, part, nn.Module())
-        holder = holder.get_submodule(part)
-    if isinstance(value, nn.Parameter):
-        setattr(holder, name, value)
-    else:
-        holder.register_buffer(name, value)
-
-
-def _calling_convention(program: ExportedProgram) -> fx.graph.CodeGen:
-    """Return how to call the graph like the exported module.
-
-    Arguments are given by name, and results have their structure.
-    """
-    signature = program.module_call_graph[0].signature
-    assert signature is not None
-    assert signature.forward_arg_names is not None
-    in_spec, out_spec = signature.in_spec, signature.out_spec
-    return fx.graph._PyTreeCodeGen(
-        fx.graph._PyTreeInfo(signature.forward_arg_names, in_spec, out_spec)
-    )

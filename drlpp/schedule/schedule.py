@@ -21,16 +21,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.actions import (
-    Action,
-    AllReduce,
-    Message,
-    Receive,
-    Send,
-    Update,
-)
+from drlpp.schedule.actions import Action, AllReduce, Message, Receive, Send, Update
 from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
-from drlpp.schedule.kinds.kind import ScheduleKind, Share
+from drlpp.schedule.kinds.kind import Share
 from drlpp.schedule.kinds.registry import find_schedule_kind, names_to_suggest
 from drlpp.schedule.lowering import (
     Lowering,
@@ -41,15 +34,6 @@ from drlpp.schedule.lowering import (
 from drlpp.schedule.per_stage import of_links, of_stages
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.ties import ties_of, with_ties
-
-__all__ = [
-    "Schedule",
-    "build_schedule",
-    "ScheduleKind",
-    "MOST_PASSES",
-    "check_length",
-    "in_order",
-]
 
 
 @dataclass(frozen=True)
@@ -115,24 +99,17 @@ def build_schedule(
 
     The kind orders the computations of every worker; :mod:`drlpp.schedule.lowering` adds
     recomputation and communication, :mod:`drlpp.schedule.ties` what copies of shared weights need.
-    Of a stage with m replicas, replica p mod m takes the p-th part
-    (:func:`drlpp.schedule.kinds.kind.replica_of`). A stage of an asynchronous schedule makes one
-    update for the fewest whole multiples of ``accumulate`` minibatches that give each replica a
-    part; the replicas all-reduce their gradients for it. On a single replicated stage this is plain
-    data parallelism.
+    Of a stage with m replicas, replica p mod m takes the p-th part. A stage of an asynchronous
+    schedule makes one update for the fewest whole multiples of ``accumulate`` minibatches that give
+    each replica a part; the replicas all-reduce their gradients for it. On a single replicated
+    stage this is plain data parallelism.
 
     Args:
         pipeline: the stages and their workers.
         minibatches: how many run.
         kind: the name of one of :data:`drlpp.schedule.kinds.registry.SCHEDULE_KINDS`.
-        microbatches: parts of a minibatch.
-        accumulate: minibatches whose gradients make one update.
-        in_flight_per_link: parts that a stage has in flight beyond NOAM, for the link into each
-            worker behind it (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`), where the
-            kind takes such a number; or one for the links into every stage but the first.
-        recompute: do not keep activations from the forward to the backward, but compute them
-            again, on all stages, or as it says of each; where the backward follows at once there is
-            nothing to gain, and they are kept.
+        microbatches, accumulate, in_flight_per_link, recompute: as in
+            :class:`drlpp.schedule.method.Method`.
         share_norm: share the norm of all stages' gradients before an update. Only where a schedule
             flushes: otherwise stages make their updates at different times.
         through: every worker stops with the update that contains the minibatches below this; for
@@ -163,6 +140,10 @@ def build_schedule(
     chosen.check_stages_held(pipeline)
     in_flight = chosen.in_flight(pipeline, in_flight_per_link)
     recomputing = of_stages(recompute, len(pipeline.stages))
+    together = [
+        chosen.minibatches_of_update(len(workers), accumulate, microbatches)
+        for workers in pipeline.stages
+    ]
     actions: dict[int, tuple[Action, ...]] = {}
     for stage, workers in enumerate(pipeline.stages):
         for replica, worker in enumerate(workers):
@@ -179,7 +160,7 @@ def build_schedule(
                 most_in_flight=max(in_flight),
                 minibatches=minibatches,
                 microbatches=microbatches,
-                together=chosen.minibatches_of_update(len(workers), accumulate, microbatches),
+                together=together[stage],
             )
             sends_nothing = [
                 chunk
@@ -195,10 +176,6 @@ def build_schedule(
                 lowered = _beginning(lowered, through)
             actions[worker] = tuple(lowered)
     if pipeline.ties and chosen.trains:
-        together = [
-            chosen.minibatches_of_update(len(workers), accumulate, microbatches)
-            for workers in pipeline.stages
-        ]
         ties = ties_of(pipeline, in_flight, together)
         actions = with_ties(
             actions, pipeline, ties, minibatches, microbatches, flushes=chosen.flushes
