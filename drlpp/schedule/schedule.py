@@ -2,8 +2,8 @@
 
 The runtime executes these lists, the simulator times them, the reference executor replays them
 in one process, the timeline draws them, and the version difference s of weight prediction is
-counted in them. What distinguishes the kinds of schedules is in ``drlpp/schedule/kinds/``, a
-file for each, and nowhere else.
+counted in them. What distinguishes the kinds of schedules is in ``drlpp/schedule/kinds/``, and
+nowhere else.
 
 Asynchronous 1F1B (pipedream §3.2) on four stages, minibatches 0, 1, 2, …; a backward takes as
 long as two forwards, and every backward is followed by an update of its stage::

@@ -44,7 +44,7 @@ except StorageFailure as failure:
         capture_output=True,
         text=True,
         timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)),
     )
     assert done.stdout == f"{path}: cannot be written (File too large)\n", done.stderr
     whole = path.read_bytes().split(b"\n")[:-1]

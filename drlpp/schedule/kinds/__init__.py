@@ -1,4 +1,4 @@
-"""The kinds of schedules: each file says in which order one kind lets a worker compute.
+"""The kinds of schedules: in which order each lets a worker compute.
 
 What a kind can do is in its :class:`~drlpp.schedule.kinds.kind.ScheduleKind`. All kinds are listed
 in :mod:`drlpp.schedule.kinds.registry`, and :mod:`drlpp.schedule.lowering` adds messages and
