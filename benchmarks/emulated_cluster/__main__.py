@@ -35,14 +35,6 @@ def run(
     timeout: Annotated[
         float | None, typer.Option(min=0, help="In seconds, after which the command is ended.")
     ] = None,
-    dilate: Annotated[
-        bool,
-        typer.Option(
-            "--dilate",
-            help="Without root, namespaces and control groups: the command emulates the speeds, "
-            "links are this machine's.",
-        ),
-    ] = False,
     quotas: Annotated[
         bool,
         typer.Option(
@@ -56,10 +48,7 @@ def run(
     What it prints is shown. In the end, after a failure and after Ctrl-C too, nothing is left.
     """
     description = read_document(cluster, Cluster)
-    with (
-        ended_by_signals(),
-        EmulatedCluster(description, dilated=dilate, quotas=quotas) as emulated,
-    ):
+    with ended_by_signals(), EmulatedCluster(description, quotas=quotas) as emulated:
         print(emulated.description, file=sys.stderr, flush=True)
         emulated.run(command, timeout, _show)
 

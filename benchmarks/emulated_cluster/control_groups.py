@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from benchmarks.emulated_cluster.names import name_in, new_name
+from benchmarks.emulated_cluster.names import name_in
 from drlpp.errors import InvalidCluster, RunFailure
 from drlpp.runtime.device.emulation import MOST_LOAD
 
-PERIOD_SECONDS = 0.01
+_PERIOD_SECONDS = 0.01
 _PRECEDENCE = 100
 """All accelerators together before any other program, or its work would show in theirs."""
 
 _LEAST_QUOTA_SECONDS = 0.001
 _LONGEST_PERIOD_SECONDS = 1.0
-LEAST_SPEED = _LEAST_QUOTA_SECONDS / _LONGEST_PERIOD_SECONDS
+_LEAST_SPEED = _LEAST_QUOTA_SECONDS / _LONGEST_PERIOD_SECONDS
 """Of an accelerator, in cores: the kernel allows neither smaller quotas nor longer periods."""
 
 _REMOVING_SECONDS = 5.0
@@ -71,7 +71,7 @@ class Hierarchy:
             else:
                 (path / "cpu.shares").write_text(str(1024 * _PRECEDENCE))
             return
-        period = max(PERIOD_SECONDS, _LEAST_QUOTA_SECONDS / quota)
+        period = max(_PERIOD_SECONDS, _LEAST_QUOTA_SECONDS / quota)
         limit, every = round(period * quota * 1e6), round(period * 1e6)
         if self.version == 2:
             (path / "cpu.max").write_text(f"{limit} {every}")
@@ -107,18 +107,16 @@ class ControlGroups:
         name: of the emulated cluster that they belong to.
 
     Raises:
-        InvalidCluster: the speeds are more than this machine can give.
         RunFailure: control groups are not to be had here.
     """
 
-    def __init__(self, speeds: Sequence[float], name: str | None = None) -> None:
-        check_quotas(speeds)
+    def __init__(self, speeds: Sequence[float], name: str) -> None:
         hierarchy = Hierarchy.found()
         if hierarchy is None:
             raise RunFailure(NO_CONTROL_GROUPS)
         self.speeds = tuple(speeds)
         self._hierarchy = hierarchy
-        self._name = name or new_name()
+        self._name = name
         top = hierarchy.root / self._name
         self.folders = tuple(top / f"accelerator-{number}" for number in range(len(speeds)))
         try:
@@ -142,20 +140,6 @@ class ControlGroups:
             f"{sum(self.speeds):g} of {len(os.sched_getaffinity(0))} cores in all"
         )
 
-    def hold(self, process_ids: Sequence[int]) -> None:
-        """Put processes under the quotas: the first into the first accelerator, and so on.
-
-        All threads of a process are, and the children that it starts from now on.
-
-        Raises:
-            RunFailure: a process has ended.
-        """
-        for folder, process in zip(self.folders, process_ids, strict=True):
-            try:
-                (folder / "cgroup.procs").write_text(str(process))
-            except ProcessLookupError:
-                raise RunFailure(f"process {process} has ended; {folder.name} is empty") from None
-
     def remove(self) -> None:
         """Remove the groups."""
         self._hierarchy.remove(self._name)
@@ -174,10 +158,10 @@ def check_quotas(speeds: Sequence[float]) -> None:
     """
     cores = len(os.sched_getaffinity(0))
     most = MOST_LOAD * cores
-    if not all(LEAST_SPEED <= speed <= 1 for speed in speeds):
+    if not all(_LEAST_SPEED <= speed <= 1 for speed in speeds):
         raise InvalidCluster(
             f"speeds are {list(speeds)}; an emulated accelerator has a part of a core: every one "
-            f"must be at least {LEAST_SPEED:g} and at most 1"
+            f"must be at least {_LEAST_SPEED:g} and at most 1"
         )
     if sum(speeds) > most * (1 + 1e-9):
         raise InvalidCluster(

@@ -19,7 +19,6 @@ from benchmarks.emulated_cluster.control_groups import (
     Hierarchy,
     check_quotas,
 )
-from benchmarks.emulated_cluster.job import Job, Place
 from benchmarks.emulated_cluster.names import (
     MARK,
     end_processes,
@@ -29,17 +28,17 @@ from benchmarks.emulated_cluster.names import (
     new_name,
 )
 from benchmarks.emulated_cluster.network import (
+    LEAST_DELAY_SECONDS,
     Network,
+    check_network,
     network_names,
     network_unavailable,
     remove_namespaces,
 )
-from benchmarks.emulated_cluster.ray_hosts import HostProgram, RayHosts
-from drlpp.errors import InvalidCluster, InvalidInput, RunFailure
+from benchmarks.emulated_cluster.programs import HostProgram
+from benchmarks.emulated_cluster.ray_hosts import Place, RayHosts
+from drlpp.errors import InvalidInput, RunFailure
 from drlpp.specs.cluster import Cluster, Link
-
-_LOOPBACK = "127.77.0"
-_FIRST_LOOPBACK = 100
 
 
 def available() -> str | None:
@@ -63,52 +62,35 @@ class EmulatedCluster:
     Args:
         cluster: its hosts, speeds and links. ``speed`` is the part of a core that an accelerator
             has; memories are not limited.
-        dilated: do without root, namespaces and control groups. All hosts share this machine's
-            loopback device, nothing is slowed down, and the command has to emulate the speeds by
-            itself, as ``ClusterSession(speeds=cluster.speeds)`` does.
         quotas: whether control groups slow accelerators down. Without them the command has to, by
-            dilation as well, but hosts and links are emulated. A quota hides the bubbles of a
-            schedule that flushes; dilation does not.
+            dilation, as ``ClusterSession(speeds=…)`` does. A quota hides the bubbles of a schedule
+            that flushes; dilation does not.
 
     Attributes:
         cluster: as given.
-        addresses: of every host, in the order of ``cluster.host_names``.
 
     Raises:
         InvalidCluster: this machine cannot be such a cluster.
         RunFailure: the kernel refuses (:func:`available` says so beforehand).
     """
 
-    def __init__(self, cluster: Cluster, *, dilated: bool = False, quotas: bool = True) -> None:
-        _check_order(cluster)
+    def __init__(self, cluster: Cluster, *, quotas: bool = True) -> None:
         check_quotas(cluster.speeds)
+        check_network(cluster)
         self.cluster = cluster
-        self.addresses = tuple(
-            f"{_LOOPBACK}.{_FIRST_LOOPBACK + host}" for host in range(len(cluster.host_names))
-        )
-        self._dilated = dilated
-        self._quotas = quotas and not dilated
+        self._quotas = quotas
         self._name = new_name()
-        self._network: Network | None = None
-        self._groups: ControlGroups | None = None
-        self._folder = Path()
-        self._jobs: list[Job] = []
         self._programs: list[HostProgram] = []
+        self._groups: ControlGroups | None = None
         self._ray: RayHosts | None = None
         self._ray_folder: Path | None = None
-        self._ending = ExitStack()
 
     def __enter__(self) -> Self:
-        if not self._dilated and (reason := available()) is not None:
+        if (reason := available()) is not None:
             raise RunFailure(f"no cluster can be emulated here: {reason}")
         with ExitStack() as building:
-            self._folder = Path(
-                building.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._name}-"))
-            )
-            if not self._dilated:
-                self._network = Network(self.cluster, self._name)
-                building.callback(self._network.remove)
-                self.addresses = self._network.addresses
+            self._network = Network(self.cluster, self._name)
+            building.callback(self._network.remove)
             if self._quotas:
                 self._groups = ControlGroups(self.cluster.speeds, self._name)
                 building.callback(self._groups.remove)
@@ -125,6 +107,11 @@ class EmulatedCluster:
     ) -> None:
         self._ending.close()
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of every host, in the order of ``cluster.host_names``."""
+        return self._network.addresses
+
     def start(self, command: Sequence[str]) -> HostProgram:
         """Start a command on the first host of a Ray cluster, which has a node on every host.
 
@@ -133,8 +120,10 @@ class EmulatedCluster:
         Raises:
             InvalidInput: there is no command.
         """
-        self.stop()
-        self._programs.append(self.ray.start(_checked(command)))
+        if not command:
+            raise InvalidInput("there is no command to run; give one, such as `python train.py`")
+        self._stop()
+        self._programs.append(self.ray.start(command))
         return self._programs[-1]
 
     @property
@@ -143,32 +132,19 @@ class EmulatedCluster:
         if self._ray is None:
             # Not where temporary files go: names of sockets there may be too long for Ray.
             self._ray_folder = Path(tempfile.mkdtemp(prefix=f"{self._name}-", dir="/tmp"))
-            self._ray = RayHosts(self._places(), self._environment(), self._ray_folder, self._name)
+            self._ray = RayHosts(self.places, self.environment, self._ray_folder, self._name)
         return self._ray
 
-    def start_ranks(self, command: Sequence[str]) -> Job:
-        """Start a command on every accelerator by ``torchrun`` on every host; one at a time.
-
-        Rank 0 is the first accelerator of the first host, and so on in the cluster's order.
-
-        Raises:
-            InvalidInput: there is no command.
-        """
-        self.stop()
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        places, environment = self._places(), self._environment()
-        self._jobs.append(Job(_checked(command), places, environment, folder, self._name))
-        return self._jobs[-1]
-
-    def _environment(self) -> dict[str, str]:
-        interface = "lo" if self._network is None else self._network.interface
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of every process on the hosts."""
         return {
             # Emulated hosts have no names, and torch warns of each.
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             **os.environ,
             MARK: self._name,
-            "GLOO_SOCKET_IFNAME": interface,
-            "TP_SOCKET_IFNAME": interface,
+            "GLOO_SOCKET_IFNAME": self._network.interface,
+            "TP_SOCKET_IFNAME": self._network.interface,
         }
 
     def run(
@@ -194,31 +170,16 @@ class EmulatedCluster:
         try:
             return self.start(command).wait(timeout, on_output)
         finally:
-            self.stop()
+            self._stop()
 
-    def run_ranks(self, command: Sequence[str], timeout: float | None = None) -> str:
-        """:meth:`start_ranks` a command and wait for its end, as :meth:`run` does.
-
-        Returns:
-            What rank 0 printed, errors included.
-        """
-        try:
-            return self.start_ranks(command).wait(timeout)
-        finally:
-            self.stop()
-
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """End what runs, but Ray."""
         while self._programs:
             self._programs.pop().stop()
-        while self._jobs:
-            self._jobs.pop().stop()
-            if self._ray is None:
-                end_processes(self._name)
 
     def stop_ray(self) -> None:
         """End Ray on all hosts, and all that runs."""
-        self.stop()
+        self._stop()
         if self._ray is not None:
             self._ray.stop()
             self._ray = None
@@ -228,74 +189,56 @@ class EmulatedCluster:
             self._ray_folder = None
 
     def process_ids(self, host: str) -> list[int]:
-        """Return the processes on a host's accelerators that run now: workers, or ranks."""
-        if self._groups is None:
+        """Return the workers on a host's accelerators that run now.
+
+        Raises:
+            InvalidInput: there is no such host, or no quotas, which tell where a process belongs.
+        """
+        if not self._quotas:
             raise InvalidInput("without quotas it is not known which host a process is of")
-        number = self._number(host)
         return [
             int(process)
-            for folder, of in zip(self._groups.folders, self.cluster.host_of, strict=True)
-            if of == number
-            for process in (folder / "cgroup.procs").read_text().split()
+            for group in self.places[self._number(host)].groups
+            for process in group.read_text().split()
         ]
 
     def cut(self, host: str) -> None:
         """Cut a host's network: what is sent to or from it is lost until :meth:`restore`."""
-        self._links().cut(self._number(host))
+        self._network.cut(self._number(host))
 
     def restore(self, host: str) -> None:
         """Connect a host again."""
-        self._links().restore(self._number(host))
+        self._network.restore(self._number(host))
 
     @property
     def description(self) -> str:
         """What is emulated, and by what means, in a few lines."""
+        cluster = self.cluster
         accelerators = (
             "time dilation, by the command itself "
-            f"(speeds {', '.join(f'{speed:g}' for speed in self.cluster.speeds)})"
+            f"(speeds {', '.join(f'{speed:g}' for speed in cluster.speeds)})"
             if self._groups is None
             else self._groups.description
         )
-        if self._network is None:
-            return (
-                f"accelerators: {accelerators}\n"
-                "hosts: none, all are at this machine's loopback device\n"
-                "links: not emulated"
-            )
+        named = map(" ".join, zip(cluster.host_names, self.addresses, strict=True))
         lines = [
             f"accelerators: {accelerators}",
-            "hosts: network namespaces "
-            + ", ".join(map(" ".join, zip(self.cluster.host_names, self.addresses, strict=True))),
-            f"within a host: {self._link(self.cluster.within_host, 0)}, shared by its accelerators",
+            f"hosts: network namespaces {', '.join(named)}",
+            f"within a host: {_told(cluster.within_host)}, shared by its accelerators",
         ]
-        for level, link in (
-            ("hosts", self.cluster.between_hosts),
-            ("racks", self.cluster.between_racks),
-        ):
-            if link is not None:
-                lines.append(f"between {level}: {self._link(link, 1)}, each way")
+        if cluster.between_hosts is not None:
+            lines.append(f"between hosts: {_told(cluster.between_hosts)}, each way")
         lines += [
-            f"network of {line.name}: {self._link(line.network, 1)}, each way"
-            for line in self.cluster.hosts
+            f"network of {line.name}: {_told(line.network)}, each way"
+            for line in cluster.hosts
             if line.network is not None
         ]
         return "\n".join(lines)
 
-    def delayed_by(self, link: Link, level: int) -> str | None:
-        """Return what delays messages within a host (level 0) or between hosts, None if nothing."""
-        if self._network is None or not link.latency_seconds:
-            return None
-        return self._network.delayed_by(link.latency_seconds, within_host=level == 0)
-
-    def _link(self, link: Link, level: int) -> str:
-        text = f"{link.bandwidth_bytes_per_second * 8 / 1e6:g} Mbit/s"
-        if link.latency_seconds:
-            by = self.delayed_by(link, level)
-            how = f"by {by}" if by else "not emulated, as this kernel has no netem"
-            text += f", {link.latency_seconds * 1e6:g} µs ({how})"
-        return text
-
-    def _places(self) -> list[Place]:
+    @property
+    def places(self) -> list[Place]:
+        """Where the processes of every host run."""
+        groups = () if self._groups is None else self._groups.folders
         found = []
         for host, name in enumerate(self.cluster.host_names):
             mine = [number for number, of in enumerate(self.cluster.host_of) if of == host]
@@ -303,12 +246,10 @@ class EmulatedCluster:
                 Place(
                     host=name,
                     address=self.addresses[host],
-                    prefix=() if self._network is None else tuple(self._network.prefix(host)),
-                    groups=()
-                    if self._groups is None
-                    else tuple(self._groups.folders[number] / "cgroup.procs" for number in mine),
+                    prefix=tuple(self._network.prefix(host)),
+                    groups=tuple(groups[number] / "cgroup.procs" for number in mine if groups),
                     accelerators=len(mine),
-                    network=None if self._network is None else self._network.namespace(host),
+                    network=self._network.namespace(host),
                 )
             )
         return found
@@ -320,10 +261,12 @@ class EmulatedCluster:
             )
         return self.cluster.host_names.index(host)
 
-    def _links(self) -> Network:
-        if self._network is None:
-            raise InvalidInput("a dilated cluster has no links that could be cut")
-        return self._network
+
+def _told(link: Link) -> str:
+    text = f"{link.bandwidth_bytes_per_second * 8 / 1e6:g} Mbit/s"
+    if link.latency_seconds >= LEAST_DELAY_SECONDS:
+        text += f", {link.latency_seconds * 1e6:g} µs"
+    return text
 
 
 def remove_leftovers() -> list[str]:
@@ -349,22 +292,6 @@ def remove_leftovers() -> list[str]:
         if name in left:
             shutil.rmtree(path, ignore_errors=True)
     return left
-
-
-def _check_order(cluster: Cluster) -> None:
-    """Check that accelerators are numbered host by host, as torchrun numbers its processes."""
-    for before, after in zip(cluster.host_of, cluster.host_of[1:], strict=False):
-        if after < before:
-            raise InvalidCluster(
-                f"the lines of host {cluster.host_names[after]!r} are apart; list them one after "
-                "the other, since torchrun numbers accelerators host by host"
-            )
-
-
-def _checked(command: Sequence[str]) -> Sequence[str]:
-    if not command:
-        raise InvalidInput("there is no command to run; give one, such as `python train.py`")
-    return command
 
 
 @contextmanager

@@ -1,18 +1,15 @@
-"""Hosts as network namespaces, joined by veth pairs to a bridge for each rack.
+"""Hosts as network namespaces, joined by veth pairs to one bridge.
 
-The bridges live in a namespace of their own, the switch, so that nothing of this is seen in the
+The bridge lives in a namespace of its own, the switch, so that nothing of this is seen in the
 machine's own network, and its firewall sees none of it::
 
-    host-0        switch                                     host-1
-    [eth0]════[port-0]──bridge of the rack──[port-1]════[eth0]
-                               ║
-                       [up-0]══╝══[down-0]──bridge of the core      (several racks only)
+    host-0        switch                             host-1
+    [eth0]════[port-0]────bridge────[port-1]════[eth0]
 
-Both ends of a pair (═) have the rate of what it stands for, so each direction has it for itself
-and all accelerators of a host, or hosts of a rack, share it: the ports of
-:mod:`drlpp.simulator.playing.network`. Within a host all messages share the loopback device, with
-the rate of ``within_host``. Packets are delayed by netem or, where the kernel has none, by
-``delay_line.py`` between a port and its bridge.
+Both ends of a pair (═) have the rate of the host's network, so each direction has it for itself and
+all accelerators of a host share it: the ports of :mod:`drlpp.simulator.playing.network`. Within a
+host all messages share the loopback device, with the rate of ``within_host``. ``delay_line.py``
+delays packets between a port and the bridge: containers' kernels often have no netem.
 """
 
 from __future__ import annotations
@@ -40,8 +37,8 @@ _BURST_SECONDS = 6e-4
 At 1 Gbit/s it is as long as the longest packets of TCP, which then need not be cut.
 """
 
-_LEAST_DELAY_SECONDS = 5e-4
-"""Of a process that delays packets: it takes some 0.1 ms itself."""
+LEAST_DELAY_SECONDS = 5e-4
+"""Of the process that delays packets: it takes some 0.1 ms itself."""
 
 _LEAST_BURST_BYTES = 2 * _MTU_BYTES + 2000
 _QUEUE_BYTES = 64 * 1024 * 1024
@@ -54,8 +51,6 @@ _NO_LIMIT_BYTES_PER_SECOND = 4e9
 
 _SUBNET = "10.77.0"
 _FIRST_ADDRESS = 100
-"""All addresses have three digits, since torchrun numbers hosts in the order of their text."""
-
 _MOST_HOSTS = 255 - _FIRST_ADDRESS
 
 
@@ -65,7 +60,6 @@ class _Pair:
 
     port: str
     tap: str
-    bridge: str
     in_seconds: float
     out_seconds: float
 
@@ -81,29 +75,20 @@ class Network:
         addresses: of every host.
 
     Raises:
-        InvalidCluster: more hosts than there are addresses, or links too slow to carry anything.
         RunFailure: the kernel refuses; nothing is left then.
     """
 
     interface = "eth0"
 
     def __init__(self, cluster: Cluster, name: str) -> None:
-        if len(cluster.host_names) > _MOST_HOSTS:
-            raise InvalidCluster(
-                f"the cluster has {len(cluster.host_names)} hosts; at most {_MOST_HOSTS} can be "
-                "emulated"
-            )
-        _check_links(cluster)
         self._cluster = cluster
         self._name = name
         self._switch = f"{name}-switch"
         hosts = range(len(cluster.host_names))
         self._namespaces = tuple(f"{name}-host-{host}" for host in hosts)
         self.addresses = tuple(f"{_SUBNET}.{_FIRST_ADDRESS + host}" for host in hosts)
-        self._racks = [cluster.rack_of[cluster.host_of.index(host)] for host in hosts]
         self._pairs: list[_Pair] = []
         self._line: subprocess.Popen[str] | None = None
-        self._has_netem = False
         try:
             self._build()
         except BaseException:
@@ -113,7 +98,7 @@ class Network:
     def prefix(self, host: int) -> list[str]:
         """Return what to put before a command that is to run on a host."""
         # `ip netns exec` would also mount another /sys, without the control groups.
-        return ["nsenter", f"--net=/run/netns/{self._namespaces[host]}"]
+        return ["nsenter", f"--net={self.namespace(host)}"]
 
     def namespace(self, host: int) -> Path:
         """Return the file that stands for a host's network namespace."""
@@ -121,18 +106,11 @@ class Network:
 
     def cut(self, host: int) -> None:
         """Let nothing through between a host and all others."""
-        _ip(self._switch, f"link set {self._member(f'port-{host}')} nomaster")
+        _ip(self._switch, f"link set {self._member(host)} nomaster")
 
     def restore(self, host: int) -> None:
         """Undo :meth:`cut`."""
-        member = self._member(f"port-{host}")
-        _ip(self._switch, f"link set {member} master rack-{self._racks[host]}")
-
-    def delayed_by(self, seconds: float, *, within_host: bool) -> str | None:
-        """Return what delays messages by this time; None if nothing does."""
-        if self._has_netem:
-            return "netem"
-        return None if within_host or seconds < _LEAST_DELAY_SECONDS else "a process"
+        _ip(self._switch, f"link set {self._member(host)} master bridge")
 
     def remove(self) -> None:
         """Remove all; processes in the namespaces lose their network."""
@@ -143,27 +121,20 @@ class Network:
     def _build(self) -> None:
         for namespace in (self._switch, *self._namespaces):
             _run("ip", "netns", "add", namespace)
-        self._has_netem = _netem_works(self._switch)
-        for rack in sorted(set(self._racks)):
-            self._add_bridge(f"rack-{rack}")
+        _ip(self._switch, f"link add bridge mtu {_MTU_BYTES} type bridge")
+        _ip(self._switch, "link set bridge up")
         for host in range(len(self._namespaces)):
             self._add_host(host)
-        if len(set(self._racks)) > 1:
-            self._join_racks()
         if self._pairs:
             self._start_delay_line()
 
-    def _add_bridge(self, bridge: str) -> None:
-        _ip(self._switch, f"link add {bridge} mtu {_MTU_BYTES} type bridge")
-        _ip(self._switch, f"link set {bridge} up")
-
     def _add_host(self, host: int) -> None:
-        namespace = self._namespaces[host]
+        namespace, port = self._namespaces[host], f"port-{host}"
         cluster = self._cluster
         _ip(namespace, "link set lo up")
         _ip(
             self._switch,
-            f"link add port-{host} mtu {_MTU_BYTES} type veth "
+            f"link add {port} mtu {_MTU_BYTES} type veth "
             f"peer name eth0 netns {namespace} mtu {_MTU_BYTES}",
         )
         _ip(namespace, f"address add {self.addresses[host]}/24 dev eth0")
@@ -178,44 +149,22 @@ class Network:
             "-c",
             "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle",
         )
-        self._shape(namespace, "lo", cluster.within_host, cluster.within_host.latency_seconds)
-        common = more = 0.0
+        _shape(namespace, "lo", cluster.within_host)
+        _ip(self._switch, f"link set {port} up")
         if cluster.between_hosts is not None:
             network = cluster.network(cluster.host_of.index(host))
-            common = cluster.between_hosts.latency_seconds
-            more = network.latency_seconds - common
-            self._shape(namespace, "eth0", network, common + more)
-            self._shape(self._switch, f"port-{host}", network, more)
-        self._attach(f"port-{host}", f"rack-{self._racks[host]}", common + more, more)
+            _shape(namespace, "eth0", network)
+            _shape(self._switch, port, network)
+            # What is common to all is delayed on the way in alone.
+            out = network.latency_seconds - cluster.between_hosts.latency_seconds
+            if network.latency_seconds >= LEAST_DELAY_SECONDS:
+                self._pairs.append(_Pair(port, f"tap-{port}", network.latency_seconds, out))
+                return
+        _ip(self._switch, f"link set {port} master bridge")
 
-    def _join_racks(self) -> None:
-        between, common = self._cluster.between_racks, self._cluster.between_hosts
-        assert between is not None
-        assert common is not None
-        more = max(0.0, between.latency_seconds - common.latency_seconds)
-        self._add_bridge("core")
-        for rack in sorted(set(self._racks)):
-            _ip(
-                self._switch,
-                f"link add up-{rack} mtu {_MTU_BYTES} type veth "
-                f"peer name down-{rack} mtu {_MTU_BYTES}",
-            )
-            # A message passes two of these pairs, and is delayed by the first.
-            self._shape(self._switch, f"up-{rack}", between, more)
-            self._shape(self._switch, f"down-{rack}", between, 0.0)
-            self._attach(f"up-{rack}", f"rack-{rack}", 0.0, more)
-            self._attach(f"down-{rack}", "core", 0.0, 0.0)
-
-    def _attach(self, port: str, bridge: str, in_seconds: float, out_seconds: float) -> None:
-        """Let a bridge reach a port, with delays of what comes in and goes out there."""
-        _ip(self._switch, f"link set {port} up")
-        if max(in_seconds, out_seconds) >= _LEAST_DELAY_SECONDS and not self._has_netem:
-            self._pairs.append(_Pair(port, f"tap-{port}", bridge, in_seconds, out_seconds))
-        else:
-            _ip(self._switch, f"link set {port} master {bridge}")
-
-    def _member(self, port: str) -> str:
-        """Return what stands for a port in its bridge."""
+    def _member(self, host: int) -> str:
+        """Return what stands for a host's port in the bridge."""
+        port = f"port-{host}"
         return next((pair.tap for pair in self._pairs if pair.port == port), port)
 
     def _start_delay_line(self) -> None:
@@ -242,31 +191,40 @@ class Network:
             _ip(
                 self._switch,
                 f"link set {pair.tap} mtu {_MTU_BYTES} txqueuelen {_QUEUE_PACKETS} "
-                f"master {pair.bridge} up",
-            )
-
-    def _shape(self, namespace: str, device: str, link: Link, delay_seconds: float) -> None:
-        """Limit what leaves through a device."""
-        rate = link.bandwidth_bytes_per_second
-        parent = "root"
-        if rate < _NO_LIMIT_BYTES_PER_SECOND:
-            burst = max(_LEAST_BURST_BYTES, round(rate * _BURST_SECONDS))
-            _tc(
-                namespace,
-                f"qdisc add dev {device} root handle 1: tbf rate {round(rate * 8)}bit "
-                f"burst {burst} limit {_QUEUE_BYTES}",
-            )
-            parent = "parent 1:1"
-        if delay_seconds > 0 and self._has_netem:
-            _tc(
-                namespace,
-                f"qdisc add dev {device} {parent} netem delay {round(delay_seconds * 1e6)}us "
-                f"limit {_QUEUE_PACKETS}",
+                "master bridge up",
             )
 
 
-def _check_links(cluster: Cluster) -> None:
-    links = [cluster.within_host, cluster.between_hosts, cluster.between_racks]
+def _shape(namespace: str, device: str, link: Link) -> None:
+    """Limit what leaves through a device."""
+    rate = link.bandwidth_bytes_per_second
+    if rate < _NO_LIMIT_BYTES_PER_SECOND:
+        burst = max(_LEAST_BURST_BYTES, round(rate * _BURST_SECONDS))
+        _tc(
+            namespace,
+            f"qdisc add dev {device} root tbf rate {round(rate * 8)}bit "
+            f"burst {burst} limit {_QUEUE_BYTES}",
+        )
+
+
+def check_network(cluster: Cluster) -> None:
+    """Check that hosts and links can be emulated.
+
+    Raises:
+        InvalidCluster: more hosts than there are addresses, racks, or links too slow to carry
+            anything.
+    """
+    if len(cluster.host_names) > _MOST_HOSTS:
+        raise InvalidCluster(
+            f"the cluster has {len(cluster.host_names)} hosts; at most {_MOST_HOSTS} can be "
+            "emulated"
+        )
+    if len(set(cluster.rack_of)) > 1:
+        raise InvalidCluster(
+            "racks cannot be emulated: leave them out, and give a host that is harder to reach a "
+            "'network' of its own"
+        )
+    links = [cluster.within_host, cluster.between_hosts]
     for link in (*links, *(host.network for host in cluster.hosts)):
         if link is not None and link.bandwidth_bytes_per_second < _LEAST_BYTES_PER_SECOND:
             raise InvalidCluster(
@@ -274,14 +232,6 @@ def _check_links(cluster: Cluster) -> None:
                 f"emulated, only {_LEAST_BYTES_PER_SECOND:g} or more; 1 Gbit/s is "
                 "bandwidth_bytes_per_second: 1.25e+8"
             )
-
-
-def _netem_works(namespace: str) -> bool:
-    for action in ("add", "del"):
-        command = ("tc", "-n", namespace, "qdisc", action, "dev", "lo", "root", "netem")
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            return False
-    return True
 
 
 def network_unavailable(name: str) -> str | None:
@@ -297,7 +247,7 @@ def network_unavailable(name: str) -> str | None:
     try:
         _run("ip", "netns", "add", namespace)
         _ip(namespace, "link add port-0 type veth peer name port-1")
-        _ip(namespace, "link add rack-0 type bridge")
+        _ip(namespace, "link add bridge type bridge")
         _tc(namespace, "qdisc add dev port-0 root tbf rate 1mbit burst 20000 limit 20000")
     except RunFailure as failure:
         return str(failure)

@@ -1,38 +1,32 @@
-"""Ray on every host of an emulated cluster, and a program on the first that uses them."""
+"""Ray on every host of an emulated cluster, with workers under the quotas of their accelerators."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
-from benchmarks.emulated_cluster.job import (
-    GRACE_SECONDS,
-    Place,
-    Printed,
+from benchmarks.emulated_cluster.names import MARK
+from benchmarks.emulated_cluster.programs import (
+    POLL_SECONDS,
+    HostProgram,
     end_programs,
     free_port,
     last_words,
     start_program,
 )
-from benchmarks.emulated_cluster.names import MARK
-from drlpp.errors import RunFailure, TrialTimeout, WorkerLost
+from drlpp.errors import RunFailure
 
-_POLL_SECONDS = 0.05
 _START_SECONDS = 120.0
 _STARTED = "Ray runtime started"
 _ENDING_SECONDS = 20.0
 _STORE_BYTES = 200_000_000
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_NETWORK_NAMESPACE = 0x40000000
-"""``CLONE_NEWNET``."""
 ALONE = {
     # Whatever this user has in ~/.ray: a token file would be demanded of everybody, and such hosts
     # are reached from nowhere else.
@@ -44,6 +38,27 @@ ALONE = {
 """The environment of Ray on hosts that are all this machine."""
 _WORKER = re.compile(r"drlpp-w(\d+)")
 """What the processes of workers are called."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a host's processes run.
+
+    Attributes:
+        host: its name.
+        address: its own.
+        prefix: of every command that runs there.
+        groups: the file that a process of each accelerator is written into; none without quotas.
+        accelerators: how many it has.
+        network: the file of its network namespace.
+    """
+
+    host: str
+    address: str
+    prefix: tuple[str, ...]
+    groups: tuple[Path, ...]
+    accelerators: int
+    network: Path
 
 
 class RayNodeProcess:
@@ -92,20 +107,17 @@ class RayNodeProcess:
             RunFailure: it ended, or it takes longer than that.
         """
         give_up = time.monotonic() + seconds
-        while _STARTED not in self._log.read_text(errors="replace"):
+        while _STARTED not in (printed := self._log.read_text(errors="replace")):
             if self.process.poll() is not None:
-                raise RunFailure(f"Ray at {self.address} ended: {self._last_line()}")
+                words = last_words(printed) or "without a word"
+                raise RunFailure(f"Ray at {self.address} ended: {words}")
             if time.monotonic() > give_up:
                 raise RunFailure(f"Ray at {self.address} has not begun within {seconds:.0f} s")
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
         """Ask it to end, and kill it if it does not."""
         end_programs([self.process], _ENDING_SECONDS)
-
-    def _last_line(self) -> str:
-        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if line), "without a word")
 
 
 class RayHosts:
@@ -125,10 +137,7 @@ class RayHosts:
         self, places: Sequence[Place], environment: Mapping[str, str], folder: Path, name: str
     ) -> None:
         self._places = places
-        self._environment = {
-            **environment,
-            **ALONE,
-        }
+        self._environment = {**environment, **ALONE}
         self._folder = folder
         self._name = name
         self._port = free_port()
@@ -136,20 +145,13 @@ class RayHosts:
         self.nodes: dict[str, RayNodeProcess] = {}
         try:
             for number in range(len(places)):
-                self.start_node(number)
+                self._start_node(number)
         except BaseException:
             self.stop()
             raise
-        self._holder = threading.Thread(target=self._hold_workers, daemon=True)
-        self._holder.start()
+        threading.Thread(target=self._hold_workers, daemon=True).start()
 
-    @property
-    def address(self) -> str:
-        """Of the head."""
-        return f"{self._places[0].address}:{self._port}"
-
-    def start_node(self, number: int) -> None:
-        """Start Ray on a host, where it does not run or has ended."""
+    def _start_node(self, number: int) -> None:
         place = self._places[number]
         options = ["--num-cpus", str(place.accelerators), "--node-name", place.host]
         options += ["--object-store-memory", str(_STORE_BYTES), "--include-log-monitor=false"]
@@ -169,27 +171,9 @@ class RayHosts:
 
     def start(self, command: Sequence[str]) -> HostProgram:
         """Start a command on the first host; ``--cluster auto`` finds the others."""
-        environment = {**self._environment, "RAY_ADDRESS": self.address}
+        address = f"{self._places[0].address}:{self._port}"
+        environment = {**self._environment, "RAY_ADDRESS": address}
         return HostProgram([*self._places[0].prefix, *command], environment, self._folder)
-
-    @contextmanager
-    def joined(self) -> Iterator[None]:
-        """Let this thread, and those that it begins, be a program on the first host.
-
-        Ray puts handlers of signals of its own in place of those that there were.
-        """
-        import ray
-
-        from drlpp.runtime.hosts.on_ray.connection import connect
-
-        network = self._places[0].network
-        with mock.patch.dict(os.environ, ALONE), _inside(network):
-            try:
-                connect(self.address)
-                yield
-            finally:
-                # Before its head ends, or Ray would end this process.
-                ray.shutdown()
 
     def stop(self) -> None:
         """End Ray on all hosts."""
@@ -203,8 +187,8 @@ class RayHosts:
             return
         host_of: dict[int, tuple[int, int] | None] = {}
         held: dict[int, Path] = {}
-        while not self._stopped.wait(_POLL_SECONDS):
-            now = dict(workers_by_name())
+        while not self._stopped.wait(POLL_SECONDS):
+            now = dict(_workers_by_name())
             for process in set(host_of) - set(now):
                 del host_of[process]
             for process, number in now.items():
@@ -229,32 +213,12 @@ class RayHosts:
             if f"{MARK}={self._name}".encode() in Path(f"/proc/{process}/environ").read_bytes():
                 network = os.stat(f"/proc/{process}/ns/net").st_ino
                 for host, place in enumerate(self._places):
-                    if place.network is not None and place.network.stat().st_ino == network:
+                    if place.network.stat().st_ino == network:
                         return host
         return None
 
 
-@contextmanager
-def _inside(network: Path | None) -> Iterator[None]:
-    """Let this thread, and those that it begins, be in a network namespace."""
-    if network is None:
-        yield
-        return
-    with Path("/proc/thread-self/ns/net").open() as ours, network.open() as theirs:
-        _enter(theirs.fileno())
-        try:
-            yield
-        finally:
-            _enter(ours.fileno())
-
-
-def _enter(namespace: int) -> None:
-    # os.setns is new in Python 3.12.
-    if _LIBC.setns(namespace, _NETWORK_NAMESPACE):
-        raise OSError(ctypes.get_errno(), "the network namespace of a host cannot be entered")
-
-
-def workers_by_name() -> list[tuple[int, int]]:
+def _workers_by_name() -> list[tuple[int, int]]:
     """Return the processes of workers on this machine, with their numbers."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -262,72 +226,3 @@ def workers_by_name() -> list[tuple[int, int]]:
             if match := _WORKER.fullmatch((folder / "comm").read_text().strip()):
                 found.append((int(folder.name), int(match.group(1))))
     return found
-
-
-class HostProgram:
-    """A command that runs on a host.
-
-    Args:
-        command: with its arguments.
-        environment: of it.
-        folder: for what it prints.
-    """
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], folder: Path
-    ) -> None:
-        self._log = folder / f"program-{time.monotonic_ns()}.log"
-        self._printed = Printed(self._log)
-        self._process = start_program(command, self._log, environment)
-
-    @property
-    def process_id(self) -> int:
-        """Of the command."""
-        return self._process.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.poll()
-
-    @property
-    def output(self) -> str:
-        """What it has printed so far."""
-        return self._printed.text
-
-    def wait(
-        self, timeout_seconds: float | None = None, on_output: Callable[[str], object] | None = None
-    ) -> str:
-        """Wait until it has ended.
-
-        Args:
-            timeout_seconds: that it may take.
-            on_output: called with what it prints, as it does.
-
-        Returns:
-            What it has printed, errors included.
-
-        Raises:
-            WorkerLost: it failed.
-            TrialTimeout: it did not end in time.
-        """
-        begin = time.monotonic()
-        while True:
-            code = self._process.poll()
-            if on_output:
-                self._printed.pass_on(on_output)
-            if code == 0:
-                return self.output
-            if code is not None:
-                words = last_words(self.output) or "nothing"
-                raise WorkerLost(f"the command failed with exit code {code}; it said: {words}")
-            if timeout_seconds is not None and time.monotonic() - begin > timeout_seconds:
-                raise TrialTimeout(
-                    f"the command has not ended within {timeout_seconds:g} s; its last line: "
-                    f"{last_words(self.output) or 'none'}"
-                )
-            time.sleep(_POLL_SECONDS)
-
-    def stop(self) -> None:
-        """Ask it to end, and kill it after some seconds."""
-        end_programs([self._process], GRACE_SECONDS)

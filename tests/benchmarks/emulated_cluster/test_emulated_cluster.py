@@ -1,5 +1,8 @@
+"""Emulated hosts: what is refused, how fast they and their links are, and that nothing is left."""
+
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -7,66 +10,36 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emulated_cluster import ControlGroups, EmulatedCluster
+from benchmarks.emulated_cluster import EmulatedCluster
+from benchmarks.emulated_cluster.control_groups import ControlGroups
 from benchmarks.emulated_cluster.names import in_use, name_in, new_name
-from drlpp.errors import InvalidCluster, InvalidInput
+from drlpp.errors import InvalidCluster, InvalidInput, TrialTimeout, WorkerLost
 from drlpp.io.documents import read_document
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.programs.emulated_clusters import (
-    ALL_REDUCE,
-    FAST,
-    SLOW,
-    names_left,
-    needs_kernel,
-    two_hosts,
-)
+from tests.support.programs.emulated_clusters import FAST, names_left, needs_kernel, two_hosts
 
 CLUSTERS = Path(__file__).parents[3] / "benchmarks" / "clusters"
+CORES = len(os.sched_getaffinity(0))
+RACKS = tuple(Host(name=name, accelerators=1, speed=0.1, rack=name) for name in "ab")
 
 
-def busy(seconds: float) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"import time\nend = time.time() + {seconds}\nwhile time.time() < end: pass",
-        ]
-    )
-
-
-def processor_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-# What is refused
-
-
-def test_speeds_beyond_nine_tenths_of_the_cores_are_refused() -> None:
-    cores = len(os.sched_getaffinity(0))
-    EmulatedCluster(two_hosts(accelerators=cores, speed=0.45))
-    with pytest.raises(InvalidCluster, match=rf"add up to {cores:g} cores, .* multiply .* by 0\.9"):
-        EmulatedCluster(two_hosts(accelerators=cores, speed=0.5))
-
-
-def test_the_factor_to_multiply_speeds_by_is_no_zero() -> None:
-    cores = len(os.sched_getaffinity(0))
-    with pytest.raises(InvalidCluster, match=r"multiply every speed by 0\.00") as told:
-        EmulatedCluster(two_hosts(accelerators=50 * cores, speed=1))
-    factor = float(str(told.value).rpartition(" ")[2])
-    EmulatedCluster(two_hosts(accelerators=50 * cores, speed=factor))
-
-
-def test_an_accelerator_is_at_most_a_core() -> None:
-    for speed in (1.2, 0.0001):
-        with pytest.raises(InvalidCluster, match=r"at least 0\.001 and at most 1"):
-            EmulatedCluster(two_hosts(accelerators=1, speed=speed))
-
-
-def test_lines_of_a_host_that_are_apart_are_refused() -> None:
-    hosts = tuple(Host(name=name, accelerators=1, speed=0.1) for name in ("a", "b", "a"))
-    with pytest.raises(InvalidCluster, match="lines of host 'a' are apart"):
-        EmulatedCluster(Cluster(hosts=hosts, within_host=FAST, between_hosts=SLOW))
+@pytest.mark.parametrize(
+    ("cluster", "told"),
+    [
+        (two_hosts(accelerators=CORES, speed=0.5), rf"add up to {CORES} .* multiply .* by 0\.9"),
+        (two_hosts(accelerators=50 * CORES, speed=1), r"multiply every speed by 0\.00\d+"),
+        (two_hosts(accelerators=1, speed=1.2), r"at least 0\.001 and at most 1"),
+        (two_hosts(accelerators=1, speed=0.0001), r"at least 0\.001 and at most 1"),
+        (two_hosts(Link(bandwidth_bytes_per_second=0.01), 1), r"a link of 0\.01 bytes per second"),
+        (
+            Cluster(hosts=RACKS, within_host=FAST, between_hosts=FAST, between_racks=FAST),
+            "racks cannot be emulated",
+        ),
+    ],
+)
+def test_what_this_machine_cannot_be_is_refused(cluster: Cluster, told: str) -> None:
+    with pytest.raises(InvalidCluster, match=told):
+        EmulatedCluster(cluster)
 
 
 @pytest.mark.parametrize("path", sorted(CLUSTERS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -74,9 +47,6 @@ def test_the_examples_are_for_two_cores(path: Path) -> None:
     cluster = read_document(path, Cluster)
     assert sum(cluster.speeds) <= 0.9 * 2 + 1e-9
     assert len(cluster.host_names) > 1
-
-
-# Names
 
 
 def test_a_name_says_who_built_the_cluster() -> None:
@@ -88,86 +58,25 @@ def test_a_name_says_who_built_the_cluster() -> None:
     assert not in_use("drlpp-4194304999-abcdef")
 
 
-# Without root
-
-
-@pytest.mark.system
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="1.6 cores are needed")
-def test_dilated_hosts_need_no_root_and_do_not_meet_others() -> None:
-    """Two clusters at once share their addresses, but do not meet."""
-    pair = two_hosts(accelerators=1)
-    with (
-        EmulatedCluster(two_hosts(), dilated=True) as four,
-        EmulatedCluster(pair, dilated=True) as two,
-    ):
-        assert "time dilation" in four.description
-        jobs = [
-            emulated.start_ranks([sys.executable, "-c", ALL_REDUCE]) for emulated in (four, two)
-        ]
-        printed = [job.wait(90) for job in jobs]
-        with pytest.raises(InvalidInput, match="no links"):
-            four.cut("host-0")
-    places = [[row for row in json.loads(text.splitlines()[-1]) if row[0]] for text in printed]
-    assert places == [[[1, 0], [2, 0], [3, 1], [4, 1]], [[1, 0], [2, 1]]]
-    assert names_left(os.getpid()) == []
-
-
-def test_a_dilated_cluster_has_no_links_to_cut() -> None:
-    with EmulatedCluster(two_hosts(accelerators=1), dilated=True) as emulated:
-        assert (
-            emulated.run_ranks(["sh", "-c", "echo of host $GROUP_RANK"], timeout=90)
-            == "of host 0\n"
-        )
-        with pytest.raises(InvalidInput, match="no links"):
-            emulated.cut("host-0")
-    assert names_left(os.getpid()) == []
-
-
-# Accelerators
-
-
-@needs_kernel
-@pytest.mark.slow
-def test_without_quotas_there_are_hosts_and_links_alone() -> None:
-    """Every rank says whether it is in a control group of the cluster, and in which network."""
-    script = (
-        "import os, pathlib, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "found = [None] * dist.get_world_size()\n"
-        "held = 'accelerator-' in pathlib.Path('/proc/self/cgroup').read_text()\n"
-        "dist.all_gather_object(found, (held, os.stat('/proc/self/ns/net').st_ino))\n"
-        "print(len(found), any(held for held, _ in found), len({net for _, net in found}))\n"
-        "dist.destroy_process_group()\n"
-    )
-    printed = {}
-    for quotas in (True, False):
-        with EmulatedCluster(two_hosts(), quotas=quotas) as emulated:
-            assert ("time dilation" in emulated.description) is not quotas
-            assert "between hosts: 10000 Mbit/s" in emulated.description
-            printed[quotas] = emulated.run_ranks([sys.executable, "-c", script], timeout=90)
-            if not quotas:
-                with pytest.raises(InvalidInput, match="without quotas"):
-                    emulated.process_ids("host-0")
-    assert [printed[quotas].splitlines()[-1] for quotas in (True, False)] == [
-        "4 True 2",
-        "4 False 2",
-    ]
+def processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @needs_kernel
 @pytest.mark.slow
 def test_quotas_hold() -> None:
     quotas = [0.2, 0.1]
-    processes = [busy(20), busy(20)]
-    groups = ControlGroups(quotas)
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in quotas]
+    groups = ControlGroups(quotas, new_name())
     try:
-        groups.hold([process.pid for process in processes])
+        for folder, process in zip(groups.folders, processes, strict=True):
+            (folder / "cgroup.procs").write_text(str(process.pid))
         before = [processor_seconds(process.pid) for process in processes]
         begin = time.monotonic()
         time.sleep(4)
         seconds = time.monotonic() - begin
         after = [processor_seconds(process.pid) for process in processes]
-        assert [process.poll() for process in processes] == [None, None]
     finally:
         groups.remove()
         for process in processes:
@@ -179,48 +88,43 @@ def test_quotas_hold() -> None:
     assert names_left(os.getpid()) == []
 
 
-# Links
-
-
-# Every rank but the first sends to the first: its bytes a second, and the seconds of a byte.
-SEND = """
-import json, os, socket, sys, time
-address, rank = sys.argv[1], int(os.environ["RANK"])
-if rank == 0:
-    with socket.create_server((address, 7777)) as server:
-        for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
-            with server.accept()[0] as peer:
-                size = int.from_bytes(peer.recv(8, socket.MSG_WAITALL), "little")
-                for _ in range(20):
-                    peer.sendall(peer.recv(1))
-                while size > 0:
-                    size -= len(peer.recv(1 << 20))
-                peer.sendall(b"x")
-                print(peer.recv(1000).decode(), flush=True)
-else:
-    time.sleep(4 * rank)
-    with socket.create_connection((address, 7777)) as peer:
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        size = 6_000_000
-        peer.sendall(size.to_bytes(8, "little"))
-        trips = []
-        for _ in range(20):
-            begin = time.perf_counter()
-            peer.sendall(b"x")
-            peer.recv(1)
-            trips.append((time.perf_counter() - begin) / 2)
+SERVER = """
+import socket, sys
+with socket.create_server((sys.argv[1], 7777)) as server:
+    print("ready", flush=True)
+    while True:
+        with server.accept()[0] as peer:
+            while byte := peer.recv(1):
+                peer.sendall(byte)
+                if byte == b"s":
+                    size = 6_000_000
+                    while size > 0:
+                        size -= len(peer.recv(1 << 20))
+                    peer.sendall(b"x")
+"""
+# Prints its bytes a second, and the seconds of one byte.
+CLIENT = """
+import json, socket, sys, time
+with socket.create_connection((sys.argv[1], 7777), timeout=float(sys.argv[2])) as peer:
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    trips = []
+    for _ in range(20):
         begin = time.perf_counter()
-        peer.sendall(bytes(size))
+        peer.sendall(b"x")
         peer.recv(1)
-        found = [rank, size / (time.perf_counter() - begin), sorted(trips)[10]]
-        peer.sendall(json.dumps(found).encode())
+        trips.append((time.perf_counter() - begin) / 2)
+    peer.sendall(b"s")
+    peer.recv(1)
+    begin = time.perf_counter()
+    peer.sendall(bytes(6_000_000))
+    peer.recv(1)
+    print(json.dumps([6_000_000 / (time.perf_counter() - begin), sorted(trips)[10]]))
 """
 
 
 @needs_kernel
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_links_are_as_asked() -> None:
+@pytest.mark.system
+def test_links_are_as_asked_and_can_be_cut() -> None:
     def link(megabits: float, milliseconds: float) -> Link:
         return Link(
             bandwidth_bytes_per_second=megabits / 8 * 1e6, latency_seconds=milliseconds / 1e3
@@ -228,20 +132,98 @@ def test_links_are_as_asked() -> None:
 
     cluster = Cluster(
         hosts=(
-            Host(name="a", accelerators=1, speed=0.4, rack="one"),
-            Host(name="b", accelerators=1, speed=0.4, rack="one", network=link(50, 2)),
-            Host(name="c", accelerators=1, speed=0.4, rack="two"),
+            Host(name="a", accelerators=1, speed=0.4),
+            Host(name="b", accelerators=1, speed=0.4, network=link(50, 2)),
+            Host(name="c", accelerators=1, speed=0.4),
         ),
         within_host=link(2000, 0),
         between_hosts=link(200, 1),
-        between_racks=link(100, 3),
     )
     with EmulatedCluster(cluster) as emulated:
-        address = emulated.addresses[0]
-        printed = emulated.run_ranks([sys.executable, "-c", SEND, address], timeout=90)
-    found = {rank: (sent, delay) for rank, sent, delay in map(json.loads, printed.splitlines())}
-    for rank, (megabits, milliseconds) in {1: (50, 2), 2: (100, 3)}.items():
-        sent, delay = found[rank]
-        assert 0.6 < sent * 8e-6 / megabits < 1.1, (rank, sent)
-        # A process delays between hosts at least; waiting for the processor comes on top.
-        assert milliseconds / 1e3 < delay < 1.5 * milliseconds / 1e3 + 4e-3, (rank, delay)
+        first = emulated.addresses[0]
+
+        def program(host: int, *arguments: str) -> list[str]:
+            return [*emulated.places[host].prefix, sys.executable, "-c", *arguments]
+
+        def measured(host: int, timeout: str = "60") -> list[float]:
+            sent = subprocess.run(
+                program(host, CLIENT, first, timeout), capture_output=True, text=True, check=True
+            )
+            return json.loads(sent.stdout)
+
+        with subprocess.Popen(program(0, SERVER, first), stdout=subprocess.PIPE) as server:
+            try:
+                assert server.stdout is not None
+                server.stdout.readline()
+                for host, megabits, milliseconds in ((1, 50, 2), (2, 200, 1)):
+                    sent, delay = measured(host)
+                    assert 0.6 < sent * 8e-6 / megabits < 1.1, (host, sent)
+                    # A process delays at least; waiting for the processor comes on top.
+                    assert milliseconds / 1e3 < delay < 1.5 * milliseconds / 1e3 + 4e-3, host
+                emulated.cut("b")
+                with pytest.raises(subprocess.CalledProcessError):
+                    measured(1, timeout="1")
+                emulated.restore("b")
+                measured(1)
+            finally:
+                server.kill()
+        with pytest.raises(InvalidInput, match="no host 'other'"):
+            emulated.cut("other")
+    assert names_left(os.getpid()) == []
+
+
+@needs_kernel
+@pytest.mark.system
+def test_programs_use_the_hosts_and_whatever_happens_nothing_is_left() -> None:
+    def use() -> None:
+        with EmulatedCluster(two_hosts(accelerators=1), quotas=False) as emulated:
+            assert "time dilation" in emulated.description
+            assert "between hosts: 10000 Mbit/s" in emulated.description
+            script = "import ray; ray.init(log_to_driver=False); print(len(ray.nodes()))"
+            assert emulated.run([sys.executable, "-c", script], 120).splitlines()[-1] == "2"
+            with pytest.raises(WorkerLost, match="exit code 1; it said: ValueError: lost my way"):
+                emulated.run([sys.executable, "-c", "raise ValueError('lost my way')"], 90)
+            with pytest.raises(TrialTimeout, match="not ended within 1 s"):
+                emulated.run(["sleep", "1000"], 1)
+            # In a session of its own, and nobody's child when its parent has ended.
+            emulated.run(["sh", "-c", "setsid sleep 1000 & echo started"], 90)
+            assert names_left(os.getpid()) != []
+            raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        use()
+    assert names_left(os.getpid()) == []
+
+
+def command_line(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.emulated_cluster", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@needs_kernel
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_signals_leave_nothing_and_what_a_kill_leaves_is_cleaned_up(number: signal.Signals) -> None:
+    waits = ("--", "sh", "-c", "echo started; sleep 1000")
+    program = command_line("run", CLUSTERS / "unequal-hosts.yaml", *waits)
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "started\n"
+        assert names_left(program.pid) != []
+        program.send_signal(number)
+        killed = number == signal.SIGKILL
+        assert program.wait(30) == (-number if killed else 128 + number)
+    finally:
+        program.kill()
+        _, used = program.communicate()
+    assert used.startswith("accelerators: control groups")
+    assert "network of slow: 200 Mbit/s, 500 µs" in used
+    if killed:
+        left = names_left(program.pid)
+        printed, _ = command_line("clean").communicate(timeout=60)
+        assert f"removed {left[0]}\n" in printed
+    assert names_left(program.pid) == []

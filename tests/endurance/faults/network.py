@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.emulated_cluster import EmulatedCluster
-from benchmarks.emulated_cluster.ray_hosts import HostProgram
+from benchmarks.emulated_cluster.programs import HostProgram
 from drlpp.capturing.capture import capture
 from drlpp.errors import HostLost, WorkerLost
 from drlpp.io.documents import write_document

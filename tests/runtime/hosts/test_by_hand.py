@@ -47,8 +47,8 @@ def test_two_hosts_by_hand_learn_and_train(tmp_path: Path) -> None:
     # Whatever `ray` this machine has is not the one of this Python.
     ray = f'ray() {{ "{sys.executable}" -m ray.scripts.scripts "$@"; }}'
     with EmulatedCluster(two_hosts(FAST)) as emulated:
-        environment = emulated._environment() | environment
-        places = emulated._places()
+        environment = emulated.environment | environment
+        places = emulated.places
 
         def shell(host: int, lines: list[str], **options: str) -> str:
             script = "\n".join([ray, "set -e", *lines])

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.emulated_cluster.job import free_port
+from benchmarks.emulated_cluster.programs import free_port
 from tests.support.programs.ray_clusters import client_address, ray_cluster
 
 PROGRAM = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emulated_cluster.job import free_port
+from benchmarks.emulated_cluster.programs import free_port
 from tests.support.programs.certificates import certified
 from tests.support.programs.ray_clusters import RayCluster, client_address, ray_cluster
 

@@ -17,17 +17,6 @@ from benchmarks.emulated_cluster.control_groups import Hierarchy
 from benchmarks.emulated_cluster.names import marked_processes, name_in
 from drlpp.specs.cluster import Cluster, Host, Link
 
-ALL_REDUCE = """
-import os, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-values = torch.zeros(4, 2)
-row = [dist.get_rank() + 1, int(os.environ["GROUP_RANK"])]
-values[dist.get_rank()] = torch.tensor(row, dtype=torch.float32)
-dist.all_reduce(values)
-print(values.int().tolist())
-dist.destroy_process_group()
-"""
-
 UNAVAILABLE = available()
 if UNAVAILABLE is None and len(os.sched_getaffinity(0)) < 2:
     UNAVAILABLE = "four accelerators of 0.4 of a core need two cores"

@@ -16,8 +16,8 @@ from unittest import mock
 
 import pytest
 
-from benchmarks.emulated_cluster.job import free_port
 from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
+from benchmarks.emulated_cluster.programs import free_port
 from benchmarks.emulated_cluster.ray_hosts import ALONE, RayNodeProcess
 from drlpp.io.documents import write_document
 from drlpp.runtime import TimeLimits
