@@ -8,7 +8,7 @@ python -m benchmarks report search
 from __future__ import annotations
 
 import importlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ import typer
 from pandas import DataFrame
 from rich.progress import Progress
 
-from benchmarks.cells import Where, read_results_of, run_cells
+from benchmarks.cells import read_results_of, run_cells
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.study import RESULTS, Row, Study, write_csv
 from drlpp.cli.command_line import build_console, run_program
@@ -66,15 +66,14 @@ def study_of(name: str) -> Study[Any, Any]:
 @app.command("list")
 def list_studies() -> None:
     """List the studies: their questions, what they need, and how many rows are in git."""
-    studies = [study_of(name) for name in STUDIES]
     frame = DataFrame(
         {
             "study": study.name,
             "question": study.question,
             "needs": str(study.needs),
-            "rows": str(len(study.stored())),
+            "rows in git": str(len(study.stored()) or "none"),
         }
-        for study in studies
+        for study in map(study_of, STUDIES)
     )
     build_console().print(terminal(frame, names=3))
 
@@ -90,45 +89,30 @@ def run(
         int | None, typer.Option(min=1, help="Number of seeds (default: the study's).")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Cases to run at the same time.")] = 1,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="Run them on the hosts of this Ray cluster; `auto` for the local one."),
-    ] = None,
     short: Annotated[bool, typer.Option("--short", help="Run few small cases.")] = False,
     rows: RowsOption = None,
 ) -> None:
     """Run the cases that the file of raw rows does not have yet, then report."""
     study = study_of(name)
     path = rows or Path("runs") / f"{name}{'-short' if short else ''}.jsonl"
-    found = run_study(
-        study,
-        chosen(study.cases(seeds, short=short), only or []),
-        path,
-        Where(processes, cluster, alone=study.needs.quiet),
-    )
-    _show(study, found)
-
-
-def run_study(
-    study: Study[Any, Any], cases: Sequence[Hashable], path: Path, where: Where
-) -> list[Any]:
-    """Run what is missing of these cases, and return all rows in the file."""
+    cases = chosen(study.cases(seeds, short=short), only or [])
+    known = _raw_rows(study, path)
     with Progress(console=build_console(), transient=True) as progress:
-        bar = progress.add_task(study.name, total=len(cases))
-
-        def read(path: Path) -> list[Any]:
-            found = read_results_of(f"python -m benchmarks run {study.name}", study.row, path)
-            progress.update(bar, completed=len(found))
-            return found
-
-        return run_cells(
+        bar = progress.add_task(study.name, total=len(cases), completed=len(known))
+        found = run_cells(
             study.run,
             partial(study.wanted, cases),
             path,
-            read,
-            where,
+            known,
             lambda _: progress.advance(bar),
+            processes=processes,
+            alone=study.needs.quiet,
         )
+    _show(study, found)
+
+
+def _raw_rows(study: Study[Any, Any], path: Path) -> list[Any]:
+    return read_results_of(f"python -m benchmarks run {study.name}", study.row, path)
 
 
 def chosen(cases: Sequence[Any], only: Sequence[str]) -> list[Any]:
@@ -164,9 +148,7 @@ def report(
 ) -> None:
     """Show the tables of a study."""
     study = study_of(name)
-    found = study.stored()
-    if rows is not None:
-        found = read_results_of(f"python -m benchmarks run {name}", study.row, rows)
+    found = study.stored() if rows is None else _raw_rows(study, rows)
     if not found:
         raise InvalidInput(f"{name} has no rows; run it first")
     _show(study, found)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 
 from pandas import DataFrame
 
+from benchmarks.deep_models import even_stages
 from benchmarks.search.graphs import graph_of
 from benchmarks.study import Needs, Row, Study
 from drlpp.capturing.capture import capture
@@ -30,35 +30,24 @@ from drlpp.specs.cluster import Link, local_cluster
 _LINK = Link(bandwidth_bytes_per_second=1.25e9, latency_seconds=5e-5)
 
 
-class What(StrEnum):
-    """What is timed."""
-
-    CAPTURE = "capture"
-    PLAN = "plan, exact"
-    SIMULATE = "simulate"
-    SEARCH = "search, a candidate"
-    DEPLOY = "deploy"
-    MEASURE = "measure, a minibatch"
-
-
 class Case(Record):
     """What is timed on which model.
 
     Attributes:
-        what: is done.
+        what: is done, one of :data:`TIMED`.
         model: of the zoo; for a search a branching graph.
         accelerators: that are planned for, or workers.
         times: how often; a search looks at a hundred times as many candidates.
     """
 
-    what: What
+    what: str
     model: str
     accelerators: int = 1
     times: int = 5
 
 
 class Timing(Row):
-    """Seconds of each time, and how large it was: operators, or actions that were played."""
+    """Seconds of each time, and the operators of the graph."""
 
     case: Case
     size: int
@@ -77,38 +66,36 @@ class Timings(Study[Case, Timing]):
         """Return what is timed; ``seeds`` is how often."""
         if short:
             return [
-                Case(what=what, model="towers-40" if what is What.SEARCH else "awd_lm", times=2)
-                if what in (What.CAPTURE, What.SEARCH)
-                else Case(what=what, model="awd_lm", accelerators=2, times=2)
-                for what in What
+                Case(what=what, model="towers-40" if what == SEARCH else "awd_lm", times=2)
+                for what in TIMED
             ]
         times = seeds or 5
         return [
-            *(Case(what=What.CAPTURE, model=m, times=times) for m in ("alexnet", "gnmt8")),
+            *(Case(what=CAPTURE, model=m, times=times) for m in ("alexnet", "gnmt8")),
             *(
                 Case(what=what, model=model, accelerators=count, times=times)
-                for what in (What.PLAN, What.SIMULATE)
+                for what in (PLAN, SIMULATE)
                 for model in ("alexnet", "gnmt8")
                 for count in (4, 16, 64)
             ),
             *(
-                Case(what=What.SEARCH, model="towers-40", accelerators=count, times=times)
+                Case(what=SEARCH, model="towers-40", accelerators=count, times=times)
                 for count in (4, 8, 16)
             ),
-            Case(what=What.DEPLOY, model="alexnet", accelerators=4, times=4 * times),
-            Case(what=What.MEASURE, model="alexnet", accelerators=4, times=2 * times),
+            Case(what=DEPLOY, model="alexnet", accelerators=4, times=4 * times),
+            Case(what=MEASURE, model="alexnet", accelerators=4, times=2 * times),
         ]
 
     def run(self, case: Case) -> Timing:
         """Do it as often as the case says."""
-        size, seconds = _TIMED[case.what](case)
+        size, seconds = TIMED[case.what](case)
         return Timing(case=case, size=size, seconds=tuple(seconds))
 
     def table(self, rows: Sequence[Timing]) -> Mapping[str, DataFrame]:
         """Return medians, and how far single times are from each other."""
         lines = [
             {
-                "what": row.case.what.value,
+                "what": row.case.what,
                 "model": row.case.model,
                 "accelerators": str(row.case.accelerators),
                 "operators": f"{row.size:,}",
@@ -121,23 +108,19 @@ class Timings(Study[Case, Timing]):
         return {"Seconds": DataFrame(lines)}
 
 
-def timed(call: Callable[[], object], times: int, clock: Callable[[], float]) -> list[float]:
-    """Return the seconds of every call, after one that is not counted."""
+Timed = tuple[int, list[float]]
+"""Operators, and seconds of each time."""
+
+
+def _timed(call: Callable[[], object], times: int) -> list[float]:
+    """Return the processor's seconds of every call, after one that is not counted."""
     call()
     seconds = []
     for _ in range(times):
-        begin = clock()
+        begin = time.process_time()
         call()
-        seconds.append(clock() - begin)
+        seconds.append(time.process_time() - begin)
     return seconds
-
-
-def _even(operators: int, accelerators: int) -> Placement:
-    """Return stages of as many operators, or replicas of one where there are too few."""
-    if operators < accelerators:
-        return Placement.from_assignment([0] * operators, [0] * accelerators)
-    stages = [operator * accelerators // operators for operator in range(operators)]
-    return Placement.from_assignment(stages, list(range(accelerators)))
 
 
 def _problem(case: Case) -> PlanningProblem:
@@ -146,29 +129,30 @@ def _problem(case: Case) -> PlanningProblem:
     return PlanningProblem(Workload.of(estimate_profile(graph)), cluster)
 
 
-def _capturing(case: Case) -> tuple[int, list[float]]:
+def _capturing(case: Case) -> Timed:
     model = ModelReference.named(case.model)
-    seconds = timed(lambda: capture(model), case.times, time.process_time)
-    return len(capture(model).graph), seconds
+    return len(capture(model).graph), _timed(lambda: capture(model), case.times)
 
 
-def _planning(case: Case) -> tuple[int, list[float]]:
+def _planning(case: Case) -> Timed:
     problem = _problem(case)
-    seconds = timed(lambda: exact(problem), case.times, time.process_time)
-    return len(problem.workload), seconds
+    return len(problem.workload), _timed(lambda: exact(problem), case.times)
 
 
-def _simulating(case: Case) -> tuple[int, list[float]]:
-    problem = _problem(case)
-    placement = _even(len(problem.workload), case.accelerators)
+def _simulating(case: Case) -> Timed:
+    problem, operators = _problem(case), len(_problem(case).workload)
+    stages = min(case.accelerators, operators)
+    # Stages of as many operators; accelerators that are left over are replicas of the last.
+    placement = Placement.from_assignment(
+        [operator * stages // operators for operator in range(operators)],
+        [min(accelerator, stages - 1) for accelerator in range(case.accelerators)],
+    )
+    return operators, _timed(
+        lambda: simulate(problem.workload, problem.cluster, placement), case.times
+    )
 
-    def play() -> float:
-        return simulate(problem.workload, problem.cluster, placement).seconds_per_minibatch
 
-    return len(problem.workload), timed(play, case.times, time.process_time)
-
-
-def _searching(case: Case) -> tuple[int, list[float]]:
+def _searching(case: Case) -> Timed:
     workload = Workload.of(graph_of(case.model))
     problem = PlanningProblem(workload, local_cluster(case.accelerators, _LINK))
     space = Space(Method())
@@ -180,12 +164,10 @@ def _searching(case: Case) -> tuple[int, list[float]]:
     return len(workload), seconds
 
 
-def _deploying(case: Case) -> tuple[int, list[float]]:
+def _deploying(case: Case) -> Timed:
     with ClusterSession(ModelReference.named(case.model), case.accelerators) as session:
-        placements = [
-            _even(len(session.graph), case.accelerators),
-            Placement.from_assignment([0] * len(session.graph), [0] * case.accelerators),
-        ]
+        whole = Placement.from_assignment([0] * len(session.graph), [0] * case.accelerators)
+        placements = [even_stages(session.graph, case.accelerators), whole]
         seconds = [
             session.deploy(placements[number % 2]).seconds for number in range(case.times + 2)
         ]
@@ -193,9 +175,9 @@ def _deploying(case: Case) -> tuple[int, list[float]]:
         return len(session.graph), seconds[2:]
 
 
-def _measuring(case: Case) -> tuple[int, list[float]]:
+def _measuring(case: Case) -> Timed:
     with ClusterSession(ModelReference.named(case.model), case.accelerators) as session:
-        placement = _even(len(session.graph), case.accelerators)
+        placement = even_stages(session.graph, case.accelerators)
         seconds = []
         for _ in range(case.times):
             outcome = session.measure(placement, 30)
@@ -205,13 +187,21 @@ def _measuring(case: Case) -> tuple[int, list[float]]:
         return len(session.graph), seconds
 
 
-_TIMED: dict[What, Callable[[Case], tuple[int, list[float]]]] = {
-    What.CAPTURE: _capturing,
-    What.PLAN: _planning,
-    What.SIMULATE: _simulating,
-    What.SEARCH: _searching,
-    What.DEPLOY: _deploying,
-    What.MEASURE: _measuring,
+CAPTURE, PLAN, SIMULATE, SEARCH, DEPLOY, MEASURE = (
+    "capture",
+    "plan, exact",
+    "simulate",
+    "search, a candidate",
+    "deploy",
+    "measure, a minibatch",
+)
+TIMED: dict[str, Callable[[Case], Timed]] = {
+    CAPTURE: _capturing,
+    PLAN: _planning,
+    SIMULATE: _simulating,
+    SEARCH: _searching,
+    DEPLOY: _deploying,
+    MEASURE: _measuring,
 }
 
 STUDY = Timings()
