@@ -34,6 +34,7 @@ from drlpp.models.task import Option
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.rivals import PLAIN
 from drlpp.runtime import ClusterSession
@@ -261,7 +262,8 @@ class _Bench:
             method = Method.model_validate(
                 {"schedule": "gpipe", "policy": "sync", "precision": precision}
             )
-            outcome = measure_plain(session, threads, self.case.minibatches, method)
+            one = Contender(found_by=PLAIN, method=method, threads=threads)
+            outcome = measure_plain(session, one, self.case.minibatches)
             self.found["runs"] += (_run(f"{PLAIN}, {precision}", "", method, outcome),)
 
     def _profile(self, session: ClusterSession) -> None:

@@ -23,11 +23,9 @@ from benchmarks.study import Needs, Row, Study
 from drlpp.capturing.capture import capture
 from drlpp.io.documents import Record
 from drlpp.planners import Space
-from drlpp.racing.candidates import usual_candidates
 from drlpp.racing.contenders import Contender
-from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, measure_round
-from drlpp.racing.rivals import PLAIN, Grounds
+from drlpp.racing.rivals import PLAIN, Grounds, measure, usual_candidates
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.staleness import samples_needed
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
@@ -187,14 +185,11 @@ def _measure(
     found: list[list[float]] = [[] for _ in contenders]
     running = list(range(len(contenders)))
 
-    def measure_one(index: int) -> float | None:
-        one = contenders[index]
-        if one.candidate is None:
-            return cost_of(measure_plain(session, one.threads, minibatches, one.method))
-        return cost_of(session.measure(one.candidate, minibatches))
+    def run(index: int) -> float | None:
+        return cost_of(measure(session, contenders[index], minibatches))
 
     for number in range(_ROUNDS):
-        running = measure_round(number, running, measure_one, found)
+        running = measure_round(number, running, run, found)
     return found
 
 

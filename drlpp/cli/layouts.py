@@ -14,7 +14,8 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement_file import read_placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, Space, simulated
-from drlpp.racing.contenders import YOURS, Contender
+from drlpp.racing.contenders import Contender
+from drlpp.racing.rivals import YOURS
 from drlpp.simulator import simulate
 
 if TYPE_CHECKING:

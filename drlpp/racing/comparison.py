@@ -10,9 +10,9 @@ from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.quantities import Count, Speed
 from drlpp.placement.measurement import FailedMeasurement, Outcome
-from drlpp.racing.contenders import Contender, Heat, named_together, update_text, usual_method
-from drlpp.racing.plain import measure_plain
+from drlpp.racing.contenders import Contender, Heat, update_text, usual_method
 from drlpp.racing.race import RaceRules, cost_of, heat, race
+from drlpp.racing.rivals import entrant, measure, named_together
 from drlpp.racing.verdict import Entrant, Verdict, judge
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.method import Method
@@ -66,7 +66,7 @@ class Comparison(Document):
     def entrants(self) -> tuple[Entrant, ...]:
         """What a verdict is about; numbers are those of :attr:`distinct`."""
         usual = self.usual_method
-        return tuple(one.entrant(_told(one, usual), one.seconds) for one in self.distinct)
+        return tuple(entrant(one, _told(one, usual), one.seconds) for one in self.distinct)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -90,7 +90,7 @@ class Comparison(Document):
         after = self.model_copy(update={"heats": tuple(heats)})
         if not after.qualified:
             return after
-        entrants = tuple(heat.entrant for heat in heats)
+        entrants = tuple(heat.qualified for heat in heats)
         return after.model_copy(update={"contenders": (*self.contenders, *entrants)})
 
     @property
@@ -182,7 +182,7 @@ class _Course:
         outcomes = [iter(candidate.outcomes) for candidate in candidates]
         usual = self.comparison.usual_method
 
-        def measure(index: int) -> float | None:
+        def run(index: int) -> float | None:
             if (outcome := next(outcomes[index], None)) is None:
                 heats = self.comparison.heats
                 self._tell(
@@ -195,7 +195,7 @@ class _Course:
             return cost_of(outcome)
 
         # If all have failed, the first enters the race and tells why.
-        best = heat(len(candidates), measure) or 0
+        best = heat(len(candidates), run) or 0
         decided = self.comparison.heats[number].model_copy(update={"best": best})
         self._keep(self.comparison.with_heat(number, decided))
 
@@ -204,7 +204,7 @@ class _Course:
         alike = self.comparison.alike
         outcomes = [iter(self.comparison.contenders[first].outcomes) for first, *_ in alike]
 
-        def measure(index: int, *, long: bool) -> float | None:
+        def run(index: int, *, long: bool) -> float | None:
             if (outcome := next(outcomes[index], None)) is None:
                 contender = self.comparison.contenders[alike[index][0]]
                 longer = rules.final if long else 1
@@ -215,16 +215,11 @@ class _Course:
         def tell(done: int, running: int) -> None:
             self._tell(f"racing: round {done} of at most {rules.rounds}, {running} left")
 
-        race(len(alike), measure, rules, tell)
+        race(len(alike), run, rules, tell)
 
     def _measure(self, contender: Contender, minibatches: int) -> Outcome:
-        candidate = contender.candidate
         try:
-            if candidate is None:
-                return measure_plain(
-                    self._session, contender.threads, minibatches, contender.method
-                )
-            return self._session.measure(candidate, minibatches)
+            return measure(self._session, contender, minibatches)
         except InvalidInput as error:
             # Such as a minibatch that cannot be divided into GPipe's microbatches.
             return FailedMeasurement(failure="cannot run", reason=str(error))

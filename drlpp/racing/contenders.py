@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -11,29 +11,23 @@ from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.placement import Placement
-from drlpp.racing.rivals import RIVALS, Alone, Found
-from drlpp.racing.verdict import Entrant, Simplicity
+from drlpp.racing.verdict import Simplicity
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
-from drlpp.specs.optimizer_spec import OptimizerSpec
-
-YOURS = "your layout"
-"""What a user's own layouts begin with, which are rivals as well."""
 
 
 class Contender(Record):
     """What is measured or trained, how it runs, and what found it.
 
     Attributes:
-        found_by: an agent, one of :data:`~drlpp.racing.rivals.RIVALS`, or a layout of the user's
-            (:data:`YOURS`); several are joined by commas.
+        found_by: an agent, one of :data:`~drlpp.racing.rivals.RIVALS`, or a layout of the user's;
+            several are joined by commas.
         placement: None for plain PyTorch.
         method: how it runs.
         threads: of plain PyTorch; None where it computes on a GPU.
         measurements: one for each round so far.
         failure: why the last one failed.
-        optimizer: its own, in files of races that compared optimizers; None for the race's.
     """
 
     found_by: str
@@ -42,14 +36,11 @@ class Contender(Record):
     threads: int | None = None
     measurements: tuple[Measurement, ...] = ()
     failure: str | None = None
-    optimizer: OptimizerSpec | None = None
 
     @classmethod
-    def of(cls, found: Found, found_by: str, method: Method | None = None) -> Self:
-        """Make a contender, not measured yet; plain PyTorch takes what it has of ``method``."""
-        if isinstance(found, Alone):
-            return cls(found_by=found_by, method=method or Method(), threads=found.threads)
-        return cls(found_by=found_by, placement=found.placement, method=found.method)
+    def of(cls, candidate: Candidate, found_by: str) -> Self:
+        """Make a contender, not measured yet."""
+        return cls(found_by=found_by, placement=candidate.placement, method=candidate.method)
 
     @property
     def candidate(self) -> Candidate | None:
@@ -64,16 +55,13 @@ class Contender(Record):
 
     @property
     def configuration(self) -> str:
-        """Replicas per stage and microbatches, or the threads of plain PyTorch; its optimizer."""
-        own = f", {self.optimizer.name}" if self.optimizer else ""
+        """Replicas per stage and microbatches, or the threads of plain PyTorch."""
         if self.placement is None:
             count = self.threads
-            if count is None:
-                return f"one GPU{own}"
-            return f"{count} thread{'s' * (count > 1)}{own}"
+            return "one GPU" if count is None else f"{count} thread{'s' * (count > 1)}"
         if not self.method.flushes and self.method.microbatches == 1:
-            return f"{self.placement.configuration}{own}"
-        return f"{self.placement.configuration}, M = {self.method.microbatches}{own}"
+            return self.placement.configuration
+        return f"{self.placement.configuration}, M = {self.method.microbatches}"
 
     def beside(self, usual: Method) -> str:
         """Return the same, and what of schedule, depth and recomputation is not as usual.
@@ -96,11 +84,6 @@ class Contender(Record):
         return tuple(self.found_by.split(", "))
 
     @property
-    def is_rival(self) -> bool:
-        """Whether a user has it without an agent."""
-        return any(map(_is_rival, self.names))
-
-    @property
     def key(self) -> Hashable:
         """A key that is equal for contenders that run and train alike."""
         candidate = self.candidate
@@ -117,21 +100,9 @@ class Contender(Record):
         ]
         return min(found), max(found)
 
-    def entrant(self, configuration: str, costs: Sequence[float]) -> Entrant:
-        """Return what a verdict is about: this with what it cost in every round."""
-        rivals = [_is_rival(name) for name in self.names]
-        return Entrant(
-            found_by=self.names,
-            configuration=configuration,
-            rival=any(rivals),
-            learned=not all(rivals),
-            today=any(name in RIVALS and RIVALS[name].today for name in self.names),
-            simplicity=self._simplicity,
-            costs=tuple(costs),
-        )
-
     @property
-    def _simplicity(self) -> Simplicity:
+    def simplicity(self) -> Simplicity:
+        """How simple it is to train that way."""
         if self.placement is None:
             return Simplicity(pipeline=False)
         stages = len(self.placement.stages)
@@ -167,10 +138,6 @@ class Contender(Record):
         return self.model_copy(update={"measurements": (), "failure": None})
 
 
-def _is_rival(name: str) -> bool:
-    return name in RIVALS or name.startswith(YOURS)
-
-
 def as_it_runs(candidate: Candidate) -> Candidate:
     """Return the same candidate for all that perform the same actions with the same weights.
 
@@ -198,29 +165,15 @@ def update_text(contender: Contender) -> str:
     return str(most) if least == most else f"{least}–{most}"
 
 
-def without_equals(contenders: Iterable[Contender]) -> list[Contender]:
-    """Return each once, by the names of all that found it, agents first."""
-    found: dict[Hashable, list[Contender]] = {}
-    for contender in contenders:
-        found.setdefault(contender.key, []).append(contender)
-    return list(map(named_together, found.values()))
-
-
-def named_together(alike: Sequence[Contender]) -> Contender:
-    """Return the first of contenders that run alike, by the names of all, agents first."""
-    agents_first = sorted(alike, key=lambda one: one.is_rival)
-    names = dict.fromkeys(name for one in agents_first for name in one.names)
-    return alike[0].model_copy(update={"found_by": ", ".join(names)})
-
-
 def usual_method(contenders: Iterable[Contender]) -> Method:
     """Return the method that was asked for, which plain PyTorch has too; without it the default."""
     return next((c.method for c in contenders if c.placement is None), Method())
 
 
-def names_of(contenders: Sequence[Contender]) -> tuple[str, ...]:
+def names_of(contenders: Iterable[Contender]) -> tuple[str, ...]:
     """Return what charts call contenders, in their order; no two have the same name."""
     names: dict[str, None] = {}
+    contenders = tuple(contenders)
     method = usual_method(contenders)
     for contender in contenders:
         name = usual = f"{contender.found_by} · {contender.beside(method)}"
@@ -264,7 +217,7 @@ class Heat(Record):
         return self.model_copy(update={"candidates": tuple(candidates)})
 
     @property
-    def entrant(self) -> Contender:
+    def qualified(self) -> Contender:
         """The best as it enters the race, in which only its measurements of the race count."""
         assert self.best is not None
         return self.candidates[self.best].model_copy(update={"measurements": ()})

@@ -1,4 +1,4 @@
-"""Time to a loss: a search for every candidate's learning rate, halving, and a final.
+"""The course of a race to a loss: a search for learning rates, halving, and a final.
 
 1. **Rates.** Every candidate trains on the same minibatches with each learning rate; where the best
    is the largest or the least of them, one more beyond it is tried, up to twice, and where all
@@ -15,54 +15,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-from drlpp.racing.curves import Curve
+from drlpp.errors import RunFailure
 from drlpp.racing.race import RaceRules, race
+from drlpp.racing.training_race import (
+    PLAIN_NUMBER,
+    Curve,
+    Final,
+    RaceEnd,
+    Training,
+    TrainingRace,
+)
 
-PLAIN_NUMBER = 0
-"""Plain PyTorch is the first candidate, and does not end before the loss."""
+_SEARCHED_EVALUATIONS = 3
+"""A learning rate is tried until this many evaluations."""
 
 _MORE_RATES = 2
 _LONGEST_FINAL = 3.0
 """In the final a candidate trains no longer than this many times what it took in the halving."""
 
+_LIMIT = 5.0
+"""No candidate trains longer than this many times what plain PyTorch takes to the loss it sets."""
 
-class Training(NamedTuple):
-    """One training: of which candidate, with which learning rate, and in which order of samples."""
-
-    candidate: int
-    rate: float
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What wins: to reach ``loss`` on held-out samples first.
-
-    Attributes:
-        loss: to be reached.
-        limit_seconds: of training, after which every candidate stops.
-    """
-
-    loss: float
-    limit_seconds: float
-
-    def __str__(self) -> str:
-        return f"held-out loss {self.loss:.4g}"
-
-    def enough(self, seconds: float) -> Callable[[Curve], bool]:
-        """Return what says of a curve whether it has so many seconds, or more change nothing."""
-        most = min(seconds, self.limit_seconds)
-        return lambda curve: curve.seconds >= most or curve.seconds_to(self.loss) is not None
-
-    def cost(self, curve: Curve) -> float:
-        """Return the seconds to the loss; infinite if it was not reached."""
-        seconds = curve.seconds_to(self.loss)
-        # Costs are compared by their ratios.
-        return math.inf if seconds is None else max(seconds, 1e-9)
+_USUAL_LIMIT_SECONDS = 600.0
 
 
 class Train(Protocol):
@@ -72,175 +49,198 @@ class Train(Protocol):
         """Return the curve so far; what was trained before is not trained again."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """How a race is run.
+def run_race(
+    race: TrainingRace,
+    train: Train,
+    on_step: Callable[[str], None] = lambda step: None,
+    forget: Callable[[Training], None] = lambda training: None,
+) -> RaceEnd:
+    """Run a race to its end: with the same curves it always ends the same way.
 
-    Attributes:
-        rates: learning rates that every candidate tries, in ascending order.
-        search_minibatches: that every candidate trains on with each of them.
-        finals: trainings of each finalist.
-        halving: whether candidates end before the loss; otherwise all train to it, or the limit.
-    """
+    Without a target, plain PyTorch, the first candidate, sets the loss to be reached.
 
-    rates: tuple[float, ...]
-    search_minibatches: int
-    finals: int = 3
-    halving: bool = True
-
-
-class Final(NamedTuple):
-    """What a finalist's training cost; at least that, if it did not reach the loss."""
-
-    cost: float
-    arrived: bool
-
-
-@dataclass
-class Result:
-    """How a race ended.
-
-    Attributes:
-        rates: every candidate's best learning rate; None if all have failed.
-        ended: why a candidate did not reach the loss in the halving.
-        costs: in the halving, of those that reached the loss.
-        finalists: the first first, by the halving.
-        finals: of each of these, for each order of samples.
-    """
-
-    rates: dict[int, float | None] = field(default_factory=dict)
-    ended: dict[int, str] = field(default_factory=dict)
-    costs: dict[int, float] = field(default_factory=dict)
-    finalists: list[int] = field(default_factory=list)
-    finals: dict[int, list[Final]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Race:
-    """One race between ``candidates`` numbers from 0, of which 0 is plain PyTorch.
-
-    Attributes:
-        candidates: how many.
-        train: trains one; what it returns decides all, so that a race that was interrupted takes
-            the same course again.
-        goal: what wins.
-        rules: how it is run.
+    Args:
+        race: what is raced; its runs are not looked at.
+        train: trains one; what it returns decides all.
         on_step: called with what comes next.
         forget: called with a training that will not continue.
+
+    Raises:
+        RunFailure: plain PyTorch fails, and has to set the loss.
     """
+    return _Course(race, train, on_step, forget).run()
 
-    candidates: int
-    train: Train
-    goal: Goal
-    rules: Rules
-    on_step: Callable[[str], None] = lambda step: None
-    forget: Callable[[Training], None] = lambda training: None
 
-    def run(self) -> Result:
+class _Course:
+    """A race that is being run."""
+
+    def __init__(
+        self,
+        race: TrainingRace,
+        train: Train,
+        on_step: Callable[[str], None],
+        forget: Callable[[Training], None],
+    ) -> None:
+        self._race, self._train = race, train
+        self._on_step, self._forget = on_step, forget
+        self._searched = min(_SEARCHED_EVALUATIONS * race.every, race.minibatches)
+        self._end = self._goal()
+
+    def run(self) -> RaceEnd:
         """Run the three parts."""
-        result = Result()
+        count, end = len(self._race.candidates), self._end
         chosen: dict[int, Training] = {}
-        for candidate in range(self.candidates):
-            self.on_step(f"learning rates: candidate {candidate + 1} of {self.candidates}")
-            rate = best_rate(candidate, self.train, self.rules, self.forget)
-            result.rates[candidate] = rate
+        for candidate in range(count):
+            self._on_step(f"learning rates: candidate {candidate + 1} of {count}")
+            end.rates[candidate] = rate = self._best_rate(candidate)
             if rate is None:
-                tried = Training(candidate, self.rules.rates[0])
-                failure = self.train(tried, lambda curve: True).failure
-                result.ended[candidate] = f"failed with every learning rate: {failure}"
+                failure = self._failure(candidate)
+                end.ended[candidate] = f"failed with every learning rate: {failure}"
             else:
                 chosen[candidate] = Training(candidate, rate)
-        curves = self._halve(chosen, result)
+        curves = self._halve(chosen)
         for candidate in chosen.keys() - curves.keys():
-            self.forget(chosen[candidate])
-        self._final(chosen, curves, result)
-        return result
+            self._forget(chosen[candidate])
+        self._final(chosen, curves)
+        return end
 
-    def _halve(self, chosen: Mapping[int, Training], result: Result) -> dict[int, Curve]:
+    def _goal(self) -> RaceEnd:
+        """Return the end of a race that has not begun, with the loss to reach."""
+        race = self._race
+        if race.target_loss is not None:
+            return RaceEnd(race.target_loss, race.limit_seconds or _USUAL_LIMIT_SECONDS)
+        self._on_step("learning rates: plain PyTorch")
+        rate = self._best_rate(PLAIN_NUMBER, forget=False)
+        if rate is None:
+            raise RunFailure(
+                "plain PyTorch, which would set the loss to be reached, cannot train the model: "
+                f"{self._failure(PLAIN_NUMBER)}; give --target-loss (target_loss)"
+            )
+        epochs = f"{race.epochs} epoch{'s' * (race.epochs > 1)}"
+        self._on_step(f"the loss that plain PyTorch reaches in {epochs}")
+        wanted = race.epochs * race.minibatches
+        curve = self._trained(Training(PLAIN_NUMBER, rate), wanted)
+        point = curve.after(wanted)
+        if point is None or point.loss is None:
+            raise RunFailure(f"plain PyTorch, which sets the loss, failed: {curve.failure}")
+        return RaceEnd(point.loss, race.limit_seconds or _LIMIT * point.seconds)
+
+    def _trained(self, training: Training, minibatches: int) -> Curve:
+        return self._train(training, lambda curve: curve.minibatches >= minibatches)
+
+    def _failure(self, candidate: int) -> str | None:
+        tried = Training(candidate, self._race.rates[0])
+        return self._train(tried, lambda curve: True).failure
+
+    def _best_rate(self, candidate: int, *, forget: bool = True) -> float | None:
+        """Return the rate with the least loss after the search; None if none trains."""
+        rates = self._race.rates
+
+        def loss_with(rate: float) -> float:
+            curve = self._trained(Training(candidate, rate), self._searched)
+            return curve.loss_after(self._searched)
+
+        def best() -> float:
+            return min(tried, key=lambda rate: (tried[rate], rate))
+
+        tried = {rate: loss_with(rate) for rate in rates}
+        for _ in range(_MORE_RATES if len(rates) > 1 else 0):
+            rate, factor = best(), rates[-1] / rates[-2]
+            if rate not in (min(tried), max(tried)):
+                break
+            further = rate * factor if rate == max(tried) else rate / factor
+            tried[further] = loss_with(further)
+        rate = best()
+        for other in tried.keys() - {rate} if forget else ():
+            self._forget(Training(candidate, other))
+        return rate if math.isfinite(tried[rate]) else None
+
+    def _enough(self, seconds: float) -> Callable[[Curve], bool]:
+        """Return what says of a curve whether it has so many seconds, or more change nothing."""
+        loss, most = self._end.loss, min(seconds, self._end.limit_seconds)
+        return lambda curve: curve.seconds >= most or curve.seconds_to(loss) is not None
+
+    def _cost(self, curve: Curve) -> float:
+        """Return the seconds to the loss; infinite if it was not reached."""
+        seconds = curve.seconds_to(self._end.loss)
+        # Costs are compared by their ratios.
+        return math.inf if seconds is None else max(seconds, 1e-9)
+
+    def _halve(self, chosen: dict[int, Training]) -> dict[int, Curve]:
         """Train longer and longer, and end those that cannot win; return the others' curves."""
-        goal, end = self.goal, self.goal.limit_seconds
-        wanted = self.rules.search_minibatches
-        curves = {c: self.train(t, lambda c: c.minibatches >= wanted) for c, t in chosen.items()}
-        seconds = max((curve.seconds_after(wanted) for curve in curves.values()), default=end)
+        limit, ended = self._end.limit_seconds, self._end.ended
+        curves = {c: self._trained(training, self._searched) for c, training in chosen.items()}
+        points = (curve.after(self._searched) for curve in curves.values())
+        seconds = max((point.seconds for point in points if point), default=limit)
         running = sorted(chosen)
         while running:
-            seconds = min(2 * seconds, end)
-            self.on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
-            curves |= {c: self.train(chosen[c], goal.enough(seconds)) for c in running}
-            arrived = any(goal.cost(curves[c]) <= seconds for c in running)
-            if seconds >= end or (arrived and self.rules.halving):
+            seconds = min(2 * seconds, limit)
+            self._on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
+            curves |= {c: self._train(chosen[c], self._enough(seconds)) for c in running}
+            if seconds >= limit or any(self._cost(curves[c]) <= seconds for c in running):
                 break
-            if not self.rules.halving:
-                continue
             ranked = sorted(running, key=lambda c: (curves[c].loss_at(seconds), c))
             for candidate in ranked[max(-(-len(ranked) // 2), 2) :]:
                 if candidate != PLAIN_NUMBER:
                     running.remove(candidate)
                     loss = curves[candidate].loss_at(seconds)
                     why = curves[candidate].failure or f"{loss:.4g}"
-                    result.ended[candidate] = f"{why} after {seconds:.3g} s"
+                    ended[candidate] = f"{why} after {seconds:.3g} s"
         if PLAIN_NUMBER in chosen:
-            curves[PLAIN_NUMBER] = self.train(chosen[PLAIN_NUMBER], goal.enough(end))
+            curves[PLAIN_NUMBER] = self._train(chosen[PLAIN_NUMBER], self._enough(limit))
         for candidate in running:
-            cost = goal.cost(curves[candidate])
+            curve = curves[candidate]
+            cost = self._cost(curve)
             if math.isfinite(cost):
-                result.costs[candidate] = cost
+                self._end.costs[candidate] = cost
             else:
-                at = curves[candidate].seconds
-                why = curves[candidate].failure or "not reached"
-                result.ended[candidate] = f"{why} in {at:.3g} s"
+                ended[candidate] = f"{curve.failure or 'not reached'} in {curve.seconds:.3g} s"
         return {candidate: curves[candidate] for candidate in running}
 
-    def _final(
-        self, chosen: Mapping[int, Training], curves: Mapping[int, Curve], result: Result
-    ) -> None:
+    def _final(self, chosen: dict[int, Training], curves: dict[int, Curve]) -> None:
         """Train the first two and plain PyTorch again, with other orders of the samples."""
-        ranked = sorted(result.costs, key=lambda c: (result.costs[c], c))
+        end, count = self._end, self._race.finals
+        ranked = sorted(end.costs, key=lambda c: (end.costs[c], c))
         finalists = ranked[:2] + [c for c in ranked[2:] if c == PLAIN_NUMBER]
-        result.finalists = finalists
-        result.finals = {candidate: [] for candidate in finalists}
+        end.finalists, end.finals = finalists, {candidate: [] for candidate in finalists}
         if len(ranked) < 2:
             return
-        finals = self.rules.finals
 
         def measure(index: int, *, long: bool) -> float:
             candidate = finalists[index]
-            seed = len(result.finals[candidate]) + 1
-            self.on_step(f"final: {len(finalists)} train, {seed} of {finals}")
-            training = chosen[candidate]._replace(seed=seed)
+            done = end.finals[candidate]
+            self._on_step(f"final: {len(finalists)} train, {len(done) + 1} of {count}")
+            training = chosen[candidate]._replace(seed=len(done) + 1)
             longest = _LONGEST_FINAL * curves[candidate].seconds
-            cost = self.goal.cost(self.train(training, self.goal.enough(longest)))
+            cost = self._cost(self._train(training, self._enough(longest)))
             arrived = math.isfinite(cost)
-            result.finals[candidate].append(Final(cost if arrived else longest, arrived))
-            self.forget(training)
-            return result.finals[candidate][-1].cost
+            done.append(Final(cost if arrived else longest, arrived))
+            self._forget(training)
+            return done[-1].cost
 
         # All run in every round.
-        race(len(finalists), measure, RaceRules(rounds=finals, least_rounds=finals + 1))
+        race(len(finalists), measure, RaceRules(rounds=count, least_rounds=count + 1))
 
 
-def best_rate(
-    candidate: int,
-    train: Train,
-    rules: Rules,
-    forget: Callable[[Training], None] = lambda training: None,
-) -> float | None:
-    """Return the rate with the least loss after the search's minibatches; None if none trains."""
-    wanted = rules.search_minibatches
+class _NotTrainedYet(Exception):
+    pass
 
-    def loss_with(rate: float) -> float:
-        curve = train(Training(candidate, rate), lambda curve: curve.minibatches >= wanted)
-        return curve.loss_after(wanted)
 
-    tried = {rate: loss_with(rate) for rate in rules.rates}
-    factor = rules.rates[-1] / rules.rates[-2] if len(rules.rates) > 1 else 1.0
-    for _ in range(_MORE_RATES if len(rules.rates) > 1 else 0):
-        best = min(tried, key=lambda rate: (tried[rate], rate))
-        if best not in (min(tried), max(tried)):
-            break
-        further = best * factor if best == max(tried) else best / factor
-        tried[further] = loss_with(further)
-    best = min(tried, key=lambda rate: (tried[rate], rate))
-    for rate in tried.keys() - {best}:
-        forget(Training(candidate, rate))
-    return best if math.isfinite(tried[best]) else None
+def replay(race: TrainingRace) -> RaceEnd | None:
+    """Return how a race in a file ended; None if it has not.
+
+    Raises:
+        RunFailure: plain PyTorch has failed, and had to set the loss.
+    """
+    curves = race.curves
+
+    def known(training: Training, enough: Callable[[Curve], bool]) -> Curve:
+        curve = curves.get(training)
+        if curve is None or not (curve.failure or enough(curve)):
+            raise _NotTrainedYet
+        return curve
+
+    try:
+        return run_race(race, known)
+    except _NotTrainedYet:
+        return None

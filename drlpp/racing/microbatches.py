@@ -112,21 +112,31 @@ def choose_microbatches(
         return None
     problem = PlanningProblem.profiled(profile, cluster, session.method, session.optimizer)
     placement = pipeline_to_try(problem, session.method)
-    numbers = numbers_to_try(len(placement.stages), session.captured.task.batch_size)
-    seconds: dict[int, list[float]] = {number: [] for number in numbers}
+    methods = {
+        number: choose_method(None, {"microbatches": number}, session.method)
+        for number in numbers_to_try(len(placement.stages), session.captured.task.batch_size)
+    }
+    seconds: dict[int, list[float]] = {number: [] for number in methods}
     for _ in range(_ROUNDS):
-        for number in numbers:
+        for number, method in methods.items():
             parts = "whole minibatches" if number == 1 else f"{number} microbatches"
             tell(f"trying {parts} on {placement.configuration}")
-            candidate = Candidate(placement, _with(session.method, number))
-            outcome = session.measure(candidate, _MINIBATCHES)
+            outcome = session.measure(Candidate(placement, method), _MINIBATCHES)
             if isinstance(outcome, Measurement):
                 seconds[number].append(outcome.seconds_per_minibatch)
-    trials = [
-        _trial(session, placement, number, statistics.median(found))
-        for number, found in seconds.items()
-        if found
-    ]
+    trials = []
+    for number, found in seconds.items():
+        if found:
+            pipeline = session.plan(placement, methods[number]).pipeline
+            late = mean_staleness(pipeline, methods[number])
+            trials.append(
+                MicrobatchTrial(
+                    microbatches=number,
+                    seconds=statistics.median(found),
+                    staleness=late,
+                    samples=samples_needed(late, methods[number].policy),
+                )
+            )
     if not trials:
         return None
     choice = MicrobatchChoice(configuration=placement.configuration, trials=tuple(trials))
@@ -148,50 +158,35 @@ def pipeline_to_try(problem: PlanningProblem, method: Method) -> Placement:
     return even_split(problem, min(problem.cluster.accelerators, len(problem.workload)))
 
 
+def divisors(batch_size: int) -> list[int]:
+    """Return the numbers of microbatches that divide a minibatch evenly, ascending."""
+    return [number for number in range(1, batch_size + 1) if batch_size % number == 0]
+
+
 def numbers_to_try(stages: int, batch_size: int) -> list[int]:
     """Return numbers of microbatches, ascending, up to twice as many as stages.
 
-    They divide the minibatch evenly. More would make gradients hardly less late than by the half
-    of an update that is left, in the mean.
+    More would make gradients hardly less late than by the half of an update that is left, in the
+    mean.
     """
     most = twice_as_many(stages, batch_size) or as_many_as(stages, batch_size)
-    return [number for number in range(1, most + 1) if batch_size % number == 0]
+    return [number for number in divisors(batch_size) if number <= most]
 
 
 def as_many_as(stages: int, batch_size: int) -> int:
     """Return the fewest microbatches that leave no gradient later than one update.
 
-    They divide the minibatch evenly. If none from ``stages`` to twice that does, it is the most
-    below.
+    If none from ``stages`` to twice that divides a minibatch, it is the most below.
     """
-    below = (number for number in range(stages, 0, -1) if batch_size % number == 0)
-    return _least_division(stages, batch_size) or next(below)
+    below = max(number for number in divisors(batch_size) if number <= stages)
+    return _least(stages, batch_size) or below
 
 
 def twice_as_many(stages: int, batch_size: int) -> int | None:
     """Return the fewest that leave gradients at most half an update late in the mean, if any do."""
-    return _least_division(2 * stages, batch_size)
+    return _least(2 * stages, batch_size)
 
 
-def _least_division(least: int, batch_size: int) -> int | None:
-    """Return the least number up to twice ``least`` that divides a minibatch evenly."""
-    numbers = range(least, 2 * least + 1)
-    return next((number for number in numbers if batch_size % number == 0), None)
-
-
-def _with(method: Method, microbatches: int) -> Method:
-    return choose_method(None, {"microbatches": microbatches}, method)
-
-
-def _trial(
-    session: ClusterSession, placement: Placement, number: int, seconds: float
-) -> MicrobatchTrial:
-    method = _with(session.method, number)
-    pipeline = session.plan(placement, method).pipeline
-    staleness = mean_staleness(pipeline, method)
-    return MicrobatchTrial(
-        microbatches=number,
-        seconds=seconds,
-        staleness=staleness,
-        samples=samples_needed(staleness, method.policy),
-    )
+def _least(least: int, batch_size: int) -> int | None:
+    """Return the least number from ``least`` to twice that which divides a minibatch evenly."""
+    return next((n for n in divisors(batch_size) if least <= n <= 2 * least), None)

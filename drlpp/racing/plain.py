@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from drlpp.errors import DRLPPError, ModelError, NotFinite, OutOfMemory
 from drlpp.io.documents import replacing
 from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, WorkerUsage
+from drlpp.racing.contenders import Contender
 from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import (
     EmulatedAccelerator,
@@ -163,16 +165,13 @@ def _state_of(seed: int) -> Tensor:
     return torch.Generator().manual_seed(seed).get_state()
 
 
-def measure_plain(
-    session: ClusterSession, threads: int | None, minibatches: int, method: Method | None = None
-) -> Outcome:
+def measure_plain(session: ClusterSession, one: Contender, minibatches: int) -> Outcome:
     """Measure seconds per minibatch in steady state; what goes wrong is a failed measurement.
 
     Args:
         session: with the model, the optimizer and the device.
-        threads: of torch; None leaves them as they are, for GPUs.
+        one: its method's precision, clipping and accumulation count, and the threads of torch.
         minibatches: over how many.
-        method: precision, clipping and accumulation are taken from it; the session's by default.
     """
     accelerator: Accelerator | None = None
     speed, core = _emulated(session)
@@ -180,9 +179,9 @@ def measure_plain(
         accelerator = accelerator_of(session.device.value, 0)
         task = session.captured.task
         task = task._replace(module=initial_module(session.captured))
-        with _computing(threads, core, _state_of(session.seed)):
-            loop = PlainLoop(task, method or session.method, session.optimizer, accelerator, speed)
-            return _measured(loop, task, method or session.method, accelerator, minibatches)
+        with _computing(one.threads, core, _state_of(session.seed)):
+            loop = PlainLoop(task, one.method, session.optimizer, accelerator, speed)
+            return _measured(loop, task, one.method, accelerator, minibatches)
     except DRLPPError as error:
         return FailedMeasurement(failure="cannot run", reason=str(error))
     except Exception as error:
@@ -229,36 +228,49 @@ def _measured(
     )
 
 
+class Learner(Protocol):
+    """One training, which pauses for evaluations and while it is another's turn."""
+
+    @property
+    def together(self) -> int:
+        """Minibatches after which it may pause."""
+
+    def train_until(self, minibatches: int) -> Stint:
+        """Train until so many minibatches are done in all, keep a checkpoint, and evaluate.
+
+        Raises:
+            RunFailure: it cannot go further.
+        """
+
+
 class PlainLearner:
     """Trains the user's module on the same samples as the others; pauses between evaluations.
 
     Args:
         session: with the model and the device.
+        one: its method's precision, clipping and accumulation count, and the threads of torch.
         data: to train and evaluate on.
         folder: of the checkpoint.
-        method: precision, clipping and accumulation are taken from it.
         optimizer: with the learning rate.
-        threads: of torch; None leaves them as they are, for GPUs.
         seed: of dropout.
     """
 
     def __init__(
         self,
         session: ClusterSession,
+        one: Contender,
         data: TrainingData,
         folder: Path,
-        method: Method,
         optimizer: OptimizerSpec,
-        threads: int | None,
         seed: int = 0,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._checkpoint = folder / "plain.pt"
         self._captured = session.captured
         self._data = data
-        self._method = method
+        self._method = one.method
         self._optimizer = optimizer
-        self._threads = threads
+        self._threads = one.threads
         self._accelerator = accelerator_of(session.device.value, 0)
         self._speed, self._core = _emulated(session)
         self._state = data.state()

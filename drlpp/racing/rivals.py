@@ -1,45 +1,53 @@
 """What a learned placement has to beat: everything that a user has without an agent.
 
-Each kind of rival is a row of :data:`RIVALS`: its name, whether users have it today, and a function
-that gives its candidates on these workers, all synchronous but for those of planners. Where there
-are more than can be measured, the simulator ranks them.
+Each kind of rival is a row of :data:`RIVALS`. In a race by time per minibatch there is a heat for
+each kind; where there are more candidates than can be measured, the simulator ranks them. All are
+synchronous but those of planners. To a loss there race the best of plain PyTorch and of data
+parallelism, and pipelines (:func:`usual_candidates`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Outcome
 from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
-from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
+from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan, even_split
+from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.microbatches import as_many_as, divisors, twice_as_many
+from drlpp.racing.plain import Learner, PlainLearner, measure_plain
+from drlpp.racing.race import cost_of, heat
+from drlpp.racing.verdict import Entrant
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
-from drlpp.schedule.weight_policies import SYNC
+from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+PLAIN = "plain PyTorch"
+DATA_PARALLEL = "data-parallel"
+YOURS = "your layout"
+"""What a user's own layouts begin with, which are rivals as well."""
 
 MOST_CANDIDATES = 8
 """How many of a kind are measured; a heat of eight takes 14 measurements."""
 
 _SIMULATED_MINIBATCHES = 12
-
-
-@dataclass(frozen=True)
-class Alone:
-    """Plain PyTorch in one process, with so many threads of torch; None where a GPU computes."""
-
-    threads: int | None
-
-
-Found = Candidate | Alone
+_HEAT_MINIBATCHES = 10
+_EVEN_SPLIT = "even split"
 
 
 @dataclass(frozen=True)
@@ -83,21 +91,20 @@ class Grounds:
         """Yield a planner's placements on the fastest 1, 2, … workers; none twice."""
         known = set()
         for workers in range(least, self.cluster.accelerators + 1):
-            placement = self.on(planner, workers, method)
-            if placement is not None and placement.canonical not in known:
-                known.add(placement.canonical)
-                yield Candidate(placement, method)
+            for found in self.on(planner, workers, method):
+                if found.placement.canonical not in known:
+                    known.add(found.placement.canonical)
+                    yield found
 
-    def on(self, planner: str, workers: int, method: Method) -> Placement | None:
-        """Return a planner's placement on so many workers, the fastest; None if it has none."""
+    def on(self, planner: str, workers: int, method: Method) -> Iterator[Candidate]:
+        """Yield a planner's placement on so many workers, the fastest, if it has one."""
         order = sorted(range(self.cluster.accelerators), key=lambda a: -self.cluster.speeds[a])
         chosen = sorted(order[:workers])
         try:
             problem = self.problem(method, self.cluster.part(chosen))
-            return PLANNERS[planner](problem).placement.on(chosen)
+            yield Candidate(PLANNERS[planner](problem).placement.on(chosen), method)
         except InvalidInput:
-            # Such as one that does not fit into the memory of so few.
-            return None
+            return  # Such as one that does not fit into the memory of so few.
 
     def seconds(self, candidate: Candidate) -> tuple[bool, float]:
         """Return whether a candidate is too large, and its simulated seconds per minibatch."""
@@ -119,36 +126,49 @@ class Rival:
 
     Attributes:
         name: of the kind.
-        find: returns its candidates.
+        find: returns its candidates; none where workers lack what it needs. How many minibatches
+            make one update follows from their methods.
         today: whether a user has it without this project: plain PyTorch and data parallelism.
+        measure: returns seconds per minibatch of what is no placement on the workers; what goes
+            wrong is a failure.
+        learner: makes a training of it, for races to a loss: of a contender on data, with its
+            checkpoint in a folder, the optimizer with its rate, and a seed.
     """
 
     name: str
-    find: Callable[[Grounds], Iterable[Found]]
+    find: Callable[[Grounds], Iterable[Candidate | Contender]]
     today: bool = False
+    measure: Callable[[ClusterSession, Contender, int], Outcome] | None = None
+    learner: (
+        Callable[[ClusterSession, Contender, TrainingData, Path, OptimizerSpec, int], Learner]
+        | None
+    ) = None
 
-    def candidates(self, grounds: Grounds) -> list[Found]:
+    def candidates(self, grounds: Grounds) -> list[Contender]:
         """Return its candidates, the most promising by the simulator if they are many."""
         found = list(self.find(grounds))
         placed = [one for one in found if isinstance(one, Candidate)]
-        if len(placed) <= MOST_CANDIDATES:
-            return found
-        return list(sorted(placed, key=grounds.seconds)[:MOST_CANDIDATES])
+        if len(placed) > MOST_CANDIDATES:
+            found = list(sorted(placed, key=grounds.seconds)[:MOST_CANDIDATES])
+        return [
+            one if isinstance(one, Contender) else Contender.of(one, self.name) for one in found
+        ]
 
 
-def _plain(grounds: Grounds) -> Iterator[Alone]:
+def _plain(grounds: Grounds) -> Iterator[Contender]:
     """Yield plain PyTorch with 1, 2, 4, … threads and with all cores of the controller's host.
 
     On a GPU they do not matter, and an emulated accelerator is one thread.
     """
+    numbers: list[int | None] = [1]
     if grounds.cluster.devices[0] == "cuda":
-        yield Alone(None)
-    elif min(grounds.session.speeds) < 1:
-        yield Alone(1)
-    else:
+        numbers = [None]
+    elif min(grounds.session.speeds) >= 1:
         cores = len(available_cores())
-        threads = [1 << power for power in range(cores.bit_length())]
-        yield from map(Alone, dict.fromkeys([*(t for t in threads if t < cores), cores]))
+        powers = (1 << power for power in range(cores.bit_length()))
+        numbers = [*(threads for threads in powers if threads < cores), cores]
+    for threads in numbers:
+        yield Contender(found_by=PLAIN, method=grounds.method, threads=threads)
 
 
 def _data_parallel(grounds: Grounds) -> Iterator[Candidate]:
@@ -156,9 +176,7 @@ def _data_parallel(grounds: Grounds) -> Iterator[Candidate]:
     for workers in range(2, grounds.cluster.accelerators + 1):
         if grounds.batch_size % workers == 0:
             method = grounds.synchronous(FLUSHED_1F1B.name, workers)
-            placement = grounds.on("data-parallel", workers, method)
-            if placement is not None:
-                yield Candidate(placement, method)
+            yield from grounds.on("data-parallel", workers, method)
 
 
 def _large_batch(grounds: Grounds) -> Iterator[Candidate]:
@@ -169,11 +187,10 @@ def _large_batch(grounds: Grounds) -> Iterator[Candidate]:
 
 def _flushed(schedule: str, grounds: Grounds) -> Iterator[Candidate]:
     """Yield even splits into 2, 3, … stages, with every number of microbatches."""
-    for microbatches in range(1, grounds.batch_size + 1):
-        if grounds.batch_size % microbatches == 0:
-            method = grounds.synchronous(schedule, microbatches)
-            splits = grounds.on_any_number("gpipe", method)
-            yield from (split for split in splits if len(split.placement.stages) > 1)
+    for microbatches in divisors(grounds.batch_size):
+        method = grounds.synchronous(schedule, microbatches)
+        splits = grounds.on_any_number("gpipe", method)
+        yield from (split for split in splits if len(split.placement.stages) > 1)
 
 
 def _pipedream(grounds: Grounds) -> Iterator[Candidate]:
@@ -182,9 +199,7 @@ def _pipedream(grounds: Grounds) -> Iterator[Candidate]:
 
 def _exact(grounds: Grounds) -> Iterator[Candidate]:
     """Yield the exact planner's placement, which takes as many workers as are of use, if any."""
-    placement = grounds.on("exact", grounds.cluster.accelerators, grounds.method)
-    if placement is not None:
-        yield Candidate(placement, grounds.method)
+    yield from grounds.on("exact", grounds.cluster.accelerators, grounds.method)
 
 
 def _planned(grounds: Grounds) -> Iterator[Candidate]:
@@ -198,13 +213,10 @@ def _planned(grounds: Grounds) -> Iterator[Candidate]:
         return
 
 
-PLAIN = "plain PyTorch"
-DATA_PARALLEL = "data-parallel"
-
 RIVALS = {
     rival.name: rival
     for rival in (
-        Rival(PLAIN, _plain, today=True),
+        Rival(PLAIN, _plain, today=True, measure=measure_plain, learner=PlainLearner),
         Rival(DATA_PARALLEL, _data_parallel, today=True),
         Rival("large-batch", _large_batch, today=True),
         Rival(GPIPE.name, partial(_flushed, GPIPE.name)),
@@ -215,3 +227,201 @@ RIVALS = {
     )
 }
 """All kinds, in the order of tables."""
+
+
+def measure(session: ClusterSession, one: Contender, minibatches: int) -> Outcome:
+    """Measure a contender: its placement on the workers, or the rival that it is."""
+    if one.candidate is not None:
+        return session.measure(one.candidate, minibatches)
+    run = RIVALS[one.found_by].measure
+    assert run is not None
+    return run(session, one, minibatches)
+
+
+def rival_heats(grounds: Grounds) -> list[Heat]:
+    """Return a heat for each kind of rival that is possible on these workers."""
+    heats = [rival.candidates(grounds) for rival in RIVALS.values()]
+    return [Heat(candidates=tuple(found)) for found in heats if found]
+
+
+def is_rival(name: str) -> bool:
+    """Return whether a user has without an agent what has this name."""
+    return name in RIVALS or name.startswith(YOURS)
+
+
+def entrant(one: Contender, configuration: str, costs: Sequence[float]) -> Entrant:
+    """Return what a verdict is about: a contender with what it cost in every round."""
+    rivals = list(map(is_rival, one.names))
+    return Entrant(
+        found_by=one.names,
+        configuration=configuration,
+        rival=any(rivals),
+        learned=not all(rivals),
+        today=any(name in RIVALS and RIVALS[name].today for name in one.names),
+        simplicity=one.simplicity,
+        costs=tuple(costs),
+    )
+
+
+def without_equals(contenders: Iterable[Contender]) -> list[Contender]:
+    """Return each once, by the names of all that found it, agents first."""
+    found: dict[Hashable, list[Contender]] = {}
+    for contender in contenders:
+        found.setdefault(contender.key, []).append(contender)
+    return list(map(named_together, found.values()))
+
+
+def named_together(alike: Sequence[Contender]) -> Contender:
+    """Return the first of contenders that run alike, by the names of all, agents first."""
+    agents_first = sorted(alike, key=lambda one: any(map(is_rival, one.names)))
+    names = dict.fromkeys(name for one in agents_first for name in one.names)
+    return alike[0].model_copy(update={"found_by": ", ".join(names)})
+
+
+def with_equal_numbers(
+    heats: Sequence[Heat], known: Sequence[Contender], cluster: Cluster
+) -> list[Heat]:
+    """Return heats in which what equals a known contender on this cluster is placed as it is.
+
+    Accelerators of one host that do not differ are interchangeable, so that placements that differ
+    by their numbers alone are one candidate.
+    """
+    lines = cluster.part(range(cluster.accelerators)).hosts
+    alone = len(set(cluster.host_of)) == cluster.accelerators
+    kinds = [
+        f"{'' if alone else host} {line.model_copy(update={'name': 'any'})!r}"
+        for host, line in zip(cluster.host_of, lines, strict=True)
+    ]
+    placed = {
+        _renumbered(one.placement, kinds): one.placement
+        for one in reversed(known)
+        if one.placement is not None
+    }
+
+    def alike(one: Contender) -> Contender:
+        if one.placement is None:
+            return one
+        found = placed.get(_renumbered(one.placement, kinds), one.placement)
+        return one.model_copy(update={"placement": found})
+
+    return [
+        heat.model_copy(update={"candidates": tuple(map(alike, heat.candidates))}) for heat in heats
+    ]
+
+
+def _renumbered(placement: Placement, kinds: Sequence[str]) -> Placement:
+    """Return the same for all placements that differ by accelerators of one kind alone.
+
+    These are numbered in the order in which stages name them.
+    """
+    free = {kind: [n for n, other in enumerate(kinds) if other == kind] for kind in kinds}
+    numbers = {}
+    for accelerator in dict.fromkeys(a for s in placement.stages for a in s.accelerators):
+        numbers[accelerator] = free[kinds[accelerator]].pop(0)
+    return placement.canonical.on([numbers.get(a, a) for a in range(len(kinds))])
+
+
+def usual_candidates(grounds: Grounds) -> list[Contender]:
+    """Return what races to a loss by itself, plain PyTorch first; none twice.
+
+    It is plain PyTorch with the threads, and data parallelism with the workers, at which a
+    minibatch is fastest; pipelines that flush; and those of PipeOptim, made of the session's
+    method (:func:`with_policy`).
+    """
+    policy = PIPEOPTIM.name if grounds.method.policy_facts.synchronous else None
+    method = choose_method(policy, None, grounds.method)
+    return without_equals(
+        [
+            # If plain PyTorch cannot train the model at all, the race will say so.
+            *(_best(grounds, PLAIN) or RIVALS[PLAIN].candidates(grounds)[:1]),
+            *_best(grounds, DATA_PARALLEL),
+            *_asynchronous(grounds, method),
+            *_fastest_flushed(grounds),
+        ]
+    )
+
+
+def with_policy(grounds: Grounds, method: Method) -> list[Contender]:
+    """Return pipelines with a weight policy, as far as they can be run.
+
+    Even splits over two workers and over all, with as many microbatches as stages, twice as many,
+    and whole minibatches as in the paper; and the exact planner's placement. Some policies need as
+    many microbatches in an update as are in flight.
+
+    Raises:
+        InvalidInput: none of them can be run.
+    """
+    found, refusal = [], "there is no pipeline for these workers"
+    for contender in _asynchronous(grounds, method):
+        assert contender.candidate is not None
+        try:
+            grounds.session.plan(contender.candidate)
+        except InvalidInput as error:
+            refusal = str(error)
+        else:
+            found.append(contender)
+    if not found:
+        raise InvalidInput(f"policy {method.policy} cannot take part in this race: {refusal}")
+    return found
+
+
+def _best(grounds: Grounds, name: str) -> list[Contender]:
+    """Return the fastest of a kind, measured in turns; none if none can be run."""
+    found = RIVALS[name].candidates(grounds)
+    best = heat(
+        len(found), lambda i: cost_of(measure(grounds.session, found[i], _HEAT_MINIBATCHES))
+    )
+    return [] if best is None else [found[best]]
+
+
+def _asynchronous(grounds: Grounds, method: Method) -> Iterator[Contender]:
+    """Yield a policy's pipelines over microbatches, and over whole minibatches."""
+    for stages in _sizes(grounds):
+        for divided in (*_microbatched(grounds, method, stages), _divided(method, 1)):
+            placement = even_split(grounds.problem(divided), stages)
+            yield Contender.of(Candidate(placement, divided), _EVEN_SPLIT)
+    divided, *_ = _microbatched(grounds, method, grounds.cluster.accelerators)
+    try:
+        placement = PLANNERS["exact"](grounds.problem(divided)).placement
+    except InvalidInput:
+        return  # Such as where no placement fits into memory.
+    yield Contender.of(Candidate(placement, divided), "exact")
+
+
+def _fastest_flushed(grounds: Grounds) -> Iterator[Contender]:
+    """Yield pipelines that flush, with the microbatches that are fastest in the simulator."""
+    for stages in _sizes(grounds):
+        for kind in SCHEDULE_KINDS.values():
+            # GPipe waits as long as flushed 1F1B and holds more.
+            if not kind.trains or not kind.flushes or kind is GPIPE:
+                continue
+            given = grounds.synchronous(kind.name, grounds.method.microbatches)
+            try:
+                placement = even_split(grounds.problem(given), stages)
+            except InvalidInput:
+                continue  # Such as two stages on each accelerator, for fewer than four operators.
+            found = [
+                Candidate(placement, grounds.synchronous(kind.name, microbatches))
+                for microbatches in divisors(grounds.batch_size)
+            ]
+            yield Contender.of(min(found, key=lambda c: grounds.seconds(c)[1]), _EVEN_SPLIT)
+
+
+def _sizes(grounds: Grounds) -> list[int]:
+    """Return numbers of stages: two, and as many as workers."""
+    workers = grounds.cluster.accelerators
+    most = min(workers, len(grounds.session.graph))
+    return [stages for stages in sorted({2, workers}) if 2 <= stages <= most]
+
+
+def _microbatched(grounds: Grounds, method: Method, stages: int) -> list[Method]:
+    """Return the user's microbatches, or as many as stages, and twice as many."""
+    given, batch_size = grounds.method.microbatches, grounds.batch_size
+    if given > 1:
+        return [_divided(method, given)]
+    numbers = as_many_as(stages, batch_size), twice_as_many(stages, batch_size)
+    return [_divided(method, number) for number in numbers if number is not None]
+
+
+def _divided(method: Method, microbatches: int) -> Method:
+    return choose_method(None, {"microbatches": microbatches}, method)

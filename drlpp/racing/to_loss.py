@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import (
@@ -21,10 +20,10 @@ from drlpp.errors import (
 from drlpp.io.documents import read_document, write_document
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.racing.contenders import Contender
-from drlpp.racing.curves import Curve, Point
-from drlpp.racing.halving import Training
-from drlpp.racing.plain import PlainLearner, held_out, initial_module
-from drlpp.racing.training_race import RaceEnd, TrainingRace, run_race
+from drlpp.racing.halving import run_race
+from drlpp.racing.plain import Learner, held_out, initial_module
+from drlpp.racing.rivals import RIVALS
+from drlpp.racing.training_race import Curve, Point, RaceEnd, Training, TrainingRace
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.data.given_data import SamplesInMemory
@@ -42,18 +41,13 @@ _RATE_FACTOR = math.sqrt(10)
 
 @dataclass(frozen=True)
 class RaceOptions:
-    """What a user may say of a race.
+    """What a user may say of a race (:class:`~drlpp.racing.training_race.TrainingRace`).
 
     Attributes:
-        target_loss: what has to be reached on the held-out samples.
-        epochs: without it, the target is the loss of plain PyTorch after so many.
+        target_loss, epochs, finals, limit_seconds: as there.
         every: minibatches between two evaluations; a fifth of an epoch if None.
         rates: how many learning rates are tried at first, a factor of √10 apart around the
             optimizer's own.
-        finals: trainings of a finalist in all, with other orders of the samples.
-        limit_seconds: of training, after which every candidate stops; 600,
-            or five times what plain PyTorch takes to the loss it sets.
-        halving: candidates end before the loss if they fall behind.
     """
 
     target_loss: float | None = None
@@ -62,7 +56,6 @@ class RaceOptions:
     rates: int = 3
     finals: int = 3
     limit_seconds: float | None = None
-    halving: bool = True
 
 
 class RaceData:
@@ -118,21 +111,6 @@ class RaceData:
         return LoadedData(self.name, loaders, unpacker, minibatches=None, seed=seed, note=note)
 
 
-class Learner(Protocol):
-    """One training, which pauses for evaluations and while it is another's turn."""
-
-    @property
-    def together(self) -> int:
-        """Minibatches after which it may pause."""
-
-    def train_until(self, minibatches: int) -> Stint:
-        """Train until so many minibatches are done in all, keep a checkpoint, and evaluate.
-
-        Raises:
-            RunFailure: it cannot go further.
-        """
-
-
 class PipelineLearner:
     """Trains a plan on a session's workers, as ``drlpp train`` does.
 
@@ -175,8 +153,10 @@ class Course:
         fresh: the race, without runs; what the folder has trained of it is taken.
         data: to train and evaluate on.
         folder: for ``race.json`` and a folder of each training.
-        start: the evaluation before any training, which all share.
         on_step: called with what comes next.
+
+    Raises:
+        InvalidInput: the folder holds another race.
     """
 
     def __init__(
@@ -185,17 +165,19 @@ class Course:
         fresh: TrainingRace,
         data: RaceData,
         folder: Path,
-        start: Point,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.session = session
         self.data = data
         self.folder = folder
         self._path = folder / FILE_NAME
-        self._start = Curve(points=(start,))
         self._on_step = on_step
         self._learners: dict[Training, Learner] = {}
         self.race = _continued(self._path, fresh)
+        # All share the evaluation before any training.
+        captured, method = session.captured, session.method
+        loss, score = held_out(initial_module(captured), captured, data.first, method)
+        self._start = Curve(points=(Point(minibatches=0, seconds=0.0, loss=loss, score=score),))
 
     def run(self) -> RaceEnd:
         """Run the race to its end.
@@ -231,7 +213,7 @@ class Course:
 
     def _advanced(self, training: Training, curve: Curve) -> Curve:
         """Train to the next evaluation."""
-        done = curve.last.minibatches
+        done = curve.minibatches
         if not done:
             # Whatever lies there was trained by a run that was killed before it noted that.
             self.forget(training)
@@ -272,14 +254,14 @@ class Course:
 
     def _learner(self, training: Training) -> Learner:
         session = self.session
-        candidate = self.race.candidates[training.candidate]
+        one = self.race.candidates[training.candidate]
         optimizer = self.optimizer_of(training)
         data, folder = self.data.ordered(training.seed), self.folder_of(training)
-        if candidate.candidate is not None:
-            plan = session.plan(candidate.candidate)
-            return PipelineLearner(session, plan, data, folder, optimizer)
-        method, threads = candidate.method, candidate.threads
-        return PlainLearner(session, data, folder, method, optimizer, threads, training.seed)
+        if one.candidate is not None:
+            return PipelineLearner(session, session.plan(one.candidate), data, folder, optimizer)
+        make = RIVALS[one.found_by].learner
+        assert make is not None
+        return make(session, one, data, folder, optimizer, training.seed)
 
 
 def _continued(path: Path, fresh: TrainingRace) -> TrainingRace:
@@ -328,24 +310,21 @@ def race_to_loss(
         RunFailure: a host, a worker or the disk failed; the race can be continued.
     """
     options = options or RaceOptions()
-    captured, first = session.captured, data.first
-    loss, score = held_out(initial_module(captured), captured, first, session.method)
+    minibatches = data.first.minibatches
     middle = float(session.optimizer.value("lr"))
     powers = range(-(options.rates // 2), options.rates - options.rates // 2)
     fresh = TrainingRace(
-        model=str(captured.reference),
+        model=str(session.captured.reference),
         data=data.name,
         optimizer=str(session.optimizer),
-        minibatches=first.minibatches,
-        every=min(options.every or max(first.minibatches // 5, 1), first.minibatches),
+        minibatches=minibatches,
+        every=min(options.every or max(minibatches // 5, 1), minibatches),
         candidates=tuple(candidates),
         target_loss=options.target_loss,
         epochs=options.epochs,
         limit_seconds=options.limit_seconds,
         rates=tuple(middle * _RATE_FACTOR**power for power in powers),
         finals=options.finals,
-        halving=options.halving,
     )
-    start = Point(minibatches=0, seconds=0.0, loss=loss, score=score)
-    course = Course(session, fresh, data, folder, start, on_step)
+    course = Course(session, fresh, data, folder, on_step)
     return course, course.run()

@@ -13,9 +13,8 @@ from drlpp.io.documents import write_document
 from drlpp.io.run_folder import RECORD_NAME, RunRecord
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.contenders import Contender
-from drlpp.racing.halving import Training
 from drlpp.racing.to_loss import Course
-from drlpp.racing.training_race import RaceEnd
+from drlpp.racing.training_race import RaceEnd, Training
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
@@ -75,7 +74,7 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     """
     if end.winner is None:
         raise InvalidInput("no candidate has won, so there is nothing to continue")
-    rate = end.result.rates[end.winner]
+    rate = end.rates[end.winner]
     assert rate is not None
     training = Training(end.winner, rate)
     known = course.folder_of(training)

@@ -70,7 +70,7 @@ def loss_chart(
     Of a race that has ended, trainings at the best learning rate: a line for each of them. Without
     ``batch_size`` there are minibatches in place of samples.
     """
-    best = {} if end is None else end.result.rates
+    best = {} if end is None else end.rates
     names = names_of(race.candidates)
     lines: list[_Line] = []
     for run in race.runs:
@@ -90,7 +90,7 @@ def loss_chart(
     figure = _over_both(lines, "seconds of training", batch_size)
     if figure is not None and end is not None:
         for axes in figure.axes:
-            axes.axhline(end.goal.loss, color="grey", linestyle=":", linewidth=1)
+            axes.axhline(end.loss, color="grey", linestyle=":", linewidth=1)
     return figure
 
 

@@ -18,7 +18,8 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, names_of
-from drlpp.racing.training_race import race_lines, replay
+from drlpp.racing.halving import replay
+from drlpp.racing.training_race import race_lines
 from drlpp.racing.verdict import verdict_lines
 from drlpp.report import charts
 from drlpp.report.run_files import RunFiles

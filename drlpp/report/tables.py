@@ -17,10 +17,9 @@ from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, Heat, update_text
-from drlpp.racing.curves import Curve
-from drlpp.racing.halving import Training
+from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.training_race import RaceEnd, TrainingRace, race_lines, replay
+from drlpp.racing.training_race import Curve, RaceEnd, Training, TrainingRace, race_lines
 from drlpp.racing.verdict import best_rival, verdict_lines
 from drlpp.schedule.method import Method
 
@@ -166,14 +165,14 @@ def _heat_text(heat: Heat, usual: Method) -> str:
 
 def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     """Return every candidate: its learning rate, its speed, and when it reached the loss."""
-    to_goal = f"to loss {end.goal.loss:.4g}"
+    to_goal = f"to loss {end.loss:.4g}"
     trainings = "one training" if race.finals == 1 else f"finalists: median of {race.finals}"
     rows = []
     ranked = _ranked(race, end)
     for number in ranked:
-        candidate, rate = race.candidates[number], end.result.rates[number]
+        candidate, rate = race.candidates[number], end.rates[number]
         curve = None if rate is None else race.curves[Training(number, rate)]
-        reached, method = curve and curve.minibatches_to(end.goal.loss), candidate.method
+        reached, method = curve and curve.minibatches_to(end.loss), candidate.method
         rows.append(
             (
                 f"{candidate.found_by} {candidate.configuration}",
@@ -182,7 +181,7 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
                 _speed(curve),
                 _cost(end, number),
                 "" if reached is None else f"{reached:.0f}",
-                end.result.ended.get(number, ""),
+                end.ended.get(number, ""),
             )
         )
     columns = "=candidate", "=method", ">rate", ">mini-\nbatches/s", f">{to_goal}"
@@ -196,8 +195,8 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
 
 def _ranked(race: TrainingRace, end: RaceEnd) -> list[int]:
     """Return the finalists, the winner first, then what reached the loss, then the rest."""
-    finalists = sorted(end.result.finalists, key=lambda c: (c != end.winner, _median(end, c)))
-    arrived = sorted(end.result.costs.keys() - set(finalists), key=lambda c: end.result.costs[c])
+    finalists = sorted(end.finalists, key=lambda c: (c != end.winner, _median(end, c)))
+    arrived = sorted(end.costs.keys() - set(finalists), key=lambda c: end.costs[c])
     known = [*finalists, *arrived]
     return known + [c for c in range(len(race.candidates)) if c not in known]
 
@@ -209,15 +208,15 @@ def _median(end: RaceEnd, candidate: int) -> float:
 def _speed(curve: Curve | None) -> str:
     if curve is None or not curve.seconds:
         return ""
-    return f"{curve.last.minibatches / curve.seconds:.1f}"
+    return f"{curve.minibatches / curve.seconds:.1f}"
 
 
 def _cost(end: RaceEnd, number: int) -> str:
     """Return a finalist's median, or what it took in the halving."""
-    if number not in end.result.costs:
+    if number not in end.costs:
         return ""
-    finalist = number in end.result.finalists
-    return seconds_text(_median(end, number) if finalist else end.result.costs[number])
+    finalist = number in end.finalists
+    return seconds_text(_median(end, number) if finalist else end.costs[number])
 
 
 def describe_race(race: TrainingRace) -> RenderableType:

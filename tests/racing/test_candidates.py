@@ -7,8 +7,7 @@ import pytest
 from drlpp.cli.learning.race_command import NAMED_POLICIES, named_methods
 from drlpp.errors import InvalidInput
 from drlpp.planners import Space
-from drlpp.racing.candidates import usual_candidates, with_policy
-from drlpp.racing.rivals import DATA_PARALLEL, PLAIN, Grounds
+from drlpp.racing.rivals import DATA_PARALLEL, PLAIN, Grounds, usual_candidates, with_policy
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import local_cluster

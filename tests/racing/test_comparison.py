@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison, compare
 from drlpp.racing.contenders import Contender, Heat, names_of
 from drlpp.racing.race import RaceRules
-from drlpp.racing.rivals import PLAIN
+from drlpp.racing.rivals import PLAIN, RIVALS
 from drlpp.schedule.method import Method
 from tests.support.in_turns import fast_are
 
@@ -84,10 +85,10 @@ SECONDS = {
 
 @pytest.fixture(autouse=True)
 def _fake_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(session: FakeSession, threads: int, minibatches: int, method: Method) -> Outcome:
-        return session.outcome(threads, minibatches)
+    def measure(session: FakeSession, one: Contender, minibatches: int) -> Outcome:
+        return session.outcome(one.threads, minibatches)
 
-    monkeypatch.setattr("drlpp.racing.comparison.measure_plain", measure)
+    monkeypatch.setitem(RIVALS, PLAIN, replace(RIVALS[PLAIN], measure=measure))
 
 
 def compared(

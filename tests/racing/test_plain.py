@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import PlainLearner, PlainLoop, measure_plain
+from drlpp.racing.rivals import PLAIN
 from drlpp.racing.to_loss import PipelineLearner, RaceData
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import Accelerator
@@ -27,6 +29,11 @@ from tests.support.training import pipelines as plain
 from tests.support.training.pipelines import in_a_row
 
 ADAM = OptimizerSpec.parse("adam", lr=0.01)
+METHOD = Method()
+
+
+def alone(threads: int = 1, method: Method = METHOD) -> Contender:
+    return Contender(found_by=PLAIN, method=method, threads=threads)
 
 
 class Picky(nn.Module):
@@ -115,7 +122,7 @@ def test_it_is_measured_and_the_users_model_stays_as_it_was(factory: str) -> Non
         module, threads = session.captured.task.module, torch.get_num_threads()
         before = {name: value.clone() for name, value in module.state_dict().items()}
         state = torch.random.get_rng_state()
-        outcome = measure_plain(session, 2, 5)
+        outcome = measure_plain(session, alone(2), 5)
         assert isinstance(outcome, Measurement)
         assert outcome.minibatches == 5
         assert torch.get_num_threads() == threads
@@ -127,7 +134,7 @@ def test_a_model_that_fails_in_plain_pytorch_says_why() -> None:
     # Capturing would refuse it already.
     model = capture(ModelReference.named(f"{__name__}:picky"), check=False)
     with ClusterSession(model, 1) as session:
-        assert measure_plain(session, 1, 3) == FailedMeasurement(
+        assert measure_plain(session, alone(), 3) == FailedMeasurement(
             failure="error in the model", reason="RuntimeError: a kernel is missing"
         )
 
@@ -141,7 +148,7 @@ def test_in_a_race_it_trains_as_an_ordinary_loop(
     optimizer = OptimizerSpec.parse("adam", apart, lr=0.01)
     captured.task.module[2].p = 0.0
     try:
-        learner = PlainLearner(session, data(), tmp_path, Method(), optimizer, threads=1)
+        learner = PlainLearner(session, alone(), data(), tmp_path, optimizer)
         stints = [learner.train_until(stop) for stop in (5, 12, 15)]
     finally:
         captured.task.module[2].p = 0.1
@@ -185,7 +192,7 @@ def test_it_sees_every_sample_of_a_loader_whatever_its_pauses(
         folder, spec = tmp_path / str(len(stops)), session.optimizer
         for stop in stops:
             # A new one each time, as after a kill.
-            learner = PlainLearner(session, data, folder, Method(), spec, threads=1)
+            learner = PlainLearner(session, alone(), data, folder, spec)
             learner.train_until(stop)
         orders.append(seen.copy())
         seen.clear()
@@ -198,8 +205,8 @@ def test_it_trains_as_one_stage_does(session: ClusterSession, tmp_path: Path) ->
     captured, method = session.captured, Method(accumulate=5, clip_norm=0.1)
     captured.task.module[2].p = 0.0
     try:
-        alone = PlainLearner(session, data(), tmp_path, method, session.optimizer, threads=1)
-        found = [alone.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
+        learner = PlainLearner(session, alone(1, method), data(), tmp_path, session.optimizer)
+        found = [learner.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
     finally:
         captured.task.module[2].p = 0.1
     flushed = choose_method("sync", {"schedule": "1f1b"}, method)

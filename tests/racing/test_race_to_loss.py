@@ -15,12 +15,11 @@ from drlpp.io.documents import read_document, write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.racing.contenders import Contender
-from drlpp.racing.curves import Curve
-from drlpp.racing.halving import Training
+from drlpp.racing.halving import replay
 from drlpp.racing.plain import PlainLearner
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.to_loss import PipelineLearner, RaceData, RaceOptions, race_to_loss
-from drlpp.racing.training_race import TrainingRace, race_lines, replay
+from drlpp.racing.training_race import Curve, Training, TrainingRace, race_lines
 from drlpp.racing.winner import keep_winner
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.trainer import Trainer
@@ -104,8 +103,8 @@ def test_a_race_ends_and_its_file_says_how(raced: Path) -> None:
     end = replay(known)
     assert end is not None
     # Plain PyTorch has set the loss, so it has reached it.
-    assert 0 in end.result.costs
-    assert end.goal.loss < race.runs[0].curve.points[0].comparable_loss
+    assert 0 in end.costs
+    assert end.loss < race.runs[0].curve.points[0].comparable_loss
     text = " ".join(race_lines(race, end))
     assert "first at held-out loss" in text
     for run in race.runs:
@@ -166,7 +165,7 @@ def test_where_plain_pytorch_diverges_the_race_says_so(
         end = replay(race)
         assert end is not None
         assert end.winner is None
-        assert all("not finite" in end.result.ended[number] for number in range(4))
+        assert all("not finite" in end.ended[number] for number in range(4))
     finally:
         session.optimizer = before
 
@@ -182,7 +181,7 @@ def test_what_cannot_be_raced_is_refused(session: ClusterSession, tmp_path: Path
 def test_data_may_come_from_loaders(session: ClusterSession, tmp_path: Path) -> None:
     data = RaceData(session.captured, f"{NAME}:loaders")
     course, end = race_to_loss(session, candidates(session), data, tmp_path, OPTIONS)
-    assert end.result.costs[0]
+    assert end.costs[0]
     first = {run.curve.points[1].loss for run in course.race.runs if run.seed == 0}
     assert len(first) > 2
 
@@ -229,7 +228,7 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
             assert points[: len(curve.points)] == curve.points
     assert race == known
     assert {one.method.policy for one in race.candidates} == {"sync", "pipeoptim", "2bw"}
-    trained = {run.candidate for run in race.runs if run.curve.last.minibatches}
+    trained = {run.candidate for run in race.runs if run.curve.minibatches}
     assert trained == set(range(len(race.candidates)))
 
 
@@ -242,14 +241,14 @@ def test_the_winner_of_a_race_trains_on(
         candidates(session),
         RaceData(session.captured, f"{NAME}:points", seed=3),
         tmp_path,
-        RaceOptions(epochs=1, every=6, rates=1, finals=1, halving=False),
+        RaceOptions(epochs=1, every=6, rates=1, finals=1),
     )
     for winner in (0, 1):
         # Whoever won: both ways have to work.
-        end.result.finalists[:] = [winner]
-        end.result.finals, end.result.costs = {winner: []}, {winner: 1.0}
-        training = Training(winner, end.result.rates[winner] or 0.01)
-        course.train(training, lambda curve: curve.last.minibatches >= 16)
+        end.finalists[:] = [winner]
+        end.finals, end.costs = {winner: []}, {winner: 1.0}
+        training = Training(winner, end.rates[winner] or 0.01)
+        course.train(training, lambda curve: curve.minibatches >= 16)
         folder, how = keep_winner(course, end, cluster)
         if winner == 0:
             state = torch.load(folder / "model.pt", weights_only=True)
@@ -259,7 +258,7 @@ def test_the_winner_of_a_race_trains_on(
         result = CliRunner().invoke(app, command, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         epochs = [line for line in result.output.splitlines() if line.startswith("epoch")]
-        done = course.race.curves[training].last.minibatches // 12
+        done = course.race.curves[training].minibatches // 12
         assert epochs[-1].split()[1] == str(done + 1)
 
 
@@ -269,7 +268,7 @@ def test_a_race_continues_with_more_finals_and_candidates(
     data = RaceData(session.captured, f"{NAME}:points")
     *three, fourth = candidates(session)
     # A loss that all reach, whatever their time: so all of them are there in the end.
-    options = replace(OPTIONS, target_loss=1.05, halving=False)
+    options = replace(OPTIONS, target_loss=1.05)
     course, _ = race_to_loss(session, three, data, tmp_path, options)
     known = course.race.curves
     more = replace(options, finals=3)

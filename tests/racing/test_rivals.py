@@ -13,9 +13,15 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners import Space
-from drlpp.racing.candidates import rival_heats, with_equal_numbers
 from drlpp.racing.contenders import Contender, Heat
-from drlpp.racing.rivals import MOST_CANDIDATES, PLAIN, RIVALS, Grounds
+from drlpp.racing.rivals import (
+    MOST_CANDIDATES,
+    PLAIN,
+    RIVALS,
+    Grounds,
+    rival_heats,
+    with_equal_numbers,
+)
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster

@@ -10,8 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
-from drlpp.racing.curves import Curve, Point
-from drlpp.racing.training_race import TrainingRun
+from drlpp.racing.training_race import Curve, Point, TrainingRun
 from drlpp.report.board import write_race, write_search_layout, write_training_race
 from drlpp.schedule.method import Method
 from tests.support.measured import measurement

@@ -15,8 +15,8 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, names_of
-from drlpp.racing.curves import Curve, Point
-from drlpp.racing.training_race import TrainingRace, TrainingRun, replay
+from drlpp.racing.halving import replay
+from drlpp.racing.training_race import Curve, Point, TrainingRace, TrainingRun
 from drlpp.report.charts import loss_chart, race_chart, search_chart, training_chart
 from drlpp.report.page import write_report
 from drlpp.report.run_files import read_run
@@ -205,23 +205,19 @@ def test_a_section_that_fails_is_named_and_the_page_is_written(
     assert "not shown: the stages (out of range)" in page.text
 
 
-@pytest.mark.parametrize("target_seconds", [None, 9.0])
-def test_a_race_without_an_end_says_so(tmp_path: Path, target_seconds: float | None) -> None:
-    """Plain PyTorch failed; or an earlier version raced to the least loss after a time."""
+def test_a_race_without_an_end_says_so(tmp_path: Path) -> None:
+    """Plain PyTorch failed, and had to set the loss."""
     write_document(tmp_path / "run.json", RunRecord(command="drlpp race", settings={}))
     race = every_document()["training race"]
     assert isinstance(race, TrainingRace)
     curve = Curve(points=(Point(minibatches=0, seconds=0, loss=2.0),), failure="it burned")
     failed = TrainingRun(candidate=0, rate=0.1, curve=curve)
-    changes = {"target_loss": None, "target_seconds": target_seconds, "runs": (failed,)}
+    changes = {"target_loss": None, "runs": (failed,)}
     write_document(tmp_path / "race.json", race.model_copy(update=changes))
     page = Page(write_report(tmp_path))
     assert page.headings[0] == "The race to a loss, on digits"
-    if target_seconds is None:
-        assert "the race failed: plain PyTorch" in page.text
-        assert "it burned" in page.text
-    else:
-        assert "2 candidates, 1 trainings so far; only an earlier version can judge it" in page.text
+    assert "the race failed: plain PyTorch" in page.text
+    assert "it burned" in page.text
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -291,11 +291,10 @@ def _compare(
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
     from drlpp.cli.layouts import is_file, measured_lines
     from drlpp.errors import RunFailure
-    from drlpp.racing.candidates import rival_heats, with_equal_numbers
     from drlpp.racing.comparison import compare
     from drlpp.racing.contenders import Contender, Heat
     from drlpp.racing.race import RaceRules
-    from drlpp.racing.rivals import Grounds
+    from drlpp.racing.rivals import Grounds, rival_heats, with_equal_numbers
     from drlpp.report.board import write_race
     from drlpp.report.tables import describe_comparison
 

@@ -65,8 +65,7 @@ def export_winner(
         course, end: the race.
         cluster: whose accelerators are the session's workers.
     """
-    from drlpp.racing.halving import Training
-    from drlpp.racing.training_race import is_plain_as_good
+    from drlpp.racing.training_race import Training, is_plain_as_good
     from drlpp.racing.winner import export
 
     race, path = course.race, folder / "placement.json"
@@ -75,7 +74,7 @@ def export_winner(
         for known in comparison.contenders:
             if known.candidate is not None and known.candidate.canonical == equal:
                 won = won.model_copy(update={"measurements": known.measurements})
-        rate = end.result.rates[end.winner]
+        rate = end.rates[end.winner]
         assert rate is not None
         optimizer = course.optimizer_of(Training(end.winner, rate))
         path = export(session, won, cluster, folder, optimizer)

@@ -241,8 +241,7 @@ def _candidates(
     methods: Sequence[Method],
 ) -> list[Contender]:
     """Return what takes part: what has begun, or the usual candidates; then what is named."""
-    from drlpp.racing.candidates import usual_candidates, with_policy
-    from drlpp.racing.contenders import without_equals
+    from drlpp.racing.rivals import usual_candidates, with_policy, without_equals
 
     # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
     # may come out otherwise again.

@@ -14,11 +14,9 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
-from drlpp.racing.curves import Point
-from drlpp.racing.halving import Final, Goal, Result
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.to_loss import Course, RaceData
-from drlpp.racing.training_race import RaceEnd
+from drlpp.racing.training_race import Final, RaceEnd
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
@@ -62,13 +60,9 @@ def told(
         number: [Final(cost * wobble, True) for wobble in (0.99, 1.0, 1.01)]
         for number, cost in costs.items()
     }
-    result = Result(
-        {0: 0.01, 1: 0.03, 2: 0.05}, {}, costs, sorted(costs, key=costs.__getitem__), finals
-    )
-    end = RaceEnd(Goal(0.5, 60.0), result)
-    data = RaceData(session.captured, f"{NAME}:points")
-    start = Point(minibatches=0, seconds=0.0, loss=1.0)
-    course = Course(session, race, data, folder, start)
+    finalists = sorted(costs, key=costs.__getitem__)
+    end = RaceEnd(0.5, 60.0, {0: 0.01, 1: 0.03, 2: 0.05}, {}, costs, finalists, finals)
+    course = Course(session, race, RaceData(session.captured, f"{NAME}:points"), folder)
     measured = Contender(
         found_by="searching",
         placement=placement,

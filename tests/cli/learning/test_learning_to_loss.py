@@ -20,8 +20,9 @@ from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
+from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.training_race import RaceEnd, TrainingRace, is_plain_as_good, race_lines, replay
+from drlpp.racing.training_race import RaceEnd, TrainingRace, is_plain_as_good, race_lines
 from drlpp.schedule.method import Method
 from tests.endurance.faults.agent import ENDLESS
 from tests.support.models.classified_points import NAME

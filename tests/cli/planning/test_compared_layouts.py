@@ -19,6 +19,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, WorkerUsage
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
+from drlpp.racing.rivals import is_rival
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.programs.shell import Shell
@@ -101,7 +102,7 @@ def test_a_layout_races_as_a_rival(decoder: CapturedModel) -> None:
     layouts = layout_contenders([LAYOUT, "modules:layers.1"], decoder, 4, Method())
     first, second = layouts.values()
     assert [first.found_by, second.found_by] == ["your layout 1", "your layout 2"]
-    assert first.is_rival
+    assert is_rival(first.found_by)
     placement = read_layout("modules:layers.2", decoder.task.module, decoder.graph, 4)
     learned = Contender.of(Candidate(placement, Method()), "guided")
     comparison = Comparison(

@@ -19,10 +19,9 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, Heat
-from drlpp.racing.curves import Curve, Point
 from drlpp.racing.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.training_race import TrainingRace, TrainingRun
+from drlpp.racing.training_race import Curve, Point, TrainingRace, TrainingRun
 from drlpp.runtime.training.checkpoints.checkpoint_store import PartsIndex
 from drlpp.runtime.training.training_reports import EvaluationFile
 from drlpp.schedule.method import Method
@@ -92,7 +91,6 @@ def every_document() -> dict[str, Document]:
         method=_METHOD,
         measurements=(_MEASUREMENT,),
         failure="it failed",
-        optimizer=_OPTIMIZER,
     )
     documents: list[Document] = [
         graph,
@@ -168,7 +166,7 @@ def _race(contender: Contender) -> TrainingRace:
         every=5,
         candidates=(
             Contender(found_by=PLAIN, method=Method(), threads=2),
-            contender.model_copy(update={"optimizer": None}),
+            contender,
         ),
         target_loss=1.0,
         limit_seconds=9.0,
