@@ -44,9 +44,7 @@ _WHOLE = {
 """Weight policy and optimizer of each method on whole minibatches."""
 _DIVIDED = {
     "2BW": ("2bw", "adamw", 1),
-    "2BW with error feedback": ("2bw-ef", "adamw", 1),
     "Muon, 2BW": ("2bw", "muon", 1),
-    "Muon, 2BW with error feedback": ("2bw-ef", "muon", 1),
     "PACI": ("vanilla", "adamw", 1),
     DIVIDED: ("pipeoptim", "adamw", 1),
     "PipeOptim, M = 2D": ("pipeoptim", "adamw", 2),

@@ -11,7 +11,7 @@ backward, s updates later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,6 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             stashes=True,
         ),
         _TWO_VERSIONS,
-        # After arXiv 2606.30634; it keeps the optimizer's last step as well.
-        replace(_TWO_VERSIONS, name="2bw-ef", title="2BW with error feedback", copies=2),
         # pipeoptim eq. 6, along the momentum and along Adam's step.
         _predicting("spectrain", "SpecTrain", _TO_THE_INPUT_STAGE),
         _predicting("xpipe", "XPipe", _TO_THE_INPUT_STAGE),

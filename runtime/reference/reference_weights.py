@@ -58,8 +58,6 @@ class StageHistory:
         self._xpipe_moments: tuple[Weights, Weights] = (dict(zeros), dict(zeros))
         self._trajectory: Weights = dict(zeros)
         self._applied_step: Weights = dict(zeros)
-        self._last_step: Weights = dict(zeros)
-        self._last_gradient: Weights = {}
         self._steps = dict.fromkeys(self.initial, 0)
         self.begin()
 
@@ -67,7 +65,6 @@ class StageHistory:
         """Begin a run with an empty pipeline: its versions are numbered from 0."""
         self.versions = {0: self._copy_of_newest()}
         self.newest = 0
-        self._last_direction: Weights = {}
 
     def take_over(self, other: StageHistory) -> None:
         """Continue from what another history, of the same training, has of the same weights."""
@@ -94,8 +91,6 @@ class StageHistory:
             *self._xpipe_moments,
             self._trajectory,
             self._applied_step,
-            self._last_step,
-            self._last_gradient,
         )
 
     def _copy_of_newest(self) -> Weights:
@@ -106,7 +101,7 @@ class StageHistory:
     def for_forward(self, use: WeightUse, rates: Sequence[float]) -> Weights:
         """Return the weights of a forward; ``rates`` are those of the updates of this run."""
         match self.method.policy:
-            case "stash" | "stash-vertical" | "2bw" | "2bw-ef":
+            case "stash" | "stash-vertical" | "2bw":
                 return self.versions[use.stashed]
             case "pipeoptim" | "last-step" | "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_forward, use.forward_lead, rates)
@@ -118,7 +113,7 @@ class StageHistory:
         """Return the weights of a backward, and of a recomputation."""
         newest = self.versions[use.newest_in_backward]
         match self.method.policy:
-            case "stash" | "stash-vertical" | "2bw" | "2bw-ef":
+            case "stash" | "stash-vertical" | "2bw":
                 return self.versions[use.stashed]
             case "pipeoptim" | "last-step" | "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_backward, use.backward_lead, rates)
@@ -135,7 +130,7 @@ class StageHistory:
         ahead = [rates[min(version + step, len(rates) - 1)] for step in range(lead)]
         directions = {
             "pipeoptim": self._pipeoptim_direction,
-            "last-step": lambda name: self._applied_step[name] / (self._rate or 1.0),
+            "last-step": self._last_step,
             "spectrain": self._spectrain_direction,
             "xpipe": self._xpipe_direction,
         }[self.method.policy]
@@ -145,17 +140,21 @@ class StageHistory:
         }
 
     def _pipeoptim_direction(self, name: str) -> Tensor:
-        """Return ΔW_t of Table I; for other optimizers the last step over its learning rate."""
+        """Return ΔW_t of Table I; for other optimizers that of the last step."""
         match self.optimizer.name:
             case "sgd" if self._options["momentum"] and not self._is_nesterov:
                 return self._momentum[name]
             case "adam" | "adamw":
                 return self._own_adam(name)
             case _:
-                return self._last_step[name] / self._rate if self._rate else self._last_step[name]
+                return self._last_step(name)
+
+    def _last_step(self, name: str) -> Tensor:
+        """Return (W_{t−1} − W_t) / lr."""
+        return self._applied_step[name] / (self._rate or 1.0)
 
     def _spectrain_direction(self, name: str) -> Tensor:
-        """Return m, the smoothed gradients; else the optimizer's first moment, or the gradient."""
+        """Return m, the smoothed gradients; else the first moment, or that of the last step."""
         if self.optimizer.name == "sgd" and self._options["momentum"]:
             return self._momentum[name]
         if self.optimizer.name in _WITH_TWO_MOMENTS:
@@ -165,7 +164,7 @@ class StageHistory:
         for moment in ("momentum_buffer", "exp_avg"):
             if moment in state:
                 return state[moment]
-        return self._last_gradient.get(name, torch.zeros_like(self._newest[name]))
+        return self._last_step(name)
 
     def _xpipe_direction(self, name: str) -> Tensor:
         """Return Adam's step, from the optimizer's moments if it is Adam, else by the defaults."""
@@ -216,7 +215,6 @@ class StageHistory:
             needed_from: versions before this one are not needed any more.
         """
         before = self.versions[self.newest]
-        self._last_gradient |= gradient
         for name in gradient:
             self._follow(name, gradient[name], before[name])
         if self._torch is not None:
@@ -225,25 +223,9 @@ class StageHistory:
             for group in self._torch.param_groups:
                 group["lr"] = rate
             self._torch.step()
-        if self.method.policy == "2bw-ef" and rate:
-            self._feed_back_errors(gradient, before, rate)
         self._rate = rate
         after = self._next_version(needed_from)
         self._applied_step = {name: before[name] - after[name] for name in after}
-        # Decoupled decay is no part of ΔW, as in Table I for AdamW.
-        decay = rate * self._options.get("weight_decay", 0.0) if self._decay_is_decoupled else 0.0
-        self._last_step = {
-            name: step - (decay * before[name] if name in gradient else 0.0)
-            for name, step in self._applied_step.items()
-        }
-
-    def _feed_back_errors(self, gradient: Weights, before: Weights, rate: float) -> None:
-        """Set W_{t+1} = W_t − lr · (u_t + e_t) with e_t = u_t − u_{t−1}, 0 in the first update."""
-        for name in gradient:
-            step = (before[name] - self._newest[name].detach()) / rate
-            error = step - self._last_direction[name] if name in self._last_direction else 0.0
-            self._newest[name].data = before[name] - rate * (step + error)
-            self._last_direction[name] = step
 
     def skip_update(self, needed_from: int) -> None:
         """Set W_{t+1} = W_t; the directions of the formulas stay those of the last step."""

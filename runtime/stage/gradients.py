@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,90 +16,45 @@ SumOverReplicas = Callable[[Tensor], dist.Work]
 """Starts to sum a tensor of real numbers over the replicas of a stage, in place."""
 
 
-class Gradients(ABC):
-    """What the backwards of a stage found for its next update.
+class Gradients:
+    """What the backward of a stage found for its next update: one gives all; nothing is copied.
 
     Args:
         weights: the parameters; :meth:`assign_gradients` leaves the gradient of an update in their
             ``grad``.
     """
 
+    bucket_bytes = 0
+    """The bytes of the largest bucket that is summed over replicas, 0 without buckets."""
+
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._weights = weights
-
-    @property
-    def bucket_bytes(self) -> int:
-        """The bytes of the largest bucket that is summed over replicas, 0 without buckets."""
-        return 0
+        self._found: list[Tensor | None] = []
 
     @contextmanager
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
         """Enclose a backward with respect to ``leaves``; ``last`` before a sum over replicas."""
         yield
 
-    @abstractmethod
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Take what a backward found, in the order of the weights."""
+        self._found = list(gradients)
 
     def finish_sum(self) -> None:
         """Wait until the gradients are summed over the replicas."""
 
-    @abstractmethod
-    def sums(self) -> list[Tensor]:
-        """Return the gradients so far, of the weights that have any."""
-
-    @abstractmethod
     def take(self) -> list[Tensor | None]:
         """Return the gradients so far for every weight, in memory of their own, and begin anew."""
+        found = self._found or [None] * len(self._weights)
+        self.discard()
+        return found
 
-    @abstractmethod
     def assign_gradients(self, divisor: float) -> None:
         """Give the optimizer the sums over ``divisor`` and begin anew.
 
         Args:
             divisor: contributions, times the scale of the losses.
         """
-
-    @abstractmethod
-    def discard(self) -> None:
-        """Begin anew without an update; what is read of the last one's gradients stays."""
-
-    def state(self) -> list[Tensor | None]:
-        """Return the sums so far for every weight, for a checkpoint between two updates."""
-        return [None] * len(self._weights)
-
-    def load_state(self, state: Sequence[Tensor | None]) -> None:
-        """Continue from sums of :meth:`state`."""
-
-    def squared_norm(self) -> float:
-        """Return the squared norm of the gradients so far, over all weights of the stage."""
-        norms = [torch.linalg.vector_norm(value).double() for value in self.sums()]
-        return torch.stack(norms).square().sum().item() if norms else 0.0
-
-
-class SingleGradients(Gradients):
-    """One backward gives the whole gradient of an update; nothing is copied."""
-
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        super().__init__(weights)
-        self._found: list[Tensor | None] = []
-
-    def add(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take the gradients of the only contribution."""
-        self._found = list(gradients)
-
-    def sums(self) -> list[Tensor]:
-        """Return what the backward found."""
-        return [gradient for gradient in self._found if gradient is not None]
-
-    def take(self) -> list[Tensor | None]:
-        """Return what the backward found, and begin anew."""
-        found = self._found or [None] * len(self._weights)
-        self._found = []
-        return found
-
-    def assign_gradients(self, divisor: float) -> None:
-        """Give the optimizer what the backward found, over ``divisor``."""
         for index, weight in enumerate(self._weights):
             # What is divided needs no room next to its quotient.
             gradient, self._found[index] = self._found[index], None
@@ -111,11 +65,28 @@ class SingleGradients(Gradients):
                 # Not in place: autograd may give one tensor to two weights, or to a message.
                 gradient = gradient / divisor
             weight.grad = gradient
-        self._found = []
+        self.discard()
 
     def discard(self) -> None:
-        """Forget what the backward found."""
+        """Begin anew without an update."""
         self._found = []
+
+    def state(self) -> list[Tensor | None]:
+        """Return the sums so far for every weight, for a checkpoint between two updates."""
+        return [None] * len(self._weights)
+
+    def load_state(self, state: Sequence[Tensor | None]) -> None:
+        """Continue from sums of :meth:`state`."""
+
+    def sums(self) -> list[Tensor | None]:
+        """Return the gradients so far, for every weight."""
+        return self._found
+
+    def squared_norm(self) -> float:
+        """Return the squared norm of the gradients so far, over all weights of the stage."""
+        sums = [value for value in self.sums() if value is not None]
+        norms = [torch.linalg.vector_norm(value).double() for value in sums]
+        return torch.stack(norms).square().sum().item() if norms else 0.0
 
 
 @dataclass
@@ -154,7 +125,6 @@ class SharedGradients(Gradients):
     Args:
         weights: the parameters.
         sum_over_replicas: starts a sum over the replicas; None without replication.
-        keep_last: leave the gradient of the last update as it is while the next is collected.
         bucket_bytes: how large a bucket may grow.
     """
 
@@ -163,25 +133,19 @@ class SharedGradients(Gradients):
         weights: Sequence[Tensor],
         sum_over_replicas: SumOverReplicas | None = None,
         *,
-        keep_last: bool = False,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         super().__init__(weights)
         self._sum = sum_over_replicas
-        self._keep_last = keep_last
         self._parts: list[Tensor] = [torch.empty(0)] * len(weights)
         self._buckets: list[_Bucket] = []
         self._lay_out(bucket_bytes)
         self._bucket_of = {i: b for b in self._buckets for i in b.members}
+        self.bucket_bytes = max((bucket.flat.nbytes for bucket in self._buckets), default=0)
         self._empty = True
         self._reached = [False] * len(weights)
         self._next = 0
         self._hooked = False
-
-    @property
-    def bucket_bytes(self) -> int:
-        """The bytes of the largest bucket."""
-        return max((bucket.flat.nbytes for bucket in self._buckets), default=0)
 
     def _lay_out(self, bucket_bytes: int) -> None:
         groups: list[list[int]] = []
@@ -284,46 +248,31 @@ class SharedGradients(Gradients):
                 self._reached[index] = count > 0
         self._hooked = False
 
-    def sums(self) -> list[Tensor]:
-        """Return the sums of the weights that have any."""
-        return [p for p, reached in zip(self._parts, self._reached, strict=True) if reached]
+    def sums(self) -> list[Tensor | None]:
+        """Return the sums so far."""
+        return [
+            part if reached else None
+            for part, reached in zip(self._parts, self._reached, strict=True)
+        ]
 
     def take(self) -> list[Tensor | None]:
         """Return copies of the sums, and begin anew."""
-        found = [
-            part.clone() if reached else None
-            for part, reached in zip(self._parts, self._reached, strict=True)
-        ]
-        self._begin_anew()
+        found = [None if part is None else part.clone() for part in self.sums()]
+        self.discard()
         return found
 
     def assign_gradients(self, divisor: float) -> None:
         """Give the optimizer the sums over ``divisor`` and begin anew."""
         for bucket in self._buckets:
             bucket.flat.div_(divisor)
-        for weight, part, reached in zip(self._weights, self._parts, self._reached, strict=True):
-            if not reached:
-                weight.grad = None
-            elif self._keep_last:
-                weight.grad = part.clone()
-            else:
-                weight.grad = part
-        self._begin_anew()
+        for weight, part in zip(self._weights, self.sums(), strict=True):
+            weight.grad = part
+        self.discard()
 
     def discard(self) -> None:
-        """Begin anew without an update; the gradient of the last one stays if it is kept."""
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
+        """Begin anew without an update."""
         self._empty = True
         self._reached = [False] * len(self._weights)
-
-    def state(self) -> list[Tensor | None]:
-        """Return the sums so far."""
-        return [
-            part if reached else None
-            for part, reached in zip(self._parts, self._reached, strict=True)
-        ]
 
     def load_state(self, state: Sequence[Tensor | None]) -> None:
         """Continue from sums of :meth:`state`."""

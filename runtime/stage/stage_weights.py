@@ -12,12 +12,7 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.runtime.ipc.protocol import RunPlan, TiedPlan, WeightPlan
-from drlpp.runtime.stage.gradients import (
-    Gradients,
-    SharedGradients,
-    SingleGradients,
-    SumOverReplicas,
-)
+from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState, check_alike
 from drlpp.runtime.weights.weight_policy import WeightPolicy
@@ -80,7 +75,7 @@ class StageWeights:
             for tie in names
         }
         self.gradients: dict[int, Gradients] = {
-            tie: SingleGradients(weights) for tie, weights in self._weights.items()
+            tie: Gradients(weights) for tie, weights in self._weights.items()
         }
 
     @property
@@ -121,13 +116,9 @@ class StageWeights:
         if plan.shared == isinstance(self.gradients[tie], SharedGradients):
             return
         weights = self._weights[tie]
-        if plan.shared:
-            keep_last = any(group.policy.reads_last_gradient for group in self._of[tie])
-            self.gradients[tie] = SharedGradients(
-                weights, self._sum_over_replicas, keep_last=keep_last
-            )
-        else:
-            self.gradients[tie] = SingleGradients(weights)
+        self.gradients[tie] = (
+            SharedGradients(weights, self._sum_over_replicas) if plan.shared else Gradients(weights)
+        )
 
     # Passes
 
@@ -208,10 +199,9 @@ class StageWeights:
             _clip(self._weights[tie], squared_norm**0.5 / divisor, method.clip_norm)
         for policy in policies:
             policy.update()
-            if not policy.reads_last_gradient:
+            for weight in policy.weights:
                 # The next backward needs no room next to it.
-                for weight in policy.weights:
-                    weight.grad = None
+                weight.grad = None
         return True
 
     def is_root(self, tie: int) -> bool:
@@ -234,7 +224,7 @@ class StageWeights:
     ) -> bool:
         """Update the copies by a sum over all stages; arguments and result as in ``update``."""
         collecting = self.gradients[tie]
-        self.gradients[tie] = SingleGradients(self._weights[tie])
+        self.gradients[tie] = Gradients(self._weights[tie])
         *gradients, reached = total
         self.gradients[tie].add(
             [g if count else None for g, count in zip(gradients, reached.tolist(), strict=True)]

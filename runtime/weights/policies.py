@@ -1,10 +1,4 @@
-"""Weight policies: which weights a forward and a backward of a stage use.
-
-What autograd saved in a forward refers to the storage of the lent tensors, so a policy whose
-backward uses newer weights writes them *in place*, behind the back of autograd's version counters:
-replacing a tensor's storage would be seen by the backward of convolutions but not by that of linear
-layers.
-"""
+"""Weight policies: which weights a forward and a backward of a stage use."""
 
 from __future__ import annotations
 
@@ -12,126 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
-from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
 from drlpp.runtime.weights.displacements import (
     AdamStep,
     LastStep,
-    OptimizerRule,
-    PolicyState,
     SmoothedGradient,
+    TableOne,
     Trajectory,
-    WeightShift,
 )
-from drlpp.runtime.weights.error_feedback import ErrorFeedback
-from drlpp.runtime.weights.update_rules import has_rule
-from drlpp.runtime.weights.weight_policy import WeightPolicy
+from drlpp.runtime.weights.weight_policy import Vanilla, WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
-
-
-class Sync(WeightPolicy):
-    """Forward and backward use the same W_t, since no update comes between them (s = 0).
-
-    If one did, autograd would refuse the backward.
-    """
-
-    def _step(self) -> None:
-        self.optimizer.step()
-
-
-class Vanilla(WeightPolicy):
-    """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E)."""
-
-    def _step(self) -> None:
-        """Step in place, unseen by the backwards that are still to come."""
-        with _unsafe_preserve_version_counter(tuple(self.weights)):
-            self.optimizer.step()
-
-
-class PredictedWeights(Vanilla):
-    """Passes use weights that are predicted, or corrected, from the newest; two versions at most.
-
-    With :class:`~drlpp.runtime.weights.displacements.OptimizerRule` or ``LastStep`` this is
-    PipeOptim: the forward uses Ŵ_{t+s}, the backward W_{t+s} as it is then (pipeoptim §IV).
-    SpecTrain and XPipe predict for the backward again, PipeMare's T2 moves the backward only. Where
-    nothing is to be looked ahead, as on the last stage, nothing is copied.
-    """
-
-    def __init__(
-        self, weights: Sequence[Tensor], optimizer: Optimizer, displacement: WeightShift
-    ) -> None:
-        super().__init__(weights, optimizer)
-        self.displacement = displacement
-
-    @property
-    def predicts(self) -> bool:
-        """Whether it moves weights: always."""
-        return True
-
-    @property
-    def reads_last_gradient(self) -> bool:
-        """Whether the displacement needs the gradients of the newest update."""
-        return self.displacement.reads_last_gradient
-
-    @contextmanager
-    def _displaced(self, lead: int) -> Iterator[list[Tensor]]:
-        if lead == 0:
-            yield self.weights
-            return
-        with self._moving():
-            self.displacement.displace_(lead, self.rate_sum(lead))
-        try:
-            yield self.weights
-        finally:
-            with self._moving():
-                self.displacement.recover_()
-
-    @contextmanager
-    def _moving(self) -> Iterator[None]:
-        """Enclose what moves the weights, unseen by autograd."""
-        begin = self.clock.mark()
-        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
-            yield
-        self.predictions.append((begin, self.clock.mark()))
-
-    @contextmanager
-    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        """Lend the weights of ``forward_lead`` updates ahead."""
-        with self._displaced(use.forward_lead) as weights:
-            yield weights
-
-    @contextmanager
-    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        """Lend the weights of ``backward_lead`` updates ahead."""
-        with self._displaced(use.backward_lead) as weights:
-            yield weights
-
-    def _step(self) -> None:
-        with torch.no_grad():
-            self.displacement.before_update()
-            super()._step()
-            self.displacement.after_update()
-
-    def _stay(self) -> None:
-        with torch.no_grad():
-            self.displacement.after_skipped_update()
-
-    def copies(self) -> list[Tensor]:
-        """Return the cached weights."""
-        return self.displacement.copies()
-
-    def state(self) -> PolicyState:
-        """Return the state of the displacement."""
-        return self.displacement.state()
-
-    def load_state(self, state: PolicyState) -> None:
-        """Take over the state of the displacement."""
-        self.displacement.load_state(state)
 
 
 class Stash(WeightPolicy):
@@ -141,20 +29,10 @@ class Stash(WeightPolicy):
     (vertical sync), or the one before (PipeDream-2BW). A version is a set of leaf tensors that
     share storage with the newest weights until an update would change what a part still needs;
     then the newest weights move to storage of their own. So only versions in use are held.
-
-    Args:
-        weights, optimizer: as in :class:`WeightPolicy`.
-        feedback: corrects every step of the optimizer, if given.
     """
 
-    def __init__(
-        self,
-        weights: Sequence[Tensor],
-        optimizer: Optimizer,
-        feedback: ErrorFeedback | None = None,
-    ) -> None:
+    def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         super().__init__(weights, optimizer)
-        self._feedback = feedback
         self._versions: dict[int, list[Tensor]] = {}
         self._pending: Counter[int] = Counter()
 
@@ -168,8 +46,6 @@ class Stash(WeightPolicy):
     ) -> None:
         """Prepare for a run; older versions that it still needs are kept."""
         super().begin(uses, rates, version)
-        if self._feedback and version == 0:
-            self._feedback.forget()
         self._pending = Counter(use.stashed for use in uses.values())
         # Parts in flight refer to the very tensors that were lent to their forwards.
         kept = {v: leaves for v, leaves in self._versions.items() if v <= version}
@@ -199,13 +75,7 @@ class Stash(WeightPolicy):
     def _step(self) -> None:
         """Make one step on the newest weights; older versions stay as they are while in use."""
         self._part_from_newest()
-        if self._feedback is None:
-            self.optimizer.step()
-        else:
-            stashed = self._versions.get(self._version)
-            before = stashed or [weight.detach().clone() for weight in self.weights]
-            self.optimizer.step()
-            self._feedback.correct_(before)
+        self.optimizer.step()
         self._versions[self._version + 1] = self._leaves()
 
     def _stay(self) -> None:
@@ -235,15 +105,6 @@ class Stash(WeightPolicy):
             for version, leaves in versions.items()
         }
 
-    def state(self) -> PolicyState:
-        """Return the state of the feedback."""
-        return self._feedback.state() if self._feedback else super().state()
-
-    def load_state(self, state: PolicyState) -> None:
-        """Take over the state of the feedback."""
-        if self._feedback:
-            self._feedback.load_state(state)
-
 
 def build_policy(
     method: Method, weights: Sequence[Tensor], optimizer: Optimizer, delay: int
@@ -254,33 +115,33 @@ def build_policy(
         method: names it.
         weights: of the stage, all or a group of them.
         optimizer: of these weights.
-        delay: s of the stage in steady state; without delay all policies are :class:`Sync`, but
-            for those that look ahead of the backward.
+        delay: s of the stage in steady state; without delay all policies use the newest weights,
+            but for those that look ahead of the backward.
     """
-    displacement: type[WeightShift]
+    kind: type[WeightPolicy]
     match method.policy:
         case "spectrain":
-            return PredictedWeights(weights, optimizer, SmoothedGradient(weights, optimizer))
+            kind = SmoothedGradient if SmoothedGradient.has(optimizer) else LastStep
         case "xpipe":
-            return PredictedWeights(weights, optimizer, AdamStep(weights, optimizer))
+            kind = TableOne if TableOne.has_adam(optimizer) else AdamStep
         case "2bw" | "stash-vertical":
-            return Stash(weights, optimizer)
-        case "2bw-ef":
-            return Stash(weights, optimizer, ErrorFeedback(weights, optimizer))
+            kind = Stash
         case "sync":
-            return Sync(weights, optimizer)
+            kind = WeightPolicy
         case "vanilla" | "stash" | "pipeoptim" | "last-step" | "pipemare" if delay == 0:
-            return Sync(weights, optimizer)
+            kind = WeightPolicy
         case "stash":
-            return Stash(weights, optimizer)
+            kind = Stash
         case "pipeoptim":
-            displacement = OptimizerRule if has_rule(optimizer) else LastStep
-            return PredictedWeights(weights, optimizer, displacement(weights, optimizer))
+            kind = TableOne if TableOne.has(optimizer) else LastStep
         case "last-step":
-            return PredictedWeights(weights, optimizer, LastStep(weights, optimizer))
+            kind = LastStep
         case "pipemare" if method.correction_decay:
-            decay = method.correction_decay ** (1 / delay)
-            return PredictedWeights(weights, optimizer, Trajectory(weights, optimizer, decay))
+            return Trajectory(weights, optimizer, method.correction_decay ** (1 / delay))
         case "vanilla" | "pipemare":
-            return Vanilla(weights, optimizer)
-    raise NotImplementedError(f"the workers have no implementation of policy {method.policy}")
+            kind = Vanilla
+        case _:
+            raise NotImplementedError(
+                f"the workers have no implementation of policy {method.policy}"
+            )
+    return kind(weights, optimizer)

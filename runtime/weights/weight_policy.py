@@ -1,26 +1,33 @@
 """What every weight policy does: it lends a stage its weights, keeps versions, performs updates.
 
-Every stage holds leaf tensors, which its optimizer updates. A policy lends weights to the forward
-and backward passes, keeps what they need, and performs the updates.
+What autograd saved in a forward refers to the storage of the lent tensors, so a policy whose
+backward uses newer weights writes them *in place*, behind the back of autograd's version counters:
+replacing a tensor's storage would be seen by the backward of convolutions but not by that of linear
+layers.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
 from drlpp.runtime.device.clocks import Clock, ProcessorClock, Span
-from drlpp.runtime.weights.displacements import PolicyState
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.weight_policies import WeightUse
 
+PolicyState = list[dict[str, Tensor]]
+"""What a policy knows about every weight of a stage in addition to its value."""
 
-class WeightPolicy(ABC):
-    """The weights of one stage on one worker.
+
+class WeightPolicy:
+    """The weights of one stage on one worker: all passes use the newest, as with ``sync``.
+
+    No update comes between a forward and its backward (s = 0); if one did, autograd would refuse
+    the backward.
 
     Args:
         weights: leaf tensors, the parameters of ``optimizer``.
@@ -64,11 +71,6 @@ class WeightPolicy(ABC):
         """Whether it moves weights for a pass, and back."""
         return False
 
-    @property
-    def reads_last_gradient(self) -> bool:
-        """Whether the gradients of the newest update have to stay in ``grad`` until the next."""
-        return False
-
     @contextmanager
     def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
         """Lend the weights for a forward."""
@@ -102,12 +104,12 @@ class WeightPolicy(ABC):
         self._stay()
         self._version += 1
 
-    @abstractmethod
     def _step(self) -> None:
         """Make one step of the optimizer."""
+        self.optimizer.step()
 
     def _stay(self) -> None:
-        """Carry the weights over to a version without a step; nothing to do by default."""
+        """Carry the weights over to a version without a step."""
 
     def rate_sum(self, lead: int) -> float:
         """Return Σ of the rates of the next ``lead`` updates; negative for a negative lead."""
@@ -135,3 +137,12 @@ class WeightPolicy(ABC):
 
     def load_state(self, state: PolicyState) -> None:
         """Take over what :meth:`state` gave."""
+
+
+class Vanilla(WeightPolicy):
+    """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E)."""
+
+    def _step(self) -> None:
+        """Step in place, unseen by the backwards that are still to come."""
+        with _unsafe_preserve_version_counter(tuple(self.weights)):
+            self.optimizer.step()

@@ -85,7 +85,6 @@ WITHOUT_SIGNS = [name for name in OPTIMIZERS if name not in {"lion", "muon", "ro
 WITH_MATRICES = {
     "stash": Method(policy="stash"),
     "2bw": Method(policy="2bw", accumulate=5),
-    "2bw-ef": Method(policy="2bw-ef", microbatches=4, accumulate=2),
     "last-step": Method(policy="last-step"),
     "pipeoptim": Method(policy="pipeoptim", microbatches=2),
     "spectrain": Method(policy="spectrain"),
@@ -147,13 +146,8 @@ CASES = [
     ),
     # XPipe predicts with Adam whatever the optimizer.
     *in_turns([POLICIES["xpipe"]], ["straight"], ["plain-sgd", "rmsprop", "amsgrad"], one_of=1),
-    # Plain SGD's direction is read from gradients while new ones are being summed up.
-    (Method(policy="pipeoptim", accumulate=3), "straight", "plain-sgd"),
-    (Method(policy="spectrain", accumulate=3), "straight", "plain-sgd"),
     *in_turns(WITH_MATRICES.values(), SHAPES, ["muon"] if "muon" in OPTIMIZERS else [], one_of=8),
-    *in_turns(
-        [WITH_MATRICES[n] for n in ("stash", "2bw-ef", "gpipe")], SHAPES, ["rotated"], one_of=4
-    ),
+    *in_turns([WITH_MATRICES[n] for n in ("stash", "gpipe")], SHAPES, ["rotated"], one_of=4),
     *in_turns([Method(policy="sync")], ["data-parallel"], ["sgd", "adamw", "plain-sgd"], one_of=1),
     *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=12, slow=OPTIONS[3:8:2]),
     *in_turns(OF_A_STAGE, THREE, ["sgd", "decoupled-nadam"], one_of=3),

@@ -104,7 +104,7 @@ OPTIONS = [
     Method(policy="spectrain", microbatches=2, accumulate=2),
     Method(policy="stash", accumulate=2, recompute=True),
     Method(policy="stash-vertical", microbatches=4),
-    Method(policy="2bw-ef", microbatches=4, accumulate=2, recompute=True),
+    Method(policy="2bw", microbatches=4, accumulate=2, recompute=True),
     Method(policy="vanilla", in_flight_per_link=1, clip_norm=0.3),
     Method(policy="pipeoptim", in_flight_per_link=2, recompute=True),
     Method(policy="stash", stage_momentum=0.99),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.runtime.stage.gradients import SharedGradients, SingleGradients
+from drlpp.runtime.stage.gradients import Gradients, SharedGradients
 
 
 @dataclass
@@ -209,26 +209,22 @@ def test_element_types_do_not_share_a_bucket() -> None:
     _assert_gradients(weights, values)
 
 
-def test_a_discarded_gradient_leaves_the_last_one() -> None:
+@pytest.mark.parametrize("kind", [Gradients, SharedGradients])
+def test_nothing_of_a_discarded_gradient_is_in_the_next_sum(kind: type[Gradients]) -> None:
     weights = _weights()
-    single, kept = SingleGradients(weights), SharedGradients(weights, keep_last=True)
-    for gradients in (single, kept):
-        gradients.add([torch.full_like(weight, 6.0) for weight in weights])
-        gradients.assign_gradients(4)
-        gradients.add([torch.full_like(weight, torch.inf) for weight in weights])
-        assert gradients.squared_norm() == torch.inf
-        gradients.discard()
-        _assert_gradients(weights, [torch.full_like(weight, 1.5) for weight in weights])
-        # Nothing of it is in the next sum.
-        gradients.add([torch.full_like(weight, 8.0) for weight in weights])
-        gradients.assign_gradients(1)
-        _assert_gradients(weights, [torch.full_like(weight, 8.0) for weight in weights])
+    gradients = kind(weights)
+    gradients.add([torch.full_like(weight, torch.inf) for weight in weights])
+    assert gradients.squared_norm() == torch.inf
+    gradients.discard()
+    gradients.add([torch.full_like(weight, 8.0) for weight in weights])
+    gradients.assign_gradients(4)
+    _assert_gradients(weights, [torch.full_like(weight, 2.0) for weight in weights])
 
 
 def test_one_tensor_for_two_weights_is_divided_once() -> None:
     weights = _weights()
     shared = torch.ones(3, 3, dtype=torch.float64)
-    gradients = SingleGradients(weights)
+    gradients = Gradients(weights)
     gradients.add([shared] * len(weights))
     gradients.assign_gradients(1024.0)
     _assert_gradients(weights, [shared / 1024] * len(weights))

@@ -80,7 +80,7 @@ def _held(runner: StageRunner) -> Iterator[Tensor]:
     yield from weights.newest
     yield from (weight.grad for weight in weights.newest if weight.grad is not None)
     for gradients in weights.gradients.values():
-        yield from gradients.sums()
+        yield from (value for value in gradients.sums() if value is not None)
     for policy in weights.policies:
         yield from policy.copies()
         for state in [*policy.optimizer.state.values(), *policy.state()]:
@@ -107,7 +107,7 @@ NEWER = {
     "PipeOptim": of_chain(Method()),
     "PipeOptim, M = D": of_chain(Method(microbatches=4)),
     "stashing, replicated": of_chain(Method(policy="stash", microbatches=2), SGD, "replicated"),
-    "2BW-EF": of_chain(Method(policy="2bw-ef", microbatches=4)),
+    "2BW": of_chain(Method(policy="2bw", microbatches=4)),
     "last step": of_chain(Method(policy="last-step"), ADAMW),
     "NAG": of_chain(Method(policy="stash", stage_momentum=0.99), NADAM),
     "rotated": of_chain(Method(policy="stash", microbatches=2), ROTATED),

@@ -14,7 +14,6 @@ from drlpp.runtime.weights.optimizers import (
     load_optimizer_state,
     named_optimizer_state,
 )
-from drlpp.runtime.weights.update_rules import has_rule, predict_weights_
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 NAMES = ["matrix", "vector", "scalar", "untouched"]
@@ -66,7 +65,6 @@ def test_training_goes_on_from_a_stored_state(
     file = io.BytesIO()
     torch.save(named_optimizer_state(optimizer, NAMES, weights), file)
     kept = [weight.detach().clone() for weight in weights]
-    predictions = _predicted(optimizer, weights)
     _train(optimizer, weights, range(7, 12))
 
     resumed = [weight.clone().requires_grad_() for weight in kept]
@@ -77,8 +75,6 @@ def test_training_goes_on_from_a_stored_state(
     load_optimizer_state(
         again, [NAMES[k] for k in order], [resumed[k] for k in order], torch.load(file)
     )
-    for one, other in zip(_predicted(again, resumed), predictions, strict=True):
-        assert torch.equal(one, other)
     _train(again, resumed, range(7, 12))
     for one, other, before in zip(resumed[:-1], weights[:-1], kept[:-1], strict=True):
         assert torch.equal(one, other)
@@ -86,51 +82,23 @@ def test_training_goes_on_from_a_stored_state(
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "change", "message"),
+    ("name", "change"),
     [
-        ("adam", {}, {"exp_avg": torch.zeros(2)}, r"'exp_avg' .* of matrix .* expected \(4, 3\)"),
-        ("adam", {}, {"exp_avg": torch.zeros(4, 3).double()}, r"expected .* torch\.float32"),
-        ("adam", {}, {"exp_avg": 0.5}, "expected a tensor"),
-        ("adam", {}, {"step": torch.zeros(4, 3)}, r"expected \(\)"),
-        ("adam", {}, {"max_exp_avg_sq": torch.zeros(())}, "expected step, exp_avg, exp_avg_sq"),
-        ("adam", {}, {"last_gradient": torch.zeros(3, 4)}, "last gradient of matrix"),
-        ("sgd", {}, {"momentum_buffer": torch.zeros(3)}, r"expected \(4, 3\)"),
-        ("adafactor", {}, {"row_var": torch.zeros(4, 3)}, r"expected \(4, 1\)"),
-        ("basisrotation", {}, {"covariance_0": torch.zeros(3, 3)}, r"expected \(4, 4\)"),
-        ("adam", {}, {"group": {"lr": "fast"}}, "'lr' of matrix is 'fast'; expected such as"),
-        ("adam", {}, {"group": {"betas": (0.9,)}}, r"expected such as \(0.9, 0.999\)"),
-        ("adam", {}, {"group": {"amsgrad": True}}, "expected such as False"),
-        ("adam", {}, {"group": {"params": []}}, "'params'"),
+        ("adam", {"exp_avg": torch.zeros(2)}),
+        ("adam", {"exp_avg": torch.zeros(4, 3).double()}),
+        ("adam", {"exp_avg": 0.5}),
+        ("sgd", {"momentum_buffer": torch.zeros(3)}),
     ],
 )
-def test_a_state_of_another_weight_or_optimizer_is_refused(
-    name: str, options: dict[str, Any], change: dict[str, Any], message: str
-) -> None:
+def test_what_fused_kernels_would_misread_is_refused(name: str, change: dict[str, Any]) -> None:
     weights = _weights()
-    optimizer = build_optimizer(OptimizerSpec.parse(name, **options), weights)
+    optimizer = build_optimizer(OptimizerSpec.parse(name), weights)
     _train(optimizer, weights, range(2))
     state = named_optimizer_state(optimizer, NAMES, weights)
-    again = build_optimizer(OptimizerSpec.parse(name, **options), weights)
-    load_optimizer_state(again, NAMES, weights, state)
-    fresh = build_optimizer(OptimizerSpec.parse(name, **options), weights)
-    with pytest.raises(InvalidFile, match=message):
-        load_optimizer_state(
-            fresh, NAMES, weights, {**state, "matrix": {**state["matrix"], **change}}
-        )
-    assert not any(of_one["step"] for of_one in fresh.state.values())
-
-
-def _predicted(optimizer: Optimizer, weights: list[Tensor]) -> list[Tensor]:
-    """What the weights would be after three more updates; the weights stay as they are."""
-    if not has_rule(optimizer):
-        return []
-    before = [weight.detach().clone() for weight in weights]
-    predict_weights_(weights, optimizer, 0.1)
-    predicted = [weight.detach().clone() for weight in weights]
-    for weight, value in zip(weights, before, strict=True):
-        weight.detach().copy_(value)
-    assert not torch.equal(predicted[0], before[0])
-    return predicted
+    state["matrix"] |= change
+    fresh = build_optimizer(OptimizerSpec.parse(name), weights)
+    with pytest.raises(InvalidFile, match=f"{min(change)!r} .* of matrix .* expected"):
+        load_optimizer_state(fresh, NAMES, weights, state)
 
 
 @pytest.mark.parametrize(("name", "options"), SPECS)
@@ -155,18 +123,3 @@ def test_fused_kernels_are_taken_where_there_are_any() -> None:
     complex_weight = torch.zeros(2, dtype=torch.complex64, requires_grad=True)
     optimizer = build_optimizer(OptimizerSpec(name="adam"), [*weights, complex_weight])
     assert not optimizer.param_groups[0]["fused"]
-
-
-def test_a_state_that_lacks_something_is_refused() -> None:
-    """Of a weight of many dimensions too, whose state is taken as it is."""
-    weights = [torch.ones((2,) * 7, requires_grad=True)]
-    optimizer = build_optimizer(OptimizerSpec.parse("adam"), weights)
-    weights[0].grad = torch.ones_like(weights[0])
-    optimizer.step()
-    state = named_optimizer_state(optimizer, ["matrix"], weights)
-    again = build_optimizer(OptimizerSpec.parse("adam"), weights)
-    load_optimizer_state(again, ["matrix"], weights, state)
-    assert torch.equal(again.state[weights[0]]["exp_avg"], state["matrix"]["exp_avg"])
-    del state["matrix"]["exp_avg_sq"]
-    with pytest.raises(InvalidFile, match="state of matrix has no 'exp_avg_sq'; expected step, "):
-        load_optimizer_state(again, ["matrix"], weights, state)

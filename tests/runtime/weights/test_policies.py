@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from drlpp.runtime.weights.displacements import LastStep, OptimizerRule, Trajectory
-from drlpp.runtime.weights.error_feedback import ErrorFeedback
+from drlpp.runtime.weights.displacements import LastStep, TableOne, Trajectory
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.runtime.weights.policies import PredictedWeights, Stash, Vanilla
-from drlpp.runtime.weights.weight_policy import WeightPolicy
+from drlpp.runtime.weights.policies import Stash
+from drlpp.runtime.weights.weight_policy import Vanilla, WeightPolicy
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -50,9 +49,9 @@ def _policy(kind: str, weights: list[Tensor]) -> WeightPolicy:
         case "stash":
             return Stash(weights, optimizer)
         case "pipeoptim":
-            return PredictedWeights(weights, optimizer, OptimizerRule(weights, optimizer))
+            return TableOne(weights, optimizer)
         case _:
-            return PredictedWeights(weights, optimizer, Trajectory(weights, optimizer, 0.5))
+            return Trajectory(weights, optimizer, 0.5)
 
 
 PART = (0, 0)
@@ -217,34 +216,10 @@ def test_stash_keeps_only_versions_that_are_in_use() -> None:
     assert max(held) == 4
 
 
-def test_error_feedback_is_its_formula() -> None:
-    """w − lr·(2·u_t − u_{t−1}), where u is SGD's momentum; the first update has u alone."""
-    start, gradients, rates = torch.tensor([1.0, -2.0]), [0.3, -0.5, 0.7], [0.5, 0.25, 0.125]
-    weights = [start.clone().requires_grad_(), torch.ones(2, requires_grad=True)]
-    optimizer = build_optimizer(SGD, weights)
-    policy = Stash(weights, optimizer, ErrorFeedback(weights, optimizer))
-    for run in range(2):
-        policy.begin({(0, 0): WeightUse(0, 2, stashed=1)}, rates)
-        expected, momentum, last = weights[0].detach().clone(), 0.0, None
-        optimizer.state.clear()
-        for gradient, rate in zip(gradients, rates, strict=True):
-            weights[0].grad = torch.full((2,), gradient)
-            policy.update()
-            momentum = 0.9 * momentum + gradient
-            step = momentum if last is None else 2 * momentum - last
-            expected = expected - rate * step
-            last = momentum
-            torch.testing.assert_close(weights[0].detach(), expected, msg=f"run {run}")
-        # The version that a part still needs is no other's.
-        policy.done_with(WeightUse(0, 2, stashed=1))
-    # One that never has a gradient stays.
-    assert torch.equal(weights[1].detach(), torch.ones(2))
-
-
 def test_last_step_predicts_along_the_step_and_holds_two_versions() -> None:
     weights = [torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)]
     optimizer = build_optimizer(SGD, weights)
-    policy = PredictedWeights(weights, optimizer, LastStep(weights, optimizer))
+    policy = LastStep(weights, optimizer)
     policy.begin({}, [0.5, 0.25, 0.125])
     steps = []
     for _ in range(2):

@@ -74,7 +74,6 @@ def meter() -> Iterator[Meter]:
         (Method(policy="vanilla"), WITH_RULE, [1, 1, 1]),
         (Method(policy="stash"), WITH_RULE, [3, 2, 1]),
         (Method(policy="2bw", accumulate=3), WITH_RULE, [2, 2, 2]),
-        (Method(policy="2bw-ef", accumulate=3), WITH_RULE, [3, 3, 3]),
         (Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1]),
         (Method(policy="last-step"), WITH_RULE, [2, 2, 1]),
         (Method(policy="stash", microbatches=4), WITH_RULE, [2, 2, 1]),

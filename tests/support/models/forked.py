@@ -12,7 +12,6 @@ POLICIES = {
     "stash": Method(policy="stash"),
     "stash-vertical": Method(policy="stash-vertical"),
     "2bw": Method(policy="2bw", accumulate=5),
-    "2bw-ef": Method(policy="2bw-ef", accumulate=5),
     "spectrain": Method(policy="spectrain"),
     "xpipe": Method(policy="xpipe"),
     "pipeoptim": Method(policy="pipeoptim"),

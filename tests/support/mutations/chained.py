@@ -16,7 +16,6 @@ from tests.support.training.plain_steps import (
     for_matrices,
     nadam,
     rotated_adam,
-    with_error_feedback,
     with_momentum,
 )
 
@@ -65,7 +64,6 @@ _PACI = of_chain(Method(policy="vanilla", microbatches=4))
 _PIPEOPTIM = of_chain(Method(policy="pipeoptim", microbatches=2))
 _REPLICATED = of_chain(Method(policy="stash", microbatches=2), placement="replicated")
 _2BW = of_chain(Method(policy="2bw", microbatches=4))
-_2BW_EF = of_chain(Method(policy="2bw-ef", microbatches=4))
 _LAST_STEP = of_chain(Method(policy="last-step"), ADAMW, rates=RATES)
 _NAG = of_chain(Method(policy="stash", stage_momentum=HIGHEST_BETA), NADAM)
 _ROTATED = of_chain(Method(policy="stash", microbatches=2), ROTATED)
@@ -88,13 +86,6 @@ COMPARISONS: dict[str, Comparison] = {
     "replicated with rule": with_rule(_REPLICATED, chain.replicated, chain.stashed, _sgd),
     "replicated with reference": _REPLICATED.with_reference,
     "2BW with rule": with_rule(_2BW, _four, chain.before_the_newest, _sgd),
-    "2BW-EF with rule": with_rule(
-        _2BW_EF,
-        _four,
-        chain.before_the_newest,
-        lambda: with_error_feedback(_sgd()),
-    ),
-    "2BW-EF with reference": _2BW_EF.with_reference,
     "last step with reference": _LAST_STEP.with_reference,
     "NAG with rule": with_rule(_NAG, _whole, chain.stashed, lambda: nadam(0.02, 1e-3, _grown_beta)),
     "NAG with reference": _NAG.with_reference,

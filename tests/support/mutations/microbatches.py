@@ -13,7 +13,7 @@ from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.gradients import SharedGradients
 from drlpp.runtime.stage.stage_weights import StageWeights
 from drlpp.runtime.weights import policies
-from drlpp.runtime.weights.policies import PredictedWeights
+from drlpp.runtime.weights.displacements import PredictedWeights
 from drlpp.schedule import lowering
 from drlpp.schedule.actions import MicrobatchId, Update
 from drlpp.schedule.kinds.kind import Share
@@ -46,13 +46,9 @@ def _(weight_uses: Any) -> Any:
     return of_the_first
 
 
-for _name, _policy in (("2BW", "2bw"), ("2BW-EF", "2bw-ef")):
-
-    @_row(f"{_name} meets the newest", (f"{_name} with rule",), WEIGHT_POLICIES, _policy)
-    def _(row: Any) -> Any:
-        return replace(row, version=lambda counts: counts.newest_in_forward)
-
-
+_row("2BW meets the newest", ("2BW with rule",), WEIGHT_POLICIES, "2bw")(
+    lambda row: replace(row, version=lambda counts: counts.newest_in_forward)
+)
 _row(
     "a stashed backward by the newest",
     (_ALL[0], _WITH_REFERENCE[0], _REPLICATED[1]),

@@ -84,6 +84,6 @@ def _(init: Any) -> Any:
     return built
 
 
-_row("nothing is predicted without a rule", tuple(COMPARISONS)[2:], LastStep, "move_")(
+_row("nothing is predicted without a rule", tuple(COMPARISONS)[2:], LastStep, "_move")(
     lambda _: lambda step, lead, rates: None
 )

@@ -1,18 +1,13 @@
-"""Error feedback, the last applied step, momentum by stage, a rotated basis."""
+"""The last applied step, momentum by stage, a rotated basis."""
 
 from typing import Any
 
-import torch
-
 from drlpp.runtime.deploying import deployment
 from drlpp.runtime.reference import reference
-from drlpp.runtime.reference.reference_weights import StageHistory
 from drlpp.runtime.weights.displacements import LastStep
-from drlpp.runtime.weights.error_feedback import ErrorFeedback
 from drlpp.specs import basis_rotation
 from tests.support.mutations.mutation import Mutations
 
-_FEEDBACK = ("2BW-EF with rule", "2BW-EF with reference")
 _LAST_STEP = ("last step with reference",)
 _NAG = ("NAG with rule", "NAG with reference")
 _ROTATED = ("rotated flushed with rule", "rotated stashing with rule")
@@ -20,66 +15,18 @@ _ROTATED = ("rotated flushed with rule", "rotated stashing with rule")
 MUTATIONS = Mutations()
 _row = MUTATIONS.row
 
-_row("no error is fed back", _FEEDBACK, ErrorFeedback, "correct_")(
-    lambda _: lambda feedback, before: None
-)
-
-
-@_row("an error is taken off", _FEEDBACK, ErrorFeedback, "correct_")
-def _(correct: Any) -> Any:
-    @torch.no_grad()
-    def corrected(feedback: ErrorFeedback, before: Any) -> None:
-        made = [weight.clone() for weight in feedback._weights]
-        correct(feedback, before)
-        for weight, uncorrected in zip(feedback._weights, made, strict=True):
-            weight.copy_(2 * uncorrected - weight)
-
-    return corrected
-
-
-@_row("the error of corrected steps", _FEEDBACK, ErrorFeedback, "correct_")
-def _(correct: Any) -> Any:
-    def corrected(feedback: ErrorFeedback, before: Any) -> None:
-        correct(feedback, before)
-        rate = float(feedback._optimizer.param_groups[0]["lr"])
-        pairs = zip(feedback._weights, before, strict=True)
-        feedback._directions = [(old - weight.detach()) / rate for weight, old in pairs]
-
-    return corrected
-
-
-@_row("the first update has an error", _FEEDBACK, ErrorFeedback, "forget")
-def _(forget: Any) -> Any:
-    def with_zeros(feedback: ErrorFeedback) -> None:
-        feedback._directions = [torch.zeros_like(weight) for weight in feedback._weights]
-
-    return with_zeros
-
-
-_row("the reference feeds nothing back", _FEEDBACK[1:], StageHistory, "_feed_back_errors")(
-    lambda _: lambda *given: None
-)
-_row("a last step whose rates are all alike", _LAST_STEP, LastStep, "move_")(
+_row("a last step whose rates are all alike", _LAST_STEP, LastStep, "_move")(
     lambda move: lambda step, lead, rates: move(step, lead, lead * step._rate)
 )
-_row("a last step backwards", _LAST_STEP, LastStep, "move_")(
+_row("a last step backwards", _LAST_STEP, LastStep, "_move")(
     lambda move: lambda step, lead, rates: move(step, lead, -rates)
 )
-_row("a last step of one update, however late", _LAST_STEP, LastStep, "move_")(
+_row("a last step of one update, however late", _LAST_STEP, LastStep, "_move")(
     lambda move: lambda step, lead, rates: move(step, lead, rates / lead)
 )
-_row("a last step from the newest weights", _LAST_STEP, LastStep, "after_update")(
+_row("a last step from the newest weights", _LAST_STEP, LastStep, "_after_step")(
     lambda _: LastStep._keep_weights
 )
-
-
-@_row("the reference's last step without decay", _LAST_STEP, StageHistory, "update")
-def _(update: Any) -> Any:
-    def updated(history: StageHistory, *given: Any) -> None:
-        update(history, *given)
-        history._applied_step = history._last_step
-
-    return updated
 
 
 _GROWN = deployment, "_optimizer_of"

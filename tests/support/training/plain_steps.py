@@ -28,19 +28,6 @@ def with_momentum(rate: float, momentum: float) -> Step:
     return step
 
 
-def with_error_feedback(step: Step) -> Step:
-    """W ← W − lr·(2·u_t − u_{t−1}) where ``step`` makes W − lr·u_t; without u_{t−1} at first."""
-    last: Weights = {}
-
-    def corrected(weights: Weights, gradients: Weights) -> Weights:
-        made = {name: weights[name] - value for name, value in step(weights, gradients).items()}
-        error = {name: moved - last.get(name, moved) for name, moved in made.items()}
-        last.update(made)
-        return {name: weights[name] - made[name] - error[name] for name in weights}
-
-    return corrected
-
-
 def torchs(build: Callable[[str, Tensor], Optimizer]) -> Step:
     """One of torch's optimizers for each weight."""
     leaves: Weights = {}

@@ -35,7 +35,6 @@ METHODS = {
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01})
 OPTIMIZERS = {
     "sgd": SGD,
-    # Its direction is in the last gradient, and the generic rule's in the last step.
     "plain-sgd": OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.0}),
     "rprop": OptimizerSpec(name="rprop", options={"lr": 0.001}),
 }
@@ -149,7 +148,7 @@ PREDICTING = ["pipeoptim", "pipeoptim-accumulating", "spectrain", "xpipe"]
         ),
         ("last-step", "sgd"),
         ("stash", "groups"),
-        ("2bw-ef", "groups"),
+        ("2bw", "groups"),
     ],
 )
 def test_resuming_keeps_what_predictions_are_made_from(
