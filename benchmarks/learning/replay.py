@@ -25,7 +25,6 @@ from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.reference_weights import (
     StageHistory,
     Weights,
-    with_stage_momentum,
 )
 from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.method import Method
@@ -72,7 +71,7 @@ class Replay:
             StageHistory(
                 {name: captured.state[name] for name in program.weight_names},
                 method,
-                with_stage_momentum(optimizer, method, delay, max(plan.delays)),
+                optimizer,
                 delay,
             )
             for program, delay in zip(cut_stages(captured, placement), plan.delays, strict=True)

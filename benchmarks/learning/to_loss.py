@@ -36,7 +36,6 @@ _WHOLE = {
     WHOLE: ("pipeoptim", "adamw"),
     "last step": ("last-step", "adamw"),
     "NAG": ("stash", "nadam"),
-    "NAG, momentum per stage": ("stash", "nadam"),
     "Muon, PipeDream": ("stash", "muon"),
     "Muon, last step": ("last-step", "muon"),
     "basis rotation": ("stash", "basisrotation"),
@@ -56,7 +55,6 @@ _DIVIDED = {
 METHODS = (*_PLAIN, *_WHOLE, *_DIVIDED)
 """In the order of the tables' rows."""
 _MORE: dict[str, dict[str, object]] = {
-    "NAG, momentum per stage": {"stage_momentum": 0.995},
     # T1 over the first quarter, as pipemare §3.1 suggests, and T2.
     "PipeMare": {"correction_decay": SUGGESTED_CORRECTION_DECAY},
 }

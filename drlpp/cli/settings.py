@@ -90,7 +90,7 @@ MethodOptions = Annotated[
         metavar="KEY=VALUE",
         help=f"schedule ({', '.join(training_kinds())}), microbatches (parts of a minibatch), "
         "accumulate (minibatches per update), in_flight_per_link (beyond NOAM), recompute, "
-        "precision (float32, bfloat16, float16), loss_scale, clip_norm, stage_momentum, "
+        "precision (float32, bfloat16, float16), loss_scale, clip_norm, "
         "annealing_minibatches and correction_decay (PipeMare's T1 and T2). Repeatable.",
     ),
 ]

@@ -188,11 +188,18 @@ def _check_same_run(
         )
     for key, known in record.settings.items():
         # What the record lacks, an older drlpp did not know to compare.
-        if known != settings.get(key):
+        if _said(known) != _said(settings.get(key)):
             raise InvalidInput(
                 f"{folder} holds a run with {key} = {known!r}; it cannot be resumed with "
                 f"{settings.get(key)!r}"
             )
+
+
+def _said(value: Any) -> Any:
+    """Return a setting without options that say nothing, such as one that there is no more."""
+    if isinstance(value, dict):
+        return {key: _said(inner) for key, inner in value.items() if inner is not None}
+    return [_said(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _holds_anything(folder: Path) -> bool:

@@ -86,9 +86,6 @@ class Method(StrictRecord):
         clip_norm: gradients whose norm is larger are scaled down to it. On schedules that flush it
             is the norm over all stages; an asynchronous stage cannot wait for the others, and
             takes the norm of its own gradients. 0 does not clip.
-        stage_momentum: of earlier stages: one with s has the optimizer's momentum (or β₁) plus
-            s/(1 + s_max) of what it lacks of this, where s_max is the largest of all stages. None
-            leaves the optimizer's everywhere.
         annealing_minibatches: K of PipeMare's learning-rate rescheduling (T1, pipemare eq. 4);
             0 leaves it out.
         correction_decay: D of PipeMare's discrepancy correction (T2, pipemare §3.2); 0 leaves it
@@ -104,7 +101,6 @@ class Method(StrictRecord):
     precision: Precision = "float32"
     loss_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    stage_momentum: float | None = Field(default=None, gt=0, lt=1)
     annealing_minibatches: Count = 0
     correction_decay: float = Field(default=0.0, ge=0, lt=1)
 
@@ -133,11 +129,6 @@ class Method(StrictRecord):
             raise ValueError(
                 f"schedule {kind.name} {kind.reason_of_depth}, so in_flight_per_link has no "
                 f"meaning on it; use {able}"
-            )
-        if self.stage_momentum is not None and kind.flushes:
-            raise ValueError(
-                f"schedule {kind.name} has no stale gradients, so stage_momentum has no meaning on "
-                "it; leave it out"
             )
         if self.needs_recomputation and self.recompute is not True:
             raise ValueError(
@@ -191,8 +182,6 @@ class Method(StrictRecord):
         if self.microbatches > 1:
             parts.append(f"{self.microbatches} microbatches")
         parts.append(self.policy)
-        if self.stage_momentum is not None:
-            parts.append(f"momentum towards {self.stage_momentum:g} on earlier stages")
         if self.annealing_minibatches:
             parts.append(f"T1 over {self.annealing_minibatches} minibatches")
         if self.correction_decay:
@@ -375,7 +364,6 @@ class Method(StrictRecord):
                 "policy": SYNC.name,
                 "accumulate": self.minibatches_together(pipeline),
                 "in_flight_per_link": 0,
-                "stage_momentum": None,
                 "annealing_minibatches": 0,
                 "correction_decay": 0.0,
             }

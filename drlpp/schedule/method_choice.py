@@ -52,7 +52,7 @@ def choose_method(
         # Of the other policy; options of its own belong to some only.
         kept = ["accumulate", "recompute", "precision", "loss_scale", "clip_norm"]
         if not facts.synchronous:
-            kept += ["in_flight_per_link", "stage_momentum"]
+            kept.append("in_flight_per_link")
             if not WEIGHT_POLICIES[values["policy"]].synchronous:
                 kept.append("microbatches")
         values = {"policy": chosen} | {key: values[key] for key in kept if key in values}

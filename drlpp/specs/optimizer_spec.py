@@ -36,10 +36,6 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 }
 
 
-MOMENTUM_OPTIONS = frozenset({"betas", "momentum"})
-"""Where classes of torch have their momentum; of ``betas`` it is the first."""
-
-
 class ParameterGroup(Record):
     """Parameters with options, or an optimizer, of their own.
 
@@ -219,38 +215,6 @@ class OptimizerSpec(NamedClass):
             else:
                 scaled.append(group)
         return self.changed(None, {"lr": rate}, scaled)
-
-    def with_momentum_towards(self, highest: float, share: float) -> OptimizerSpec:
-        """Return it with a momentum of β + ``share`` · (``highest`` − β); Adam's β₁ is one too.
-
-        Raises:
-            InvalidInput: if it has no momentum, or more than ``highest``.
-        """
-        value = self.complete
-        momenta = {name: value[name] for name in MOMENTUM_OPTIONS & value.keys() if value[name]}
-        if "betas" in momenta:
-            momenta["betas"] = value["betas"][0]
-        most = max(momenta.values(), default=0)
-        if not 0 < most <= highest:
-            reason = f"has a momentum of {most:g}" if most else "has no momentum"
-            raise InvalidInput(
-                f"stage_momentum is {highest:g}, and optimizer {self.name} {reason}; expected an "
-                f"optimizer with a momentum, or β₁, of {highest:g} at most, such as nadam"
-            )
-        changed: dict[str, Any] = {
-            name: old + share * (highest - old) for name, old in momenta.items()
-        }
-        if "betas" in changed:
-            changed["betas"] = [changed["betas"], *value["betas"][1:]]
-        groups = tuple(
-            ParameterGroup(
-                parameters=group.parameters,
-                optimizer=self.of_group(group).with_momentum_towards(highest, share),
-            )
-            for group in self.groups
-        )
-        options = {**self.options, **changed}
-        return self.model_copy(update={"options": options, "groups": groups})
 
     @classmethod
     def base(cls) -> type[Optimizer]:

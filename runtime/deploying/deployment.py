@@ -69,8 +69,7 @@ def deployment_commands(
     The model is captured for one microbatch of the method.
 
     Raises:
-        InvalidInput: if the method wants a momentum of the optimizer that it does not have, or a
-            group of parameters matches none.
+        InvalidInput: if a group of parameters matches none.
     """
     pipeline = plan.pipeline
     optimizer = settled(optimizer, captured.trained, captured.aliases)
@@ -83,7 +82,7 @@ def deployment_commands(
             replicas=workers,
             stages=pickle.dumps([stages[k] for k in held]),
             method=plan.method,
-            optimizer=_optimizer_of(optimizer, plan, plan.delays[held[0]]),
+            optimizer=optimizer,
             delay=plan.delays[held[0]],
             seed=seed,
             transport=transport,
@@ -107,19 +106,10 @@ def _held_stages(pipeline: Pipeline) -> Iterator[tuple[tuple[int, ...], tuple[in
 def _ties_of(stage: int, plan: ExecutionPlan, optimizer: OptimizerSpec) -> dict[int, TiedSpec]:
     """Return what a stage needs to know of the ties whose weights it holds."""
     return {
-        tie.number: TiedSpec(_optimizer_of(optimizer, plan, delay), delay)
+        tie.number: TiedSpec(optimizer, delay)
         for tie, delay in zip(plan.ties, plan.tied_delays, strict=True)
         if stage in tie.stages
     }
-
-
-def _optimizer_of(optimizer: OptimizerSpec, plan: ExecutionPlan, delay: int) -> OptimizerSpec:
-    """Return the optimizer of weights with this s, with which its momentum may grow."""
-    highest = plan.method.stage_momentum
-    if highest is None:
-        return optimizer
-    share = delay / (1 + max(plan.delays))
-    return optimizer.with_momentum_towards(highest, share)
 
 
 def merge_stages(

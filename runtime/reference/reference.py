@@ -23,7 +23,7 @@ from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
 from drlpp.runtime.reference.reference_groups import GroupedHistory
-from drlpp.runtime.reference.reference_weights import StageHistory, Weights, with_stage_momentum
+from drlpp.runtime.reference.reference_weights import StageHistory, Weights
 from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stages import StageProgram
@@ -108,8 +108,7 @@ class ReferenceExecutor:
 
         def history(names: Collection[str], delay: int) -> GroupedHistory:
             def of_group(weights: Weights, own: OptimizerSpec) -> StageHistory:
-                moved = with_stage_momentum(own, method, delay, max(stage_delays))
-                return StageHistory(weights, method, moved, delay)
+                return StageHistory(weights, method, own, delay)
 
             initial = {name: captured.state[name] for name in names}
             return GroupedHistory(initial, optimizer, delay, of_group)

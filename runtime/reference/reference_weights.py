@@ -265,23 +265,6 @@ class StageHistory:
                 self._largest[name] = largest
 
 
-def with_stage_momentum(
-    optimizer: OptimizerSpec, method: Method, delay: int, largest: int
-) -> OptimizerSpec:
-    """Return it with β_s = β + s · (β_max − β) / (1 + s_max): AsyncPP's ``--adaptive_momentum``."""
-    highest = method.stage_momentum
-    if highest is None:
-        return optimizer
-    options = optimizer.complete
-    share = delay / (1 + largest)
-    if "betas" in options:
-        first, second = options["betas"]
-        options["betas"] = [first + share * (highest - first), second]
-    if options.get("momentum"):
-        options["momentum"] += share * (highest - options["momentum"])
-    return optimizer.model_copy(update={"options": options})
-
-
 def _average(
     moments: tuple[Weights, Weights], name: str, gradient: Tensor, betas: tuple[float, float]
 ) -> None:

@@ -18,7 +18,6 @@ from drlpp.runtime.weights.optimizers import OptimizerState, check_alike
 from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
-from drlpp.specs.optimizer_spec import MOMENTUM_OPTIONS
 
 KeptWeights = Mapping[int, list[Tensor] | None]
 """By tie what was lent to a forward, None where the policies keep it themselves."""
@@ -66,10 +65,8 @@ class StageWeights:
         self._method = method
         self._sum_over_replicas = sum_over_replicas
         self._of = {tie: [group for group in groups if group.tie == tie] for tie in names}
-        # Options of the optimizer that are this stage's, so no other's in a checkpoint.
-        self._own_options = frozenset() if method.stage_momentum is None else MOMENTUM_OPTIONS
         for group in groups:
-            group.load_optimizer_state(optimizer_state, self._own_options)
+            group.load_optimizer_state(optimizer_state)
         self._weights = {
             tie: _by_place((group, group.policy.weights) for group in self._of[tie])
             for tie in names
@@ -254,7 +251,7 @@ class StageWeights:
         for group in (group for tie in ties for group in self._of[tie]):
             weights = zip(group.names, group.policy.weights, strict=True)
             state |= {name: weight.detach() for name, weight in weights}
-            optimizer |= group.optimizer_state(self._own_options)
+            optimizer |= group.optimizer_state()
         return state, optimizer
 
     def in_flight_state(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,16 +51,16 @@ class WeightGroup:
         """The names of the weights."""
         return self.members.names
 
-    def optimizer_state(self, own_options: Collection[str]) -> OptimizerState:
+    def optimizer_state(self) -> OptimizerState:
         """Return the optimizer's state and the weight policy's by parameter name."""
         policy = self.policy
-        state = named_optimizer_state(policy.optimizer, self.names, policy.weights, own_options)
+        state = named_optimizer_state(policy.optimizer, self.names, policy.weights)
         for name, known in zip(self.names, policy.state(), strict=True):
             if known:
                 state[name][_POLICY_STATE] = known
         return state
 
-    def load_optimizer_state(self, state: OptimizerState, own_options: Collection[str]) -> None:
+    def load_optimizer_state(self, state: OptimizerState) -> None:
         """Take over what :meth:`optimizer_state` gave, of these weights among others.
 
         Raises:
@@ -70,7 +70,7 @@ class WeightGroup:
         known = {name: dict(state.get(name, {})) for name in self.names}
         of_policy = [known[name].pop(_POLICY_STATE, {}) for name in self.names]
         found = {name: known[name] for name in self.names if name in state}
-        load_optimizer_state(self.policy.optimizer, self.names, weights, found, own_options)
+        load_optimizer_state(self.policy.optimizer, self.names, weights, found)
         for name, weight, values in zip(self.names, weights, of_policy, strict=True):
             _check_policy_state(name, weight, values)
         self.policy.load_state([state_on(weights[0].device, values) for values in of_policy])

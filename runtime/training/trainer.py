@@ -182,7 +182,10 @@ class Trainer:
         plan = self.session.plan(placement)
         self._next = None
         saved, file = self._restore()
-        same = saved is not None and saved.deployed == _identity(plan)
+        # Checkpoints of before version 0.2.0 name an option that there is no more.
+        same = saved is not None and _identity(plan) == saved.deployed.replace(
+            '"stage_momentum":null,', ""
+        )
         workers = plan.pipeline.workers
         if saved is not None and same and saved.in_flight.keys() != set(workers):
             raise InvalidFile(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -54,17 +54,11 @@ def is_known(kind: type[Optimizer]) -> bool:
 
 
 def named_optimizer_state(
-    optimizer: Optimizer,
-    names: Sequence[str],
-    weights: Sequence[Tensor],
-    own: Collection[str] = (),
+    optimizer: Optimizer, names: Sequence[str], weights: Sequence[Tensor]
 ) -> OptimizerState:
-    """Return every parameter's state by its name, so that any other placement can take it over.
-
-    The stage's ``own`` options are left out.
-    """
+    """Return every parameter's state by its name, so that any other placement can take it over."""
     # The rate of the last update, and what an optimizer keeps for all weights together.
-    options = {k: v for k, v in optimizer.param_groups[0].items() if k not in {"params", *own}}
+    options = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
     return {
         name: {**optimizer.state.get(weight, {}), _GROUP: dict(options)}
         for name, weight in zip(names, weights, strict=True)
@@ -76,11 +70,8 @@ def load_optimizer_state(
     names: Sequence[str],
     weights: Sequence[Tensor],
     state: Mapping[str, Mapping[str, Any]],
-    own: Collection[str] = (),
 ) -> None:
     """Put a state of :func:`named_optimizer_state` into ``optimizer``.
-
-    It keeps its ``own`` options, whatever they are in the state.
 
     Raises:
         InvalidFile: the state does not suit the weights.
@@ -92,7 +83,7 @@ def load_optimizer_state(
             # Until version 0.2.0 some predictions were made along it.
             kept.pop("last_gradient", None)
             group = kept.pop(_GROUP, {})
-            found = {k: v for k, v in group.items() if k not in {*_KERNELS, *own}}
+            found = {k: v for k, v in group.items() if k not in _KERNELS}
             optimizer.param_groups[0].update(found)
             # Fused kernels read it as it comes.
             for key in kept.keys() & _LIKE_WEIGHTS if is_known(type(optimizer)) else ():

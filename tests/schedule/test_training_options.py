@@ -57,7 +57,6 @@ REFUSALS: list[tuple[str | None, dict[str, object], str]] = [
     ("pipemare", {"correction_decay": 0}, "vanilla is PipeMare without"),
     ("stash", {"accumulate": 0}, "field 'accumulate'"),
     ("sync", {"schedule": "1f1b-flush", "in_flight_per_link": 1}, "meaning on it; use 1f1b"),
-    ("sync", {"stage_momentum": 0.99}, "gpipe has no stale gradients"),
     ("stash", {"policy": "vanilla"}, "use --policy"),
     ("stash", {"depth": 3}, "no option 'depth'; it has schedule"),
     ("vanilla", {"precision": "bfloat16", "recompute": False}, "leave out recompute=false"),

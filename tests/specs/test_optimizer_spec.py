@@ -41,16 +41,6 @@ def test_defaults_are_torchs_but_for_ours(name: str) -> None:
     assert {"foreach", "capturable", "params"}.isdisjoint(spec.complete)
 
 
-def test_momentum_goes_towards_another() -> None:
-    spec = OptimizerSpec.parse("nadam", betas=(0.9, 0.98))
-    # The first of AsyncPP's eight stages: 0.9 + 7 · (0.99 − 0.9) / 8.
-    assert spec.with_momentum_towards(0.99, 7 / 8).value("betas") == pytest.approx((0.97875, 0.98))
-    assert spec.with_momentum_towards(0.99, 0.0).settings == spec.settings
-    heavy = OptimizerSpec.parse("sgd", nesterov=True).with_momentum_towards(0.9, 0.5)
-    assert heavy.settings == OptimizerSpec.parse("sgd", nesterov=True).settings
-    assert heavy.with_momentum_towards(0.98, 0.5).value("momentum") == pytest.approx(0.94)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

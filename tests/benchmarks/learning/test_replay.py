@@ -22,7 +22,7 @@ REPLAYED = [
         for method in POLICIES.values()
     ),
     (Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.2), SGD),
-    (Method(policy="stash", stage_momentum=0.99, clip_norm=0.5), NADAM),
+    (Method(policy="stash", clip_norm=0.5), NADAM),
     (Method(policy="pipeoptim", accumulate=3, in_flight_per_link=1), ADAMW),
 ]
 

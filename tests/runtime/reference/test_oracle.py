@@ -88,7 +88,6 @@ WITH_MATRICES = {
     "last-step": Method(policy="last-step"),
     "pipeoptim": Method(policy="pipeoptim", microbatches=2),
     "spectrain": Method(policy="spectrain"),
-    "stage-momentum": Method(policy="stash", stage_momentum=0.99),
     "gpipe": SYNCHRONOUS["gpipe"],
 }
 
@@ -131,7 +130,6 @@ FOLDED = [
     Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3),
     Method(schedule="zb-v", policy="sync", recompute=True, accumulate=2),
 ]
-OF_A_STAGE = [Method(policy="stash", stage_momentum=0.99, microbatches=2)]
 
 CASES = [
     *in_turns(ASYNCHRONOUS.values(), SHAPES, ["sgd", "adamw"], one_of=8),
@@ -150,7 +148,7 @@ CASES = [
     *in_turns([WITH_MATRICES[n] for n in ("stash", "gpipe")], SHAPES, ["rotated"], one_of=4),
     *in_turns([Method(policy="sync")], ["data-parallel"], ["sgd", "adamw", "plain-sgd"], one_of=1),
     *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=12, slow=OPTIONS[3:8:2]),
-    *in_turns(OF_A_STAGE, THREE, ["sgd", "decoupled-nadam"], one_of=3),
+    *in_turns([Method(policy="stash", microbatches=2)], THREE, ["decoupled-nadam"], one_of=3),
     *in_turns(
         [_deeper(POLICIES[name], depth) for name in ("pipeoptim", "stash") for depth in (1, 2)],
         ["straight", "replicated"],

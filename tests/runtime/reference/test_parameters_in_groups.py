@@ -81,7 +81,6 @@ METHODS = {
     **POLICIES,
     "pipemare": Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.2),
     "accumulating": Method(policy="pipeoptim", microbatches=2, accumulate=3, clip_norm=0.5),
-    "stage-momentum": Method(policy="stash", stage_momentum=0.99),
     "gpipe": Method(schedule="gpipe", policy="sync", microbatches=4, clip_norm=0.5),
     "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=4),
 }

@@ -107,7 +107,6 @@ OPTIONS = [
     Method(policy="2bw", microbatches=4, accumulate=2, recompute=True),
     Method(policy="vanilla", in_flight_per_link=1, clip_norm=0.3),
     Method(policy="pipeoptim", in_flight_per_link=2, recompute=True),
-    Method(policy="stash", stage_momentum=0.99),
     Method(policy="pipemare", correction_decay=0.2, recompute=True, microbatches=2),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4, recompute=True, accumulate=3),
 ]

@@ -6,7 +6,7 @@ from functools import partial
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models import chain
-from tests.support.models.chain import LAYERS, Lateness, Rule, Use, by_the_rule
+from tests.support.models.chain import Lateness, Rule, Use, by_the_rule
 from tests.support.mutations.mutation import Comparison
 from tests.support.mutations.trained import MOMENTUM, RATE, Subject, Trained
 from tests.support.training.pipelines import random_order
@@ -14,12 +14,11 @@ from tests.support.training.plain_steps import (
     Step,
     adamw,
     for_matrices,
-    nadam,
     rotated_adam,
     with_momentum,
 )
 
-MINIBATCHES, CLIP_NORM, BETA, HIGHEST_BETA = 8, 0.3, 0.9, 0.99
+MINIBATCHES, CLIP_NORM = 8, 0.3
 SUBJECT = Subject(
     chain.REFERENCE,
     chain.placements,
@@ -28,7 +27,6 @@ SUBJECT = Subject(
 )
 RATES = tuple(0.02 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES))
 ADAMW = OptimizerSpec.parse("adamw", lr=0.02, eps=1e-3, weight_decay=0.5)
-NADAM = OptimizerSpec.parse("nadam", lr=0.02, eps=1e-3, betas=[BETA, 0.999])
 ROTATED = OptimizerSpec.parse(
     "basisrotation", lr=0.02, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.1, frequency=2
 )
@@ -42,12 +40,6 @@ def with_rule(trained: Trained, late: Lateness, use: Use, step: Callable[[], Ste
     rule = Rule(late, use, step)
     microbatches = trained.method.microbatches
     return lambda: trained.with_rule(lambda data: by_the_rule(data, microbatches, rule))
-
-
-def _grown_beta(name: str) -> float:
-    """β + s · (β_max − β) / D of the stage of a weight, on whole minibatches."""
-    s = len(LAYERS) - 1 - LAYERS.index(name.split(".")[0])
-    return BETA + s * (HIGHEST_BETA - BETA) / len(LAYERS)
 
 
 _sgd = partial(with_momentum, RATE, MOMENTUM)
@@ -65,7 +57,6 @@ _PIPEOPTIM = of_chain(Method(policy="pipeoptim", microbatches=2))
 _REPLICATED = of_chain(Method(policy="stash", microbatches=2), placement="replicated")
 _2BW = of_chain(Method(policy="2bw", microbatches=4))
 _LAST_STEP = of_chain(Method(policy="last-step"), ADAMW, rates=RATES)
-_NAG = of_chain(Method(policy="stash", stage_momentum=HIGHEST_BETA), NADAM)
 _ROTATED = of_chain(Method(policy="stash", microbatches=2), ROTATED)
 _ZB_H1 = of_chain(Method(schedule="zb-h1", policy="sync", microbatches=4, clip_norm=CLIP_NORM))
 _ZB_V = of_chain(
@@ -73,7 +64,7 @@ _ZB_V = of_chain(
 )
 _SINGLE = of_chain(Method(policy="pipeoptim", microbatches=4), placement="single")
 
-_two, _four, _whole = chain.straight(2), chain.straight(4), chain.straight(1)
+_two, _four = chain.straight(2), chain.straight(4)
 
 COMPARISONS: dict[str, Comparison] = {
     "one stage with PyTorch": _SINGLE.with_pytorch,
@@ -87,8 +78,6 @@ COMPARISONS: dict[str, Comparison] = {
     "replicated with reference": _REPLICATED.with_reference,
     "2BW with rule": with_rule(_2BW, _four, chain.before_the_newest, _sgd),
     "last step with reference": _LAST_STEP.with_reference,
-    "NAG with rule": with_rule(_NAG, _whole, chain.stashed, lambda: nadam(0.02, 1e-3, _grown_beta)),
-    "NAG with reference": _NAG.with_reference,
     "rotated flushed with rule": with_rule(
         of_chain(FLUSHED, ROTATED), chain.flushed, chain.stashed, _rotated
     ),

@@ -1,15 +1,12 @@
-"""The last applied step, momentum by stage, a rotated basis."""
+"""The last applied step, a rotated basis."""
 
 from typing import Any
 
-from drlpp.runtime.deploying import deployment
-from drlpp.runtime.reference import reference
 from drlpp.runtime.weights.displacements import LastStep
 from drlpp.specs import basis_rotation
 from tests.support.mutations.mutation import Mutations
 
 _LAST_STEP = ("last step with reference",)
-_NAG = ("NAG with rule", "NAG with reference")
 _ROTATED = ("rotated flushed with rule", "rotated stashing with rule")
 
 MUTATIONS = Mutations()
@@ -29,21 +26,6 @@ _row("a last step from the newest weights", _LAST_STEP, LastStep, "_after_step")
 )
 
 
-_GROWN = deployment, "_optimizer_of"
-_row("momentum does not grow with the delay", _NAG, *_GROWN)(
-    lambda _: lambda optimizer, plan, delay: optimizer
-)
-_row("momentum grows by s over the largest s", _NAG, *_GROWN)(
-    lambda grown: (
-        lambda optimizer, plan, delay: grown(optimizer, plan, delay * (1 + 1 / max(plan.delays)))
-    )
-)
-_row("momentum grows towards the last stage", _NAG, *_GROWN)(
-    lambda grown: lambda optimizer, plan, delay: grown(optimizer, plan, max(plan.delays) - delay)
-)
-_row("the reference's momentum does not grow", _NAG[1:], reference, "with_stage_momentum")(
-    lambda _: lambda optimizer, *given: optimizer
-)
 _row("a basis is turned once", _ROTATED, basis_rotation, "_turn_basis")(
     lambda turn: lambda state, side: None if f"basis_{side}" in state else turn(state, side)
 )

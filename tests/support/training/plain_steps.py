@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, NAdam, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from drlpp.specs.basis_rotation import RIDGE
 
@@ -44,15 +44,6 @@ def torchs(build: Callable[[str, Tensor], Optimizer]) -> Step:
         return {name: leaves[name].detach().clone() for name in weights}
 
     return step
-
-
-def nadam(rate: float, eps: float, first_beta: Callable[[str], float]) -> Step:
-    """torch's NAdam, with a first β for each weight."""
-
-    def build(name: str, weight: Tensor) -> Optimizer:
-        return NAdam([weight], lr=rate, eps=eps, betas=(first_beta(name), 0.999))
-
-    return torchs(build)
 
 
 def for_matrices(matrix_step: Callable[[], MatrixStep], other: Step) -> Step:

@@ -161,32 +161,6 @@ def test_resuming_keeps_what_predictions_are_made_from(
         _assert_same_bits(_resume(session, placement, chosen, spec, path, cut), whole)
 
 
-@pytest.mark.parametrize("momenta", [(0.99, None), (None, 0.99)])
-def test_momentum_of_a_stage_is_in_no_checkpoint(
-    captured: CapturedModel,
-    session: ClusterSession,
-    tmp_path: Path,
-    momenta: tuple[float | None, float | None],
-) -> None:
-    """What continues has the momentum of its own method, whichever method the checkpoint is of."""
-    straight = placements(captured)["straight"]
-    first, then = (Method(policy="stash", stage_momentum=highest) for highest in momenta)
-    deployment = session.deploy(straight, first, SGD)
-    session.run(deployment, 4, RunOptions(order=order(4)))
-    checkpoint = session.checkpoint(deployment)
-    both = []
-    for forgets in (False, True):
-        if forgets:
-            for state in checkpoint["optimizer"].values():
-                state["group"].pop("momentum", None)
-        path = tmp_path / f"checkpoint-{forgets}.safetensors"
-        write_checkpoint(path, checkpoint)
-        deployment = session.deploy(straight, then, SGD, path)
-        session.run(deployment, 8, RunOptions(order=order(8)))
-        both.append(session.collect(deployment)[0])
-    _assert_same_bits(*both)
-
-
 def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path) -> None:
     """On 1-4-1 with updates of three minibatches, stage 0 stops behind a backward of the next."""
     captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
