@@ -213,7 +213,6 @@ def train_and_report(
         what came of it, as plain data.
     """
     from drlpp.runtime import PipelineTrainer, TrainerCallbacks
-    from drlpp.runtime.training.training_reports import OTHER_PLACEMENT
 
     console = build_console()
 
@@ -228,9 +227,6 @@ def train_and_report(
             console.print(document.method.recomputation_text, soft_wrap=True)
         if not options["resume"]:
             time_left.text(0, epochs)
-
-    def on_other_placement() -> None:
-        console.print(OTHER_PLACEMENT)
 
     def on_line(line: str) -> None:
         console.print(line, soft_wrap=True)
@@ -263,9 +259,7 @@ def train_and_report(
     with resume_hint_on_interrupt(how):
         trainer = PipelineTrainer(
             placement,
-            observer=TrainerCallbacks(
-                on_begin, on_progress, on_epoch, on_other_placement, on_line, on_line
-            ),
+            observer=TrainerCallbacks(on_begin, on_progress, on_epoch, on_line, on_line),
             **options,
         )
         result = trainer.fit(data, epochs=epochs, minibatches=minibatches)

@@ -17,6 +17,7 @@ from drlpp.racing.to_loss import Course
 from drlpp.racing.training_race import RaceEnd, Training
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.checkpoints.checkpoint_store import CHECKPOINT_NAME
 from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -109,9 +110,7 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     )
     if begins:
         # Otherwise it may have been trained on since.
-        for name in ("checkpoint.safetensors", "evaluation.json"):
-            if name != "evaluation.json" or (known / name).exists():
-                shutil.copyfile(known / name, partial / name)
+        shutil.copyfile(known / CHECKPOINT_NAME, partial / CHECKPOINT_NAME)
         document = placement_file(session, candidate, cluster, optimizer)
         write_document(partial / path.name, document)
         settings = training_settings(document, optimizer, data, TrainingPlan(epochs=1), seed)

@@ -19,9 +19,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
-from drlpp.runtime.loading.finite_data import named_tensors
 from drlpp.runtime.loading.loader_state import begin_epoch
-from drlpp.specs.batches import Batch, tensors_in
+from drlpp.specs.batches import Batch, named_tensors, tensors_in
 from drlpp.specs.data import Samples, arranged, has_no_targets, kinds_of, kinds_text
 
 Unpack = Callable[[Any], tuple[Batch, Batch | None]]
@@ -87,7 +86,7 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
                 except (Exception, SystemExit) as error:
                     raise DataError(
                         f"{name} raised {type(error).__name__} after {count} minibatches: "
-                        f"{_message_of(error)}{_what_it_means(error, iterator)}"
+                        f"{_message_of(error)}{_what_it_means(error)}"
                     ) from error
                 state = torch.get_rng_state()
             yield batch
@@ -111,16 +110,8 @@ def _end_processes(loader: Loader, iterator: object) -> None:
         iterator._shutdown_workers()
 
 
-def _what_it_means(error: BaseException, iterator: object) -> str:
+def _what_it_means(error: BaseException) -> str:
     """Explain an error that torch raises if a process dies while it hands over loaded data."""
-    if not isinstance(error, ConnectionError | EOFError | FileNotFoundError | RuntimeError):
-        return ""
-    for process in getattr(iterator, "_workers", ()):
-        # It closes what it shares a little before it has ended.
-        with suspended_sigchld_handler():
-            process.join(0.1)
-        if (process.exitcode or 0) > 0:
-            return f" (a process of the loader has ended with exit code {process.exitcode})"
     if not isinstance(error, ConnectionError | EOFError):
         return ""
     return " (a process of the loader has ended; the system may have killed it for want of memory)"
@@ -199,7 +190,11 @@ class Unpacker:
             InvalidInput: they do not suit the model.
         """
         samples = self._taken_apart(batch, loader)
-        for name, tensor in named_tensors(samples):
+        named = (
+            *named_tensors("inputs", samples.inputs),
+            *named_tensors("targets", samples.targets),
+        )
+        for name, tensor in named:
             if tensor.layout != torch.strided or tensor.is_meta:
                 kind = "on device meta" if tensor.is_meta else f"of layout {tensor.layout}"
                 raise InvalidInput(

@@ -15,7 +15,6 @@ from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_progress import ResumePoint
 from drlpp.runtime.training.training_reports import WorkersChanged, write_change
 
 _MOST_LOSSES = 2
@@ -134,7 +133,7 @@ class ElasticTraining:
                 ) from error
         self._kept = self._trainer.saved
         what = _given_up(given_up) if given_up else "replaced"
-        self._tell(f"{cause}: {what}", self._trainer.resume_point(), given_up=given_up)
+        self._tell(f"{cause}: {what}", given_up=given_up)
 
     def _give_up_lost(self, failure: RunFailure, cause: DRLPPError) -> tuple[int, ...]:
         """Give up the workers that are lost for good; return their numbers.
@@ -169,19 +168,19 @@ class ElasticTraining:
         if not returned:
             return None
         self._plan = self._planner.plan(self._session.present, self._most)
-        just_saved = ResumePoint(*self._trainer.saved)
-        self._tell(f"{_workers(returned)} there again", just_saved, returned=returned)
+        self._tell(f"{_workers(returned)} there again", returned=returned)
         return self._plan
 
     def _tell(
         self,
         reason: str,
-        point: ResumePoint,
         given_up: tuple[int, ...] = (),
         returned: tuple[int, ...] = (),
     ) -> None:
+        epochs, minibatches = self._trainer.saved
         change = WorkersChanged(
-            **point._asdict(),
+            epochs=epochs,
+            minibatches=minibatches,
             reason=reason,
             given_up=given_up,
             returned=returned,

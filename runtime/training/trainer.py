@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -19,34 +18,37 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoints.checkpoint import TrainingCheckpoint, read_best_weights
+from drlpp.runtime.training.checkpoints.checkpoint import (
+    TrainingCheckpoint,
+    TrainingProgress,
+    read_best_weights,
+)
 from drlpp.runtime.training.checkpoints.checkpoint_store import (
     CHECKPOINT_NAME,
     CheckpointFile,
     CheckpointStore,
 )
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
-from drlpp.runtime.training.training_log import TrainingLog
-from drlpp.runtime.training.training_plan import TrainingPlan
-from drlpp.runtime.training.training_progress import (
-    ResumePoint,
-    TrainingProgress,
+from drlpp.runtime.training.training_failures import (
     diverged,
-    losses_of,
-    mean_losses,
-    numbered,
     telling_what_is_kept,
     with_way_on,
 )
+from drlpp.runtime.training.training_log import TrainingLog
+from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import (
     EpochReport,
     ProgressReport,
     Stint,
     TrainerCallbacks,
-    write_evaluation,
 )
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.specs.optimizer_spec import OptimizerSpec
+
+_OTHER_PLACEMENT = (
+    "the checkpoint is of another placement or method: its weights are gone on with, and "
+    "minibatches that were in flight are sent again"
+)
 
 
 class Trainer:
@@ -59,7 +61,7 @@ class Trainer:
     there are none, and that is exact as well.
 
     The checkpoint of an epoch is written before the epoch is evaluated, so that no failure there
-    loses it; ``evaluation.json`` holds what was found.
+    loses it; whoever resumes from it evaluates the epoch again.
 
     With early stopping, ``best.pt`` holds the weights of the best epoch so far.
     """
@@ -89,13 +91,10 @@ class Trainer:
         self.observer = observer
         self.folder = folder
         self.store = store or CheckpointFile(folder / CHECKPOINT_NAME)
-        self.evaluation = folder / "evaluation.json"
         self.best = folder / "best.pt"
         self._count = data.minibatches
         self._progress = TrainingProgress()
         self.saved = 0, 0
-        self._saved_at = time.monotonic()
-        self._heard = 0
         self._next: ExecutionPlan | None = None
         self._first_samples = data.state()
         self._rates = plan.rates(self.optimizer, self._count)
@@ -105,7 +104,7 @@ class Trainer:
     @property
     def reports(self) -> tuple[EpochReport, ...]:
         """The reports of all epochs so far."""
-        return tuple(self._progress.reports)
+        return self._progress.epochs
 
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
@@ -199,7 +198,7 @@ class Trainer:
         except InvalidFile as error:
             raise InvalidFile(f"{self.store}: {error}") from None
         if saved is not None and not same and not self.replan:
-            self.observer.on_other_placement()
+            self.observer.on_note(_OTHER_PLACEMENT)
         return deployment, same and self._progress.position > 0
 
     def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
@@ -209,36 +208,22 @@ class Trainer:
             with telling_what_is_kept(report.epoch):
                 held_out_loss, score = self._evaluate(deployment)
             report = replace(report, held_out_loss=held_out_loss, score=score)
-            self._note_bad_held_out(report)
-            self._progress = TrainingProgress([*before, report])
+            self._progress = TrainingProgress((*before, report))
             stopping = self.plan.early_stopping
             if stopping and stopping.best(self.reports) == report:
-                # Before what was found is kept: an epoch that is evaluated has its weights kept.
                 write_state_dict(self.best, self.session.collect(deployment)[0])
-            write_evaluation(self.evaluation, report)
         log.epoch(report, self.data.batch_size)
         self.observer.on_epoch(report)
-
-    def _note_bad_held_out(self, report: EpochReport) -> None:
-        """Tell of held-out data that make the loss or the score of an epoch not finite."""
-        known = [v for v in (report.held_out_loss, report.score) if v is not None]
-        if not all(map(math.isfinite, known)) and (bad := self.data.held_out_not_finite()):
-            self.observer.on_note(
-                f"the held-out data is not finite: {bad}; so the held-out loss or score of epoch "
-                f"{report.epoch} is not finite either"
-            )
 
     def _restore(self) -> tuple[TrainingCheckpoint | None, Path | None]:
         """Return the last checkpoint, if any, and a file of it for the workers."""
         if not self.store.exists():
             self._progress, self.saved = TrainingProgress(), (0, 0)
-            self._saved_at, self._heard = time.monotonic(), 0
             self.data.load_state(self._first_samples)
             return None, None
         saved, file = self.store.read(self.session, self._count)
-        self.saved, self._saved_at = (len(saved.epochs), saved.position), time.monotonic()
-        self._progress = TrainingProgress.of(saved, self.evaluation)
-        self._heard = self._done
+        self.saved = len(saved.epochs), saved.position
+        self._progress = saved.progress
         self.data.load_state(LoaderState(*saved.data))
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training continues.
@@ -255,7 +240,7 @@ class Trainer:
         except NotFinite as error:
             last = self._done - 1 if error.minibatch is None else error.minibatch
             epoch = max(last, 0) // self._count + 1
-            raise diverged(error, self.data.not_finite(), epoch, self.store) from None
+            raise diverged(error, epoch, self.store) from None
         except InvalidFile as error:
             # What was in flight is read when the pipeline begins.
             raise InvalidFile(f"{self.store}: {error}") from None
@@ -263,17 +248,9 @@ class Trainer:
             raise with_way_on(error, self.store, *self.saved) from error
 
     def _save(self, deployment: Deployment) -> None:
-        facts = self._progress.facts(_identity(deployment.plan), self.data.state())
-        self._heard = self._done
-        self.store.save(self.session, deployment, facts)
+        facts = {"deployed": _identity(deployment.plan), "data": self.data.state()}
+        self.store.save(self.session, deployment, {**asdict(self._progress), **facts})
         self.saved = len(self.reports), self._progress.position
-        self._saved_at = time.monotonic()
-
-    def resume_point(self) -> ResumePoint:
-        """Return where :meth:`train` continues after workers were lost."""
-        source = "the last checkpoint" if self.store.exists() else "the beginning"
-        lost = self._heard - self.saved[0] * self._count - self.saved[1]
-        return ResumePoint(*self.saved, source, lost, time.monotonic() - self._saved_at)
 
     def _epoch(
         self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None = None
@@ -303,9 +280,9 @@ class Trainer:
         def save(cut: int, results: Mapping[int, RunResult]) -> bool:
             nonlocal saving
             paused = time.perf_counter()
-            losses = before | losses_of(results, began)
+            losses = before | _losses_of(results, began)
             self._log(log, epoch, losses)
-            self._progress = TrainingProgress(self._progress.reports, began, began + cut, losses)
+            self._progress = TrainingProgress(self.reports, began, began + cut, losses)
             self._save(deployment)
             saving += time.perf_counter() - paused
             return began + cut == stop or self._ask_for_another_plan()
@@ -314,8 +291,7 @@ class Trainer:
 
         def tell(progress: Progress) -> None:
             through = began + progress.through
-            self._heard = (epoch - 1) * self._count + through
-            live.update(numbered(progress.losses, began))
+            live.update(_numbered(progress.losses, began))
             passed = {part: live.pop(part) for part in list(live) if part[0] < through}
             self._log(log, epoch, passed)
             speed = (through - done) / (time.perf_counter() - begin)
@@ -336,9 +312,9 @@ class Trainer:
         self._seconds += seconds - saving
         if stop is not None or self._next:
             return
-        of_parts = before | losses_of(results, began)
+        of_parts = before | _losses_of(results, began)
         self._log(log, epoch, of_parts)
-        losses = list(mean_losses(of_parts).values())
+        losses = list(_mean_losses(of_parts).values())
         log.workers(epoch, schedule, results)
         # Asynchronous stages skip updates each on their own; the largest number is reported.
         if skipped := max(result.skipped_updates for result in results.values()):
@@ -355,13 +331,13 @@ class Trainer:
             minibatches_per_second=(self._count - done) / seconds,
         )
         self._progress = TrainingProgress(
-            [*self._progress.reports, report], evaluated=not self.data.held_out_samples
+            (*self.reports, report), evaluated=not self.data.held_out_samples
         )
 
     def _log(self, log: TrainingLog, epoch: int, losses: Mapping[MicrobatchId, float]) -> None:
         """Write about minibatches of an epoch."""
         first = (epoch - 1) * self._count
-        means = {first + minibatch: loss for minibatch, loss in mean_losses(losses).items()}
+        means = {first + minibatch: loss for minibatch, loss in _mean_losses(losses).items()}
         unchanged = float(self.optimizer.value("lr"))
         log.minibatches(
             means, {step: self._rates[step] if self._rates else unchanged for step in means}
@@ -380,3 +356,26 @@ class Trainer:
 def _identity(plan: ExecutionPlan) -> str:
     """Return what two checkpoints have in common whose parts in flight suit each other."""
     return f"{plan.placement.model_dump_json()} {plan.method.model_dump_json()}"
+
+
+def _losses_of(results: Mapping[int, RunResult], began: int) -> dict[MicrobatchId, float]:
+    """Return the loss of every part, numbered from the beginning of the epoch."""
+    losses: dict[MicrobatchId, float] = {}
+    for result in results.values():
+        losses |= _numbered(result.losses, began)
+    return losses
+
+
+def _numbered(losses: Mapping[MicrobatchId, float], began: int) -> dict[MicrobatchId, float]:
+    """Return the losses of a run that began with minibatch number ``began`` of its epoch."""
+    return {
+        (minibatch + began, microbatch): loss for (minibatch, microbatch), loss in losses.items()
+    }
+
+
+def _mean_losses(losses: Mapping[MicrobatchId, float]) -> dict[int, float]:
+    """Return every minibatch's mean over its parts; their number may change on resuming."""
+    parts: dict[int, list[float]] = {}
+    for (minibatch, _), loss in losses.items():
+        parts.setdefault(minibatch, []).append(loss)
+    return {minibatch: sum(of_one) / len(of_one) for minibatch, of_one in sorted(parts.items())}

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from pydantic import ConfigDict, ValidationError
 
-from drlpp.errors import InvalidFile, StorageFailure
-from drlpp.io.disk_errors import reporting_disk_errors
-from drlpp.io.documents import (
-    Document,
-    Record,
-    first_problem,
-    parse_mapping,
-    read_document,
-    write_document,
-)
+from drlpp.errors import InvalidFile
+from drlpp.io.documents import Record, first_problem, parse_mapping
 from drlpp.io.json_lines import append, cut_off, read_lines
 
 
@@ -66,74 +57,21 @@ class Stint:
     score: float | None
 
 
-OTHER_PLACEMENT = (
-    "the checkpoint is of another placement or method: its weights are gone on with, and "
-    "minibatches that were in flight are sent again"
-)
-
-
 @dataclass(frozen=True)
 class TrainerCallbacks:
     """Hears how training goes: when it begins, every few minibatches, and after every epoch.
 
-    ``on_other_placement`` is called if a checkpoint of another placement or method is resumed,
-    ``on_note`` with a sentence about the data, or about an epoch, that a user should know. Both
-    warn if nothing else is given.
-
-    ``on_staleness`` is called before training where updates come between forwards and backwards,
-    with a line of how many and what that costs (:attr:`PipelineTrainer.staleness`).
+    ``on_note`` is called with a sentence about the data, an epoch or a checkpoint that a user
+    should know; it warns if nothing else is given. ``on_staleness`` is called before training where
+    updates come between forwards and backwards, with a line of how many and what that costs
+    (:attr:`PipelineTrainer.staleness`).
     """
 
     on_begin: Callable[[], None] = lambda: None
     on_progress: Callable[[ProgressReport], None] = lambda report: None
     on_epoch: Callable[[EpochReport], None] = lambda report: None
-    on_other_placement: Callable[[], None] = lambda: warnings.warn(OTHER_PLACEMENT, stacklevel=2)
     on_note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=2)
     on_staleness: Callable[[str], None] = lambda line: None
-
-
-class EvaluationFile(Document):
-    """The report of the last epoch that was evaluated."""
-
-    # A held-out loss may be infinite or not a number.
-    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="constants")
-
-    kind: ClassVar[str] = "evaluation"
-
-    epoch: int
-    loss: float
-    held_out_loss: float | None = None
-    score: float | None = None
-    minibatches_per_second: float
-
-
-def write_evaluation(path: Path, report: EpochReport) -> None:
-    """Keep what was found of an epoch, next to the checkpoint that was written before.
-
-    So an evaluation that fails loses no epoch, and one that succeeds writes no checkpoint again.
-
-    Raises:
-        StorageFailure: the disk is full or cannot be written; ``path`` is as it was.
-    """
-    try:
-        with reporting_disk_errors(path):
-            write_document(path, EvaluationFile(**asdict(report)))
-    except InvalidFile as error:
-        raise StorageFailure(str(error)) from None
-
-
-def evaluation_of(path: Path, epochs: Sequence[EpochReport]) -> EpochReport | None:
-    """Return what is known of the last of ``epochs``, not yet evaluated in its checkpoint.
-
-    None if nothing is: another epoch was evaluated last, or there is no such file, or one that
-    cannot be read. Evaluating again gives the same.
-    """
-    try:
-        found = EpochReport(**read_document(path, EvaluationFile).model_dump())
-    except InvalidFile:
-        return None
-    as_trained = replace(found, held_out_loss=None, score=None)
-    return found if as_trained == epochs[-1] else None
 
 
 class WorkersChanged(Record):
@@ -146,12 +84,10 @@ class WorkersChanged(Record):
         epochs: whole epochs that were done.
         minibatches: of the next epoch that were done; those after them are computed again.
         configuration: replicas per stage of the placement that training continues with.
-        source: of the state that training continues from, in words; empty for a checkpoint that was
-            made a moment ago.
-        lost_minibatches: that were done after that state, as far as workers had said, and are
-            computed again.
-        lost_seconds: since that state was kept, or last continued from.
     """
+
+    # Older runs told of more.
+    model_config = ConfigDict(extra="ignore")
 
     reason: str
     given_up: tuple[int, ...] = ()
@@ -160,9 +96,6 @@ class WorkersChanged(Record):
     epochs: int
     minibatches: int
     configuration: str
-    source: str = ""
-    lost_minibatches: int = 0
-    lost_seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -170,15 +103,9 @@ class WorkersChanged(Record):
         place = f"epoch {self.epochs + 1}"
         if self.minibatches:
             place = f"minibatch {self.minibatches + 1} of {place}"
-        origin = f" from {self.source}" if self.source else ""
-        lost = (
-            f"; {self.lost_minibatches} minibatches and {self.lost_seconds:.1f} s are lost"
-            if self.source
-            else ""
-        )
         return (
-            f"{self.reason}; training continues{origin} at {place} on {len(self.workers)} workers, "
-            f"{self.configuration}{lost}"
+            f"{self.reason}; training continues from the last checkpoint at {place} on "
+            f"{len(self.workers)} workers, {self.configuration}"
         )
 
 

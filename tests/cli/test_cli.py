@@ -55,12 +55,6 @@ def graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     [
         ("run.yaml", "budget: 8\nspeeds: 1,0.5\n", ["budget", "1,0.5", "--config"]),
         ("costs.csv", "name,forward_ms,backward_ms\nhead,3,6\n", ["head", "3.00 ms"]),
-        (
-            "evaluation.json",
-            '{"kind": "evaluation", "version": 1, "epoch": 3, "loss": 0.5, '
-            '"held_out_loss": 0.25, "minibatches_per_second": 8}',
-            ["epoch=3", "held_out_loss=0.25"],
-        ),
     ],
 )
 def test_show_reads_what_else_lies_in_a_run_folder(

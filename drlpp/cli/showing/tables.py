@@ -25,7 +25,6 @@ from drlpp.racing.comparison import Comparison
 from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
 from drlpp.report.tables import describe_comparison, describe_race, stages_text, table_of
-from drlpp.runtime.training.training_reports import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link
 
@@ -281,7 +280,6 @@ def _measurement_text(measurement: Measurement | None) -> str:
 describe.register(Comparison, describe_comparison)
 describe.register(TrainingRace, describe_race)
 describe.register(MicrobatchChoice, str)
-describe.register(EvaluationFile, Pretty)
 
 
 @describe.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,24 +13,38 @@ from torch import Tensor
 
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import Record
-from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.actions import MicrobatchId
 
 
-class TrainingCheckpoint(Record):
-    """A training between two minibatches.
+@dataclass(frozen=True)
+class TrainingProgress:
+    """How far a training is.
 
     Attributes:
+        epochs: reports of the whole epochs.
+        began: the minibatch of the next epoch before which the pipeline was empty.
+        position: the minibatches of that epoch before this number are done.
+        losses: of their parts.
+        evaluated: whether the last whole epoch has been.
+    """
+
+    epochs: tuple[EpochReport, ...] = ()
+    began: int = 0
+    position: int = 0
+    losses: dict[MicrobatchId, float] = field(default_factory=dict)
+    evaluated: bool = True
+
+
+class TrainingCheckpoint(Record):
+    """A training between two minibatches: how far it is, and what continues it.
+
+    Attributes:
+        epochs, began, position, losses, evaluated: as in :class:`TrainingProgress`.
         model: weights and buffers by name.
         optimizer: its state by parameter.
         in_flight: what every worker has in flight.
         deployed: the placement and method that ``in_flight`` suits.
-        epochs: reports of the whole epochs.
-        evaluated: whether the last of them has been; it may be by now (``evaluation_file.py``).
-        began: the minibatch of the next epoch before which the pipeline was empty.
-        position: the minibatches of that epoch before this number are done.
-        losses: of its parts.
         data: states of the loader's generators, and a hash of the epoch's first minibatch.
     """
 
@@ -40,12 +55,17 @@ class TrainingCheckpoint(Record):
     optimizer: dict[str, dict[str, Any]]
     in_flight: dict[Annotated[int, Strict()], dict[str, Any]]
     deployed: str
-    epochs: list[EpochReport]
+    epochs: tuple[EpochReport, ...]
     began: int = Field(ge=0)
     position: int = Field(ge=0)
     losses: dict[MicrobatchId, float]
     data: tuple[tuple[Tensor, ...], str]
     evaluated: bool = True
+
+    @property
+    def progress(self) -> TrainingProgress:
+        """How far the training is."""
+        return TrainingProgress(self.epochs, self.began, self.position, self.losses, self.evaluated)
 
     def contradiction(self, state: Mapping[str, Tensor], minibatches: int) -> str | None:
         """Return what does not fit into a training of a model with this state, None if all does.
@@ -72,17 +92,6 @@ class TrainingCheckpoint(Record):
         if not {minibatch for minibatch, _ in self.losses} >= set(range(self.position)):
             return f"it has not all losses of the {self.position} minibatches that are done"
         return None
-
-
-def read_training_checkpoint(
-    path: Path, state: Mapping[str, Tensor], minibatches: int
-) -> TrainingCheckpoint:
-    """Read a checkpoint for a training of a model with this state.
-
-    Raises:
-        InvalidFile: it is missing, damaged, or not of such a training.
-    """
-    return checked_checkpoint(path, read_checkpoint(path), state, minibatches)
 
 
 def checked_checkpoint(

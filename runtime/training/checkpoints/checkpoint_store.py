@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +26,6 @@ from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.training.checkpoints.checkpoint import (
     TrainingCheckpoint,
     checked_checkpoint,
-    read_training_checkpoint,
 )
 
 _INDEX, _FACTS = "checkpoint.json", "training.safetensors"
@@ -36,35 +34,8 @@ _ATTEMPTS = 2**48
 CHECKPOINT_NAME = "checkpoint.safetensors"
 
 
-class CheckpointStore(ABC):
-    """Keeps the last checkpoint of a training, by the names of parameters; its text says where."""
-
-    @abstractmethod
-    def exists(self) -> bool:
-        """Return whether there is one."""
-
-    @abstractmethod
-    def save(
-        self, session: ClusterSession, deployment: Deployment, facts: Mapping[str, Any]
-    ) -> None:
-        """Replace it, whole or not at all, by what the workers hold and what is known beyond that.
-
-        Raises:
-            NotFinite: weights are not finite.
-            StorageFailure: it cannot be written; the last one is as it was.
-        """
-
-    @abstractmethod
-    def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
-        """Return it, checked against a session's model, and a file of it for the workers.
-
-        Raises:
-            InvalidFile: it is damaged, or of another training.
-        """
-
-
-class CheckpointFile(CheckpointStore):
-    """One file, which the controller writes.
+class CheckpointFile:
+    """Keeps the last checkpoint of a training in one file, which the controller writes.
 
     Args:
         path: of the file.
@@ -77,21 +48,31 @@ class CheckpointFile(CheckpointStore):
         return str(self._path)
 
     def exists(self) -> bool:
-        """Return whether the file is there."""
+        """Return whether there is one."""
         return self._path.exists()
 
     def save(
         self, session: ClusterSession, deployment: Deployment, facts: Mapping[str, Any]
     ) -> None:
-        """Collect what the workers hold, and write it."""
+        """Replace it, whole or not at all, by what the workers hold and what is known beyond that.
+
+        Raises:
+            NotFinite: weights are not finite.
+            StorageFailure: it cannot be written; the last one is as it was.
+        """
         saved = session.checkpoint(deployment)
         check_finite(saved["model"], session.captured.state)
         write_checkpoint(self._path, {**saved, **facts})
 
     def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
-        """Return what the file has, and the file."""
+        """Return it, checked against a session's model, and a file of it for the workers.
+
+        Raises:
+            InvalidFile: it is damaged, or of another training.
+        """
         state = session.captured.state
-        return read_training_checkpoint(self._path, state, minibatches), self._path
+        saved = read_checkpoint(self._path)
+        return checked_checkpoint(self._path, saved, state, minibatches), self._path
 
 
 class PartsIndex(Document):
@@ -117,8 +98,8 @@ class PartsIndex(Document):
         return PartsWritten(f"{self.number}-{self.attempt}", self.workers, self.leaders)
 
 
-class CheckpointParts(CheckpointStore):
-    """A file of every worker in a folder that all hosts share, or behind a URL.
+class CheckpointParts:
+    """The same in a file of every worker, in a folder that all hosts share, or behind a URL.
 
     Workers write at the same time. The index, written last, makes the parts the checkpoint, and
     those of others, whole or not, are removed. ``checkpoint.json`` in the run's folder is a copy of
@@ -189,6 +170,10 @@ class CheckpointParts(CheckpointStore):
         merged.unlink(missing_ok=True)
         write_tree(merged, whole)
         return found, merged
+
+
+CheckpointStore = CheckpointFile | CheckpointParts
+"""Where a training keeps its last checkpoint; its text says where."""
 
 
 def weights_of(location: str | Path, folder: Path) -> dict[str, Tensor]:

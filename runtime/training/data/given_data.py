@@ -11,7 +11,6 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.loading.finite_data import Watch
 from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
@@ -79,20 +78,6 @@ class SamplesInMemory(TrainingData):
 
     def _held_out_order(self) -> Tensor:
         return evaluation_order(self.held_out_samples, self.batch_size)
-
-    def not_finite(self) -> str | None:
-        """Look for them in all samples, which nobody asks for without a bad loss."""
-        return _bad_values(self._data.train)
-
-    def held_out_not_finite(self) -> str | None:
-        """Look for them in all held-out samples."""
-        return _bad_values(self._data.test)
-
-
-def _bad_values(samples: Samples) -> str | None:
-    watch = Watch()
-    watch.see(samples)
-    return watch.text
 
 
 def _fingerprint_of(samples: Samples) -> str:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from drlpp.errors import DataError, InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.loading.finite_data import Watch
 from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.loading.loader_state import generators_of, preserve_rng_state
 from drlpp.runtime.loading.loaders import (
@@ -27,8 +26,6 @@ from drlpp.runtime.loading.loaders import (
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.batches import chosen, joined, tensors_in
 from drlpp.specs.data import Loaders, Samples
-
-_MOST_HELD_OUT_SAMPLES = 1_000_000
 
 
 class LoaderState(NamedTuple):
@@ -90,14 +87,6 @@ class TrainingData(ABC):
     @abstractmethod
     def held_out(self) -> Iterator[Samples]:
         """Return the held-out minibatches for this process."""
-
-    @abstractmethod
-    def not_finite(self) -> str | None:
-        """Say which of the values that were trained on are not finite; None if all are."""
-
-    @abstractmethod
-    def held_out_not_finite(self) -> str | None:
-        """Say the same of the held-out values."""
 
     def state(self) -> LoaderState:
         """Return what a checkpoint needs to continue with the same samples."""
@@ -164,8 +153,7 @@ class LoadedData(TrainingData):
         self._unpack = unpacker
         self._seed = seed
         self._note = note
-        self._noted = self._told_of_more = self._counted = False
-        self._watch, self._held_out_watch = Watch(), Watch()
+        self._noted = False
         self._state = self._current_state()
         self._check_first(self._train, one_by_one=True)
         if self._held_out is not None:
@@ -173,8 +161,14 @@ class LoadedData(TrainingData):
         known = self._known_minibatches()
         self._wants_all = minibatches in (None, known)
         if minibatches is None:
-            minibatches = self._count_minibatches(known)
-        elif known is not None and minibatches > known:
+            minibatches = self._count_minibatches() if known is None else known
+        if not minibatches:
+            raise InvalidInput(
+                f"{TRAINING} gives no minibatch of {self.batch_size} samples, for which the model "
+                f"is captured; make it batch_size={self.batch_size}, and its data set one that "
+                "can be iterated more than once"
+            )
+        if known is not None and minibatches > known:
             raise InvalidInput(
                 f"minibatches is {minibatches}, but {TRAINING} gives {known} of "
                 f"{self.batch_size} samples in an epoch"
@@ -196,11 +190,6 @@ class LoadedData(TrainingData):
 
     def held_out(self) -> Generator[Samples]:
         """Yield what the held-out loader gives, in whole minibatches."""
-        for number, minibatch in enumerate(self._whole_held_out()):
-            self._held_out_watch.see(minibatch, f" in minibatch {number + 1}")
-            yield minibatch
-
-    def _whole_held_out(self) -> Generator[Samples]:
         assert self._held_out is not None
         waiting: list[Samples] = []
         with preserve_rng_state(self._held_out):
@@ -215,14 +204,6 @@ class LoadedData(TrainingData):
         if waiting and len(rest := joined(waiting)):
             for indices in evaluation_order(len(rest), self.batch_size):
                 yield chosen(rest, indices)
-
-    def not_finite(self) -> str | None:
-        """Tell of the minibatches that this process has loaded."""
-        return self._watch.text
-
-    def held_out_not_finite(self) -> str | None:
-        """Tell of the held-out minibatches that this process has loaded."""
-        return self._held_out_watch.text
 
     def state(self) -> LoaderState:
         """Return the state at the beginning of the epoch that is not yet done."""
@@ -264,34 +245,19 @@ class LoadedData(TrainingData):
                         )
                 if number == self.minibatches - 1 and self._wants_all:
                     # A sampler may draw once more when it is asked past its end.
-                    self._check_ended(whole, epoch)
-                self._watch.see(minibatch, f" in minibatch {number + 1} of epoch {epoch}")
+                    next(whole, None)
                 if number >= begin:
                     yield minibatch
             if number < self.minibatches - 1:
-                raise DataError(self._too_few(number + 1, epoch))
+                raise DataError(
+                    f"{TRAINING} gives {number + 1} minibatches in epoch {epoch}, where "
+                    f"{self.minibatches} are expected; its data set has to begin anew each time "
+                    "it is iterated, and give as many (or say how many make an epoch: "
+                    "minibatches, --minibatches)"
+                )
         finally:
             # Whoever let go of this has all the minibatches of the epoch.
             self._state = self._current_state()
-
-    def _check_ended(self, rest: Iterator[Samples], epoch: int) -> None:
-        """Ask for more than the epoch's minibatches; tell once where there are more."""
-        if next(rest, None) is not None and not self._told_of_more:
-            self._told_of_more = True
-            self._note(
-                f"{TRAINING} gives more than {self.minibatches} minibatches in epoch {epoch}, as "
-                "many as in the first: those beyond are not trained on, in this epoch and in others"
-            )
-
-    def _too_few(self, found: int, epoch: int) -> str:
-        told = f"{TRAINING} gives {found} minibatches in epoch {epoch}, where {self.minibatches}"
-        if not self._counted:
-            return f"{told} are expected"
-        return (
-            f"{told} were counted when it was read before training; its data set has to begin anew "
-            "each time it is iterated, and give as many (or say how many make an epoch: "
-            "minibatches, --minibatches)"
-        )
 
     def _whole(self, epoch: int) -> Generator[Samples]:
         for batch in iterate(self._train, epoch_seed(self._seed, epoch), epoch):
@@ -299,17 +265,14 @@ class LoadedData(TrainingData):
             if len(minibatch) > self.batch_size:
                 raise self._too_large(minibatch)
             if len(minibatch) < self.batch_size:
-                self._note_left_out(f"a minibatch of {len(minibatch)} samples")
+                if not self._noted:
+                    self._noted = True
+                    self._note(
+                        f"a minibatch of {len(minibatch)} samples is left out of every epoch: the "
+                        f"model is captured for minibatches of {self.batch_size}"
+                    )
                 continue
             yield minibatch
-
-    def _note_left_out(self, what: str) -> None:
-        if not self._noted:
-            self._noted = True
-            self._note(
-                f"{what} is left out of every epoch: the model is captured for minibatches of "
-                f"{self.batch_size}"
-            )
 
     def _too_large(self, minibatch: Samples) -> InvalidInput:
         return InvalidInput(
@@ -328,6 +291,9 @@ class LoadedData(TrainingData):
         if one_by_one and len(samples) > self.batch_size:
             raise self._too_large(samples)
 
+    def _known_samples(self, loader: Loader) -> int | None:
+        return known_samples(loader) if self._unpack.keeps_count else None
+
     def _known_minibatches(self) -> int | None:
         """Return the minibatches of an epoch of the training loader, None if only loading tells."""
         samples = self._known_samples(self._train)
@@ -337,29 +303,13 @@ class LoadedData(TrainingData):
             return None
         return samples // self.batch_size
 
-    def _known_samples(self, loader: Loader) -> int | None:
-        return known_samples(loader) if self._unpack.keeps_count else None
-
-    def _count_minibatches(self, known: int | None) -> int:
-        count = known
-        if count is not None:
-            if rest := (self._known_samples(self._train) or 0) % self.batch_size:
-                self._note_left_out(f"the last minibatch of {rest} samples")
-        else:
-            self._note(
-                "the training loader is read once to count its minibatches; where it never ends, "
-                "say how many make an epoch (minibatches, or --minibatches)"
-            )
-            self._counted = True
-            with preserve_rng_state(self._train):
-                count = sum(1 for _ in self._whole(epoch=1))
-        if not count:
-            raise InvalidInput(
-                f"{TRAINING} gives no minibatch of {self.batch_size} samples, for which the model "
-                f"is captured; make it batch_size={self.batch_size}, and its data set one that "
-                "can be iterated more than once"
-            )
-        return count
+    def _count_minibatches(self) -> int:
+        self._note(
+            "the training loader is read once to count its minibatches; where it never ends, "
+            "say how many make an epoch (minibatches, or --minibatches)"
+        )
+        with preserve_rng_state(self._train):
+            return sum(1 for _ in self._whole(epoch=1))
 
     def _count_held_out(self) -> int:
         if self._held_out is None:
@@ -372,24 +322,11 @@ class LoadedData(TrainingData):
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
                 count += len(self._unpack(batch, HELD_OUT))
-                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
-                    raise InvalidInput(
-                        f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
-                        "has no length, so it may never end; give a data set with __len__, or "
-                        "fewer samples"
-                    )
         return count
 
     def _current_state(self) -> LoaderState:
         generators = generators_of(self._train)
         return LoaderState(tuple(generator.get_state() for generator in generators))
-
-
-def _has_length(loader: Loader) -> bool:
-    try:
-        return len(loader) >= 0
-    except TypeError:
-        return False
 
 
 def _hash_of(samples: Samples) -> str:

@@ -23,7 +23,6 @@ from drlpp.racing.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import Curve, Point, TrainingRace, TrainingRun
 from drlpp.runtime.training.checkpoints.checkpoint_store import PartsIndex
-from drlpp.runtime.training.training_reports import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
@@ -129,7 +128,6 @@ def every_document() -> dict[str, Document]:
             sureness=Sureness(configuration="2-2", method=_METHOD, share=0.9, expected_gain=0.004),
         ),
         _race(contender),
-        EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),
         PartsIndex(number=2, attempt=3, workers=(0, 1, 2), leaders=(0, 2)),
         EpisodeState(
             model=graph.model,

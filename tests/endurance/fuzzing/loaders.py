@@ -39,8 +39,8 @@ from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.measurements_file import Entry, Header, read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
-from drlpp.runtime.ipc.tensor_file import write_checkpoint
-from drlpp.runtime.training.checkpoints.checkpoint import read_training_checkpoint
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
+from drlpp.runtime.training.checkpoints.checkpoint import checked_checkpoint
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
@@ -161,7 +161,7 @@ def _read_every_tensor(path: Path, state: Mapping[str, torch.Tensor]) -> None:
             for value in tree:
                 visit(value)
 
-    visit(dict(read_training_checkpoint(path, state, minibatches=3)))
+    visit(dict(checked_checkpoint(path, read_checkpoint(path), state, minibatches=3)))
 
 
 def read_damaged(loader: Loader, data: bytes, path: Path) -> None:

@@ -53,11 +53,11 @@ def _unreadable() -> None:
 
 @pytest.mark.parametrize(
     ("processes", "told"),
-    [(0, "raised SystemExit after 0 .*: 3"), (1, "a process .* has ended with exit code 3")],
+    [(0, "raised SystemExit after 0 .*: 3"), (1, "exited unexpectedly|a process .* has ended")],
 )
 def test_a_data_set_that_exits_is_told(captured: CapturedModel, processes: int, told: str) -> None:
     broken = Breaking(data_for(captured), 0, lambda: sys.exit(3))
-    with pytest.raises(DataError, match=f"the training loader {told}|{told}"):
+    with pytest.raises(DataError, match=told):
         next(iterate(DataLoader(broken, 8, num_workers=processes), 0))
 
 

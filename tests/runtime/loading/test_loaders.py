@@ -112,16 +112,6 @@ def test_an_endless_stream_has_epochs_of_a_given_length(
     assert same(found.state_dict, wanted.state_dict)
 
 
-def test_a_held_out_stream_without_an_end_is_refused(
-    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("drlpp.runtime.training.data.training_data._MOST_HELD_OUT_SAMPLES", 100)
-    train, _ = loaders_for(data_for(captured))
-    stream = DataLoader(Endless(data_for(captured)), batch_size=8)
-    with pytest.raises(InvalidInput, match="more than 100 samples and has no length"):
-        PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out").fit(train, stream)
-
-
 def _twice(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     inputs, targets = zip(*samples, strict=True)
     return torch.stack([*inputs, *inputs]), torch.stack([*targets, *targets])

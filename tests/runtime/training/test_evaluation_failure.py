@@ -1,6 +1,5 @@
 """An evaluation that fails loses no epoch: what was trained is kept, and evaluated on resuming."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import DataError, StorageFailure
+from drlpp.errors import DataError
 from drlpp.runtime import (
     ClusterSession,
     EarlyStopping,
@@ -19,7 +18,6 @@ from drlpp.runtime import (
     TrainerCallbacks,
     TrainingResult,
 )
-from drlpp.runtime.training.training_reports import evaluation_of, write_evaluation
 from drlpp.schedule.method import Method
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import data_for, loaders_for, placement_file, same, train
@@ -91,27 +89,6 @@ def test_a_held_out_sample_that_cannot_be_read_costs_no_epoch(
     assert rest.epochs[1].minibatches_per_second > 0
 
 
-def test_what_was_evaluated_is_not_evaluated_again(
-    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    document = placement_file(captured, 0)
-    first = train(document, out=tmp_path, epochs=2)
-    evaluate, evaluated = ClusterSession.evaluate, []
-
-    def count(session: ClusterSession, *arguments: Any) -> Any:
-        evaluated.append(True)
-        return evaluate(session, *arguments)
-
-    monkeypatch.setattr(ClusterSession, "evaluate", count)
-    again = train(document, out=tmp_path, epochs=2, resume=True)
-    assert not evaluated
-    assert again.epochs == first.epochs
-    # As if killed before it was written.
-    (tmp_path / "evaluation.json").unlink()
-    assert known(train(document, out=tmp_path, epochs=2, resume=True)) == known(first)
-    assert len(evaluated) == 1
-
-
 def test_the_best_weights_are_kept_if_the_end_comes_before_the_evaluation(
     captured: CapturedModel, tmp_path: Path
 ) -> None:
@@ -133,21 +110,3 @@ def test_an_epoch_without_held_out_data_is_whole(captured: CapturedModel, tmp_pa
         trainer = PipelineTrainer(document, out=tmp_path, resume=resume, observer=observer)
         assert [r.score for r in trainer.fit(loader, epochs=1).epochs] == [None]
         assert len(told) == (not resume)
-    assert not (tmp_path / "evaluation.json").exists()
-
-
-@pytest.mark.parametrize("loss", [0.1, math.inf, math.nan])
-def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path, loss: float) -> None:
-    path = tmp_path / "evaluation.json"
-    trained = [EpochReport(1, 0.3, 1.0, None, 2.0), EpochReport(2, 1 / 3, None, None, 7.0)]
-    assert evaluation_of(path, trained) is None
-    write_evaluation(path, EpochReport(2, 1 / 3, loss, None, 7.0))
-    found = evaluation_of(path, trained)
-    assert found is not None
-    assert found.held_out_loss == pytest.approx(loss, nan_ok=True)
-    assert evaluation_of(path, [*trained, EpochReport(3, 0.2, None, None, 7.0)]) is None
-    assert evaluation_of(path, [EpochReport(2, 0.4, None, None, 7.0)]) is None
-    path.write_text("half")
-    assert evaluation_of(path, trained) is None
-    with pytest.raises(StorageFailure, match="cannot be written"):
-        write_evaluation(path / "evaluation.json", EpochReport(1, 0, 0, 0, 1))

@@ -5,19 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import NotFinite
-from drlpp.models.model_reference import ModelReference
-from drlpp.models.task import Task
 from drlpp.placement.measurement import Measurement
-from drlpp.runtime import ClusterSession, EarlyStopping, PipelineTrainer, TrainerCallbacks
-from drlpp.runtime.ipc.tensor_file import read_checkpoint
-from drlpp.runtime.loading.finite_data import is_finite
-from drlpp.specs.data import Data, Samples
+from drlpp.runtime import ClusterSession, EarlyStopping
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.loading import train
 from tests.support.training.pipelines import in_a_row
@@ -50,7 +43,7 @@ def test_a_training_that_diverges_says_what_may_help_and_what_is_kept(
     with pytest.raises(
         NotFinite,
         match=r"^training diverged in epoch 1: the loss of minibatch \d+ is (nan|inf) \(counted "
-        rf"from 1 since training began\); a lower learning rate, .* or float32 may help{kept}$",
+        rf"from 1 since training began\); if all values .* are finite, .* may help{kept}$",
     ):
         train(document, epochs=2, checkpoint_every=checkpoint_every, out=tmp_path)
 
@@ -78,93 +71,3 @@ def test_a_measurement_goes_on(captured: CapturedModel) -> None:
     with ClusterSession(captured, workers=2, optimizer=sgd(1e38)) as session:
         outcome = session.measure(in_a_row(captured.graph, 0, 1), minibatches=20)
     assert isinstance(outcome, Measurement)
-
-
-class Sums(nn.Module):
-    """Of two inputs, the first of which it may mask where it is no number."""
-
-    def __init__(self, masked: bool) -> None:
-        super().__init__()
-        self.masked = masked
-        self.first, self.second, self.head = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 1)
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        hidden = self.first(left.nan_to_num() if self.masked else left)
-        return self.head(torch.relu(hidden) + self.second(right)).squeeze(1)
-
-
-def sums(masked: bool) -> Task:
-    inputs = torch.randn(8, 4), torch.randn(8, 4)
-    return Task(Sums(masked), inputs, torch.randn(8), F.mse_loss)
-
-
-def fit(
-    out: Path, bad: tuple[str, int], *, masked: bool = False, loaded: bool = False, rate: float
-) -> list[str]:
-    """What is noted of a training on data with two values of a sample that are no numbers."""
-    generator = torch.Generator().manual_seed(7)
-    parts = []
-    for name, count in (("train", 96), ("held out", 16)):
-        left, right = (torch.randn(count, 4, generator=generator) for _ in range(2))
-        parts.append(Samples((left, right), left.sum(1)))
-        if bad[0] == name:
-            left[bad[1], :2] = torch.nan
-    captured = capture(ModelReference.named(f"{__name__}:sums", masked=masked))
-    notes: list[str] = []
-    trainer = PipelineTrainer(
-        file_of(captured, in_a_row(captured.graph, 0, 1), optimizer=sgd(rate)),
-        model=captured,
-        checkpoint_every=1,
-        observer=TrainerCallbacks(on_note=notes.append),
-        out=out,
-    )
-    if loaded:
-        train, test = (TensorDataset(*part.inputs, part.targets) for part in parts)
-        trainer.fit(DataLoader(train, 8), DataLoader(test, 4), epochs=3)
-    else:
-        trainer.fit(Data(*parts), epochs=3)
-    return notes
-
-
-@pytest.mark.parametrize("loaded", [False, True])
-def test_bad_values_of_the_data_are_named_with_their_place(tmp_path: Path, loaded: bool) -> None:
-    order = torch.randperm(96, generator=torch.Generator().manual_seed(1)).view(12, 8)
-    minibatch = 7 if loaded else int((order == 50).any(1).nonzero()) + 1
-    place = (
-        r"2 of 32 values of inputs\[0\] in minibatch 7 of epoch 1 .* sample 2"
-        if loaded
-        else r"2 of 384 values of inputs\[0\] .* sample 50"
-    )
-    with pytest.raises(
-        NotFinite,
-        match=rf"epoch 1: the loss of minibatch {minibatch} is nan .* data to train on is not "
-        rf"finite: {place} \(counted from 0\); mend .* otherwise a lower learning rate",
-    ):
-        fit(tmp_path, ("train", 50), loaded=loaded, rate=1e-6)
-    saved = read_checkpoint(tmp_path / "checkpoint.safetensors")
-    assert 0 < saved["position"] < minibatch
-    assert all(value.isfinite().all() for value in saved["model"].values())
-
-
-@pytest.mark.parametrize("loaded", [False, True])
-def test_bad_values_that_do_no_harm_stop_nothing(tmp_path: Path, loaded: bool) -> None:
-    assert fit(tmp_path / "1", ("train", 3), masked=True, loaded=loaded, rate=1e-6) == []
-    notes = fit(tmp_path / "2", ("held out", 13), loaded=loaded, rate=1e-6)
-    of_data = r"32 values of inputs[0] in minibatch 2" if loaded else "64 values of inputs[0]"
-    assert len(notes) == 3
-    assert notes[0].startswith(f"the held-out data is not finite: 2 of {of_data}")
-    assert notes[0].endswith("score of epoch 1 is not finite either")
-
-
-@pytest.mark.parametrize(
-    ("values", "finite"),
-    [
-        (torch.full((3, 2), 3e38), True),  # Their sum is infinite.
-        (torch.tensor([[1.0, torch.inf], [1.0, -torch.inf]]), False),
-        (torch.tensor([[1 + 2j, complex(0, torch.nan)]]), False),
-        (torch.tensor([[2**62, 2**62]]), True),
-        (torch.zeros(0, 4), True),
-    ],
-)
-def test_finite_tensors_are_told_from_others(values: Tensor, finite: bool) -> None:
-    assert is_finite(values) == finite

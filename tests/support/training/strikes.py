@@ -41,10 +41,7 @@ class Strikes:
     @property
     def observer(self) -> TrainerCallbacks:
         """To give to the training."""
-        return TrainerCallbacks(
-            on_note=self.notes.append,
-            on_other_placement=lambda: self.notes.append("another placement"),
-        )
+        return TrainerCallbacks(on_note=self.notes.append)
 
     @contextmanager
     def following_checkpoints(self) -> Iterator[None]:

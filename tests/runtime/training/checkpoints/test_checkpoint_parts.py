@@ -55,7 +55,7 @@ def test_parts_resume_bit_for_bit_and_on_another_placement_as_a_file_does(
         options = {"checkpoint_every": EVERY, "checkpoints": checkpoints, "data": DATA, "epochs": 2}
         with killed_after_saving(2):
             train(document, out=out, **options)
-        quiet = TrainerCallbacks(on_other_placement=lambda: None)
+        quiet = TrainerCallbacks(on_note=lambda note: None)
         return train(to, out=out, resume=True, observer=quiet, **options).state_dict
 
     assert same(resumed(document, f"{location}-{document.configuration}"), whole.state_dict)

@@ -11,7 +11,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidFile, NotFinite
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.stage.finite_weights import check_finite
-from drlpp.runtime.training.checkpoints.checkpoint import read_training_checkpoint
+from drlpp.runtime.training.checkpoints.checkpoint import checked_checkpoint
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, train
 
@@ -52,11 +52,11 @@ def test_another_content_is_refused(
     change: dict[str, Any],
     message: str,
 ) -> None:
-    read_training_checkpoint(written, captured.state, 12)
+    checked_checkpoint(written, read_checkpoint(written), captured.state, 12)
     path = tmp_path / "checkpoint.safetensors"
     write_checkpoint(path, {**read_checkpoint(written), **change})
     with pytest.raises(InvalidFile, match=message):
-        read_training_checkpoint(path, captured.state, 12)
+        checked_checkpoint(path, read_checkpoint(path), captured.state, 12)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_told(
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(damage(written.read_bytes()))
     with pytest.raises(InvalidFile, match=r"checkpoint.safetensors: not a checkpoint"):
-        read_training_checkpoint(path, captured.state, 12)
+        checked_checkpoint(path, read_checkpoint(path), captured.state, 12)
 
 
 def test_minibatches_in_flight_of_other_workers_are_refused(
