@@ -22,8 +22,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
-from drlpp.runtime.reference.reference_groups import GroupedHistory
-from drlpp.runtime.reference.reference_weights import StageHistory, Weights
+from drlpp.runtime.reference.reference_weights import StageHistory
 from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stages import StageProgram
@@ -87,7 +86,6 @@ class ReferenceExecutor:
         delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
-        self._method, self._optimizer, self._seed = method, optimizer, seed
         optimizer = settled(optimizer, captured.trained, captured.aliases)
         accelerators = 1 + max(placement.accelerators, default=-1)
         self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
@@ -106,12 +104,9 @@ class ReferenceExecutor:
             )
         values = captured.state | captured.constants
 
-        def history(names: Collection[str], delay: int) -> GroupedHistory:
-            def of_group(weights: Weights, own: OptimizerSpec) -> StageHistory:
-                return StageHistory(weights, method, own, delay)
-
+        def history(names: Collection[str], delay: int) -> StageHistory:
             initial = {name: captured.state[name] for name in names}
-            return GroupedHistory(initial, optimizer, delay, of_group)
+            return StageHistory(initial, method, optimizer, delay)
 
         def alone(program: StageProgram) -> list[str]:
             tied = {name for names in program.ties.values() for name in names}
@@ -164,27 +159,6 @@ class ReferenceExecutor:
         if options.order is not None:
             minibatches = replace(minibatches, order=options.order)
         return Replay(self._pipeline, plan, count, options, minibatches).run()
-
-    def moved_to(self, placement: Placement) -> ReferenceExecutor:
-        """Return the same training under another placement, whose pipeline is empty.
-
-        Weights, buffers, and what optimizer and method know of every weight are taken over by name.
-
-        Raises:
-            InvalidInput: stages of one of the two share parameters.
-        """
-        moved = ReferenceExecutor(
-            self._captured, placement, self._minibatches, self._method, self._optimizer, self._seed
-        )
-        if self._plan.ties or moved._plan.ties:
-            raise InvalidInput("stages share parameters; move to a placement where none do")
-        for stage in moved._pipeline.stages:
-            for known in self._pipeline.stages:
-                stage.history.take_over(known.history)
-        state = self.state()
-        for buffers in moved._pipeline.buffers.values():
-            buffers |= {name: state[name].clone() for name in buffers.keys() & state.keys()}
-        return moved
 
     def state(self) -> dict[str, Tensor]:
         """Return all parameters and buffers by name; of replicas, the first one's buffers."""

@@ -13,8 +13,7 @@ from torch.autograd import _unsafe_preserve_version_counter
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.reference.random_delays import DelayedGradients
-from drlpp.runtime.reference.reference_groups import GroupedHistory
-from drlpp.runtime.reference.reference_weights import Weights
+from drlpp.runtime.reference.reference_weights import StageHistory, Weights
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.passes.passes import as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
@@ -70,14 +69,14 @@ class ReferenceStage:
     """
 
     program: StageProgram
-    history: GroupedHistory
+    history: StageHistory
     delay: int
     arriving: DelayedGradients | None
-    tied: Mapping[int, Mapping[int, GroupedHistory]] = field(default_factory=dict)
+    tied: Mapping[int, Mapping[int, StageHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
 
     @property
-    def histories(self) -> list[GroupedHistory]:
+    def histories(self) -> list[StageHistory]:
         """Those of the stage's own weights and of all copies of others."""
         return [self.history, *(copy for of in self.tied.values() for copy in of.values())]
 
@@ -197,7 +196,7 @@ class Replay:
 
     def _met(
         self, worker: int, stage: int, part: MicrobatchId
-    ) -> Iterator[tuple[GroupedHistory, WeightUse, Sequence[float]]]:
+    ) -> Iterator[tuple[StageHistory, WeightUse, Sequence[float]]]:
         """Yield the stage's own weights and its copies of others, with what a part uses of them."""
         histories = self._pipeline.stages[stage]
         yield histories.history, self._uses[None][worker][part], self._rates[stage]
@@ -291,7 +290,7 @@ class Replay:
                 total[name] = total[name] + gradient if name in total else gradient
         return total
 
-    def _copies(self, tie: Tie) -> list[GroupedHistory]:
+    def _copies(self, tie: Tie) -> list[StageHistory]:
         stages = self._pipeline.stages
         return [copy for k in tie.stages for copy in stages[k].tied[tie.number].values()]
 
@@ -324,7 +323,7 @@ class Replay:
 
     def _make(
         self,
-        history: GroupedHistory,
+        history: StageHistory,
         gradient: Weights,
         norm: Tensor | None,
         rate: float,
