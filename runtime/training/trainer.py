@@ -94,6 +94,7 @@ class Trainer:
         self.best = folder / "best.pt"
         self._count = data.minibatches
         self._progress = TrainingProgress()
+        self._evaluated: EpochReport | None = None
         self.saved = 0, 0
         self._next: ExecutionPlan | None = None
         self._first_samples = data.state()
@@ -208,6 +209,7 @@ class Trainer:
             with telling_what_is_kept(report.epoch):
                 held_out_loss, score = self._evaluate(deployment)
             report = replace(report, held_out_loss=held_out_loss, score=score)
+            self._evaluated = report
             self._progress = TrainingProgress((*before, report))
             stopping = self.plan.early_stopping
             if stopping and stopping.best(self.reports) == report:
@@ -224,6 +226,10 @@ class Trainer:
         saved, file = self.store.read(self.session, self._count)
         self.saved = len(saved.epochs), saved.position
         self._progress = saved.progress
+        if (known := self._evaluated) and not saved.evaluated:
+            as_trained = replace(known, held_out_loss=None, score=None)
+            if as_trained == saved.epochs[-1]:
+                self._progress = TrainingProgress((*saved.epochs[:-1], known))
         self.data.load_state(LoaderState(*saved.data))
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training continues.

@@ -9,8 +9,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.runtime.session import minibatch_streamer
 from drlpp.schedule.actions import Recompute
@@ -263,35 +262,6 @@ def test_learning_rates_of_a_schedule_equal_the_reference(
     rates = [0.05 * (1 + minibatch % 4) for minibatch in range(MINIBATCHES + 4)]
     options = RunOptions(order=order(MINIBATCHES), rates=rates, asynchronous_before=3)
     _check(captured, session, "straight", ASYNCHRONOUS[method], OPTIMIZERS["sgd"], options)
-
-
-@pytest.mark.parametrize("policy", ["vanilla", "pipeoptim", "spectrain", "stash"])
-def test_bfloat16_equals_the_reference(policy: str) -> None:
-    """Where rounding is coarse, equal arithmetic still gives equal bits."""
-    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
-    operators = len(captured.graph)
-    placement = Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
-    # The others' backward needs other weights than autocast's copies in the forward.
-    recompute = policy != "stash"
-    method = Method.model_validate(
-        {"policy": policy, "precision": "bfloat16", "recompute": recompute}
-    )
-    reference = {}
-    for precision in (method, method.model_copy(update={"precision": "float32"})):
-        reference[precision.precision] = run_reference(
-            captured,
-            placement,
-            Minibatches(captured.task.inputs, captured.task.targets),
-            MINIBATCHES,
-            method=precision,
-            optimizer=OPTIMIZERS["sgd"],
-        ).state
-    with ClusterSession(captured, workers=3) as session:
-        deployment = session.deploy(placement, method, OPTIMIZERS["sgd"])
-        session.run(deployment, MINIBATCHES)
-        state, _ = session.collect(deployment)
-    assert largest_difference(state, reference["bfloat16"]) < 1e-6
-    assert largest_difference(state, reference["float32"]) > 1e-4
 
 
 def test_pipemares_warm_up_switches_without_a_restart(

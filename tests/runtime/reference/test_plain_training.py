@@ -1,7 +1,7 @@
 """The runtime against plain PyTorch: the user's own module, no capture, no stages, no schedule.
 
 Nothing here is shared with the runtime or the reference executor. Synchronous methods have to give
-the weights of a plain training loop; weight stashing those of PipeDream's update formula.
+the weights of a plain training loop; `test_mutations.py` has the rules of asynchronous ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -137,85 +136,4 @@ def test_methods_without_staleness_equal_a_plain_loop(
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
     module = _trained_plainly(build, together)
-    _assert_equal(state, module)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("microbatches", "together"), [(4, 1), (2, 3)])
-def test_two_stages_on_an_accelerator_train_as_a_plain_loop(
-    session: ClusterSession, microbatches: int, together: int, optimizer: str
-) -> None:
-    """And evaluate as the module does."""
-    operators = len(session.graph)
-    stage_of = [6 * i // operators for i in range(operators)]
-    placement = Placement(
-        stages=tuple(
-            Stage(
-                operators=tuple(i for i, k in enumerate(stage_of) if k == stage),
-                accelerators=(min(stage, 5 - stage),),
-            )
-            for stage in range(6)
-        )
-    )
-    method = Method(schedule="zb-v", policy="sync", microbatches=microbatches, accumulate=together)
-    spec, build = OPTIMIZERS[optimizer]
-    deployment = session.deploy(placement, method, spec)
-    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
-    state, _ = session.collect(deployment)
-    module = _trained_plainly(build, together)
-    _assert_equal(state, module)
-    found = session.evaluate(deployment, 3, RunOptions(order=_order()))
-    with torch.no_grad():
-        wanted = [
-            F.cross_entropy(module(_inputs()[indices]), _targets(SAMPLES)[indices]).item()
-            for indices in _order()[:3]
-        ]
-    assert found.losses == pytest.approx(wanted, rel=1e-9)
-
-
-@pytest.mark.parametrize("microbatches", [1, 2, 4])
-def test_stashing_is_pipedreams_update_formula(session: ClusterSession, microbatches: int) -> None:
-    """w^(t+1) = w^(t) − ν · ∇f(w_1^(t−n+1), w_2^(t−n+2), …, w_n^(t)) (pipedream §3.3).
-
-    Of M microbatches number j meets w_l^(t−⌈(n−l−j)/M⌉), and ∇f is the mean. A weight that two
-    stages share is the earlier's in both, and its gradient the sum of theirs.
-    """
-    operators, stages, rate = len(session.graph), 3, 0.2
-    stage_of = [stages * i // operators for i in range(operators)]
-    placement = Placement.from_assignment(stage_of, range(stages))
-    spec = OptimizerSpec(name="sgd", options={"lr": rate, "momentum": 0.0})
-    deployment = session.deploy(placement, Method(policy="stash", microbatches=microbatches), spec)
-    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
-    state, _ = session.collect(deployment)
-
-    module = (
-        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
-    )
-    start = {name: w.detach() for name, w in module.named_parameters() if w.requires_grad}
-    stage_of_layer = {
-        operator.module: stage
-        for operator, stage in zip(session.graph.operators, stage_of, strict=True)
-    }
-    product = next(o.id for o in session.graph.operators if o.type == "mul" and o.parameter_bytes)
-    by_layer = stage_of_layer | {"": stage_of[product]}
-    # Both stages of a tied weight use it as late as the first of them does.
-    assert by_layer["tied"] < by_layer["same"]
-    stage_of_weight = {name: by_layer[name.rpartition(".")[0]] for name in start}
-    versions = [start]
-    for t in range(MINIBATCHES):
-        newest = dict(versions[-1])
-        for j, indices in enumerate(_order()[t].chunk(microbatches)):
-            delayed = {}
-            for name in start:
-                behind = stages - 1 - stage_of_weight[name]
-                s = max(0, -(-(behind - j) // microbatches))
-                delayed[name] = versions[max(0, t - s)][name].clone().requires_grad_()
-            outputs = functional_call(module, delayed, (_inputs()[indices],))
-            loss = F.cross_entropy(outputs, _targets(SAMPLES)[indices])
-            names = [name for name in delayed if not name.startswith("unreached")]
-            gradients = torch.autograd.grad(loss, [delayed[name] for name in names])
-            for name, gradient in zip(names, gradients, strict=True):
-                newest[name] = newest[name] - rate / microbatches * gradient
-        versions.append(newest)
-    module.load_state_dict(versions[-1], strict=False)
     _assert_equal(state, module)

@@ -9,26 +9,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import assume, event, given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
-from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import fast_are, in_turns, words
+from tests.support.in_turns import in_turns, words
 from tests.support.models.forked import POLICIES, largest_difference
 from tests.support.models.tied import order, placements, samples
-from tests.support.strategies.graphs import placements as any_placement
 from tests.support.training.against_reference import train_twice
 
 MINIBATCHES, FLUSHED = 15, 6
@@ -117,9 +112,9 @@ FOLDED = [
     Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3, clip_norm=0.3),
 ]
 CASES = [
-    *in_turns(ASYNCHRONOUS.values(), SHAPES, OPTIMIZERS, one_of=11),
+    *in_turns(ASYNCHRONOUS.values(), SHAPES, OPTIMIZERS, one_of=17),
     *in_turns(FLUSHING.values(), SHAPES, OPTIMIZERS, one_of=6),
-    *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=6),
+    *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=9),
     *in_turns(FOLDED, ["folded"], ["adamw"], one_of=1),
 ]
 
@@ -130,47 +125,6 @@ def test_weights_equal_the_reference(
 ) -> None:
     assert placements(captured)[shape].pipeline(captured.graph).ties
     _check(captured, session, shape, method, OPTIMIZERS[optimizer])
-
-
-def test_learning_rates_of_a_schedule_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession
-) -> None:
-    rates = [0.02 * (1 + minibatch % 4) for minibatch in range(MINIBATCHES + 4)]
-    options = RunOptions(order=order(MINIBATCHES), rates=rates, asynchronous_before=3)
-    _check(captured, session, "replicated-last", ASYNCHRONOUS["pipemare"], SGD, options)
-
-
-@pytest.mark.parametrize("policy", ["stash", "pipeoptim", "sync"])
-def test_float16_skips_the_same_updates_of_all_copies(policy: str) -> None:
-    """The scale is so large that some gradients overflow, and those of tied weights with them."""
-    captured = capture(ModelReference.named("tests.support.models.tied:tied", dtype="float32"))
-    method = Method.model_validate(
-        {
-            "policy": policy,
-            "schedule": "1f1b-flush" if policy == "sync" else "1f1b",
-            "precision": "float16",
-            "loss_scale": 2.0**17,
-            "recompute": policy == "pipeoptim",
-        }
-    )
-    reference = run_reference(
-        captured,
-        placements(captured)["straight"],
-        Minibatches(*samples()),
-        MINIBATCHES,
-        method=method,
-        optimizer=SGD,
-        options=RunOptions(order=order(MINIBATCHES)),
-    )
-    with ClusterSession(captured, workers=4) as session:
-        session.use_samples(*samples())
-        deployment = session.deploy(placements(captured)["straight"], method, SGD)
-        _, results = session.run(deployment, MINIBATCHES, RunOptions(order=order(MINIBATCHES)))
-        state, _ = session.collect(deployment)
-        _check_copies(session, deployment)
-    assert largest_difference(state, reference.state) < 1e-5
-    assert [results[w].skipped_updates for w in range(4)] == list(reference.skipped_updates)
-    assert any(reference.skipped_updates)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +152,7 @@ def test_resuming_at_any_minibatch_changes_no_bit(
     session.run(deployment, MINIBATCHES, options)
     whole, _ = session.collect(deployment)
     deployment = session.deploy(placement, chosen, OPTIMIZERS["adamw"])
-    session.run(deployment, MINIBATCHES, options, cuts=(1, 4, 5, 9), on_cut=save)
+    session.run(deployment, MINIBATCHES, options, cuts=(4, 9), on_cut=save)
     assert _same_bits(session.collect(deployment)[0], whole)
     for cut, path in paths.items():
         deployment = session.deploy(
@@ -241,54 +195,6 @@ def test_another_placement_continues_with_the_roots_copy(
         session.run(deployment, 3, replace(options, order=order(3)))
         both.append(session.collect(deployment)[0])
     assert largest_difference(*both) < 1e-9
-
-
-@pytest.mark.parametrize("shape", fast_are(["replicated"], SHAPES))
-def test_a_warm_up_that_flushes_switches_without_a_restart(
-    captured: CapturedModel, session: ClusterSession, shape: str
-) -> None:
-    """With more parts in flight for each link, which the warm-up does not have."""
-    method = Method(policy="pipemare", correction_decay=0.2, in_flight_per_link=1)
-    placement = placements(captured)[shape]
-    reference = ReferenceExecutor(captured, placement, Minibatches(*samples()), method, SGD)
-    deployment = session.deploy(placement, method, SGD)
-    first = RunOptions(order=order(6), synchronous=True)
-    second = RunOptions(order=order(MINIBATCHES), first_minibatch=6)
-    for count, options in ((6, first), (MINIBATCHES, second)):
-        reference.run(count, options)
-        session.run(deployment, count, options)
-    state, _ = session.collect(deployment)
-    assert largest_difference(state, reference.state()) < 1e-8
-    _check_copies(session, deployment)
-
-
-@st.composite
-def candidates(draw: st.DrawFn, captured: CapturedModel) -> Candidate:
-    placement: Placement = draw(any_placement(captured.graph, 4))
-    assume(placement.ties(captured.graph))
-    policies = ["vanilla", "stash", "stash-vertical", "spectrain", "pipeoptim", "pipemare"]
-    policy = draw(st.sampled_from(policies))
-    method = Method(
-        policy=policy,
-        microbatches=draw(st.sampled_from([1, 2, 4])),
-        accumulate=draw(st.integers(1, 3)),
-        in_flight_per_link=draw(st.integers(0, 1)),
-        recompute=draw(st.booleans()),
-        clip_norm=draw(st.sampled_from([0.0, 0.3])),
-        correction_decay=0.2 if policy == "pipemare" else 0.0,
-    )
-    return Candidate(placement, method)
-
-
-@given(data=st.data())
-@settings(deadline=None, max_examples=6)
-def test_any_placement_equals_the_reference(session: ClusterSession, data: st.DataObject) -> None:
-    candidate = data.draw(candidates(session.captured))
-    pipeline = candidate.placement.pipeline(session.graph)
-    event(f"{len(pipeline.stages)} stages, {len(pipeline.ties)} ties")
-    options, minibatches = RunOptions(order=order(11)), Minibatches(*samples())
-    trained = train_twice(session, candidate, OPTIMIZERS["adamw"], 11, minibatches, options)
-    assert trained.difference < 1e-8
 
 
 def _same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:

@@ -95,18 +95,6 @@ def test_learning_rates_of_minibatches(session: ClusterSession, name: str) -> No
     assert_state(state, module)
 
 
-def test_learning_rates_of_epochs(session: ClusterSession) -> None:
-    schedule = LearningRateSchedule.parse("exponential", gamma=0.5)
-    rates = schedule.rates(RATE, MINIBATCHES, minibatches_per_epoch=3)
-    state = _on_workers(session, (0, 1), GPIPE, rates=rates)
-    module, optimizer = _plain()
-    plain = lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
-    for epoch in range(0, MINIBATCHES, 3):
-        train(module, objective, optimizer, _minibatches()[epoch : epoch + 3])
-        plain.step()
-    assert_state(state, module)
-
-
 def test_an_update_of_several_minibatches_has_the_rate_of_the_last(session: ClusterSession) -> None:
     rates = [0.2, 0.1, 0.3, 0.05, 0.15, 0.25, 0.01, 0.4]
     method = Method(schedule="1f1b-flush", policy="sync", accumulate=3)

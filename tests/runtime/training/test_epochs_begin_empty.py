@@ -12,7 +12,6 @@ from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.ipc.protocol import Run
 from drlpp.runtime.session import session as session_module
 from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
-from drlpp.schedule.method import Method
 from tests.support.training.loading import placement_file, train
 
 STAGES, MINIBATCHES = 3, 12
@@ -73,26 +72,3 @@ def test_every_epoch_counts_s_from_0(
             assert [use.newest_in_forward for use in uses] == newest
             # The last update has seen all: nothing is in flight when the next epoch begins.
             assert [a.through for a in run.actions if isinstance(a, Update)][-1] == MINIBATCHES
-
-
-def test_t1_and_t2_divide_by_the_steady_states_delay_in_every_epoch(
-    captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
-) -> None:
-    """τ = s + 1 of the steady state while the pipeline fills too; k counts over epochs."""
-    steps = 20
-    method = Method(policy="pipemare", annealing_minibatches=steps, correction_decay=0.135)
-    train(placement_file(captured, 0, 1, 2, method=method), epochs=2, out=tmp_path)
-    for number, epoch in enumerate(sent):
-        for rank, run in epoch.items():
-            delay = STAGES - rank
-            expected = [
-                0.01 / delay ** (1 - min((number * MINIBATCHES + k) / steps, 1))
-                for k in range(MINIBATCHES)
-            ]
-            assert list(run.plans[0].own.rates) == pytest.approx(expected)
-            # T2 looks back over as many updates as there were.
-            leads = [
-                run.plans[0].own.uses[minibatch, 0].backward_lead
-                for minibatch in range(MINIBATCHES)
-            ]
-            assert [-lead for lead in leads] == fills(rank)

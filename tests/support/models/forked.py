@@ -63,11 +63,16 @@ def placements(captured: CapturedModel) -> dict[str, Placement]:
         for op in graph.operators
     ]
     even = [min(4 * op.id // len(graph), 3) for op in graph.operators]
+    return of_every_shape(even, forked)
+
+
+def of_every_shape(even: list[int], branching: list[int]) -> dict[str, Placement]:
+    """Placements by name, from the stage of every operator in four even stages, and in branches."""
     return {
         "straight": Placement.from_assignment(even, (0, 1, 2, 3)),
         "replicated": Placement.from_assignment([min(k, 2) for k in even], (0, 0, 1, 2)),
         "replicated-last": Placement.from_assignment([min(k, 1) for k in even], (0, 1, 1, 1)),
-        "branching": Placement.from_assignment(forked, (3, 1, 0, 2)),
+        "branching": Placement.from_assignment(branching, (3, 1, 0, 2)),
         "folded": Placement(
             stages=tuple(
                 Stage(
@@ -77,7 +82,7 @@ def placements(captured: CapturedModel) -> dict[str, Placement]:
                 for stage, holder in enumerate((2, 0, 0, 2))
             )
         ),
-        "data-parallel": Placement.from_assignment([0] * len(graph), (0, 0, 0, 0)),
+        "data-parallel": Placement.from_assignment([0] * len(even), (0, 0, 0, 0)),
     }
 
 

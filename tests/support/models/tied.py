@@ -6,7 +6,8 @@ from torch.nn import functional as F
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.models.task import Task
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
+from tests.support.models.forked import of_every_shape
 
 WORDS, WIDTH, SAMPLES, BATCH = 12, 6, 40, 8
 
@@ -65,25 +66,4 @@ def placements(captured: CapturedModel) -> dict[str, Placement]:
         if op.type in ("tanh", "sin") and len(before) == 1:
             branching[op.id] = branching[before[0]]
     even = [4 * op // len(names) for op in range(len(names))]
-    return {
-        "straight": Placement.from_assignment(even, (0, 1, 2, 3)),
-        "replicated": Placement.from_assignment([min(k, 2) for k in even], (0, 0, 1, 2)),
-        "replicated-last": Placement.from_assignment([min(k, 1) for k in even], (0, 1, 1, 1)),
-        "branching": Placement.from_assignment(branching, (3, 1, 0, 2)),
-        "folded": Placement(
-            stages=tuple(
-                Stage(
-                    operators=tuple(op for op, k in enumerate(even) if k == stage),
-                    accelerators=(holder,),
-                )
-                for stage, holder in enumerate((2, 0, 0, 2))
-            )
-        ),
-    }
-
-
-def data(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Data to train on: the target is the first word."""
-    generator = torch.Generator().manual_seed(3)
-    tokens = [torch.randint(0, WORDS, (count, 5), generator=generator) for count in (96, 29)]
-    return tuple((part, part[:, 0]) for part in tokens)
+    return of_every_shape(even, branching)

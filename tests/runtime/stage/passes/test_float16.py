@@ -163,15 +163,6 @@ def test_asynchronous_weights_equal_the_reference(
     assert all(0 < skipped < MINIBATCHES for skipped in found.skipped_updates)
 
 
-def test_an_asynchronous_stage_skips_updates_alone(
-    captured: CapturedModel, session: ClusterSession
-) -> None:
-    """The first layer's gradients are as large as what it reads, and overflow before others do."""
-    method = Method(policy="stash", precision="float16", loss_scale=OVERFLOWING / 2)
-    found = _both(captured, session, in_a_row(captured.graph, 0, 1, 2), method, SGD)
-    assert found.skipped_updates[0] > found.skipped_updates[-1] == 0
-
-
 @pytest.mark.parametrize(
     ("policy", "optimizer", "accumulate"),
     [

@@ -117,15 +117,17 @@ def test_a_place_belongs_to_one_run(straight: PlacementFile, tmp_path: Path) -> 
         train(straight, data=DATA, epochs=1, checkpoints="nosuch://x", out=tmp_path / "third")
 
 
-@pytest.mark.parametrize("file", ["checkpoint.json", "1-*/training.safe", "1-*/worker-0.safe"])
-def test_damaged_parts_are_told(straight: PlacementFile, tmp_path: Path, file: str) -> None:
+def test_damaged_parts_are_told(straight: PlacementFile, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "one")
-    (damaged,) = shared.glob(f"{file}*")
-    for damage in (lambda: os.truncate(damaged, damaged.stat().st_size - 40), damaged.unlink):
-        damage()
-        with pytest.raises(InvalidFile, match="shared"):
-            export_weights(shared, tmp_path / "model.safetensors")
+    for file in ("1-*/worker-0.safe", "1-*/training.safe", "checkpoint.json"):
+        (damaged,) = shared.glob(f"{file}*")
+        whole = damaged.read_bytes()
+        for damage in (lambda path: os.truncate(path, path.stat().st_size - 40), Path.unlink):
+            damage(damaged)
+            with pytest.raises(InvalidFile, match="shared"):
+                export_weights(shared, tmp_path / "model.safetensors")
+        damaged.write_bytes(whole)
     assert not (tmp_path / "model.safetensors").exists()
 
 

@@ -200,21 +200,6 @@ def test_a_loader_that_goes_on_elsewhere_is_refused(
         train(resume=True)
 
 
-def test_nobody_notices_whose_random_numbers_a_loader_draws(
-    captured: CapturedModel, tmp_path: Path
-) -> None:
-    document = placement_file(captured, 0, method=STASH)
-    results = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        loader = DataLoader(noisy(captured), batch_size=8, shuffle=True)
-        trainer = PipelineTrainer(document, out=tmp_path / str(seed))
-        results.append(trainer.fit(loader, epochs=1).state_dict)
-        assert torch.equal(torch.get_rng_state(), before)
-    assert same(*results)
-
-
 def test_another_kind_of_loader_is_refused(captured: CapturedModel, tmp_path: Path) -> None:
     document = placement_file(captured, 0, method=STASH)
     with killed_after_saving(1):

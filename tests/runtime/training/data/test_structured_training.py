@@ -28,7 +28,6 @@ from drlpp.specs.batches import call, chosen, tensors_in
 from drlpp.specs.data import Data, Samples
 from tests.support.models import structured
 from tests.support.models.structured import BATCH, by_position, data, rows, samples, with_labels
-from tests.support.training.killing import killed_after_saving
 from tests.support.training.pipelines import assert_state, in_a_row, random_order
 from tests.support.training.placement_files import file_of
 
@@ -130,24 +129,6 @@ def loader(given: list[Samples], batch_size: int = BATCH) -> DataLoader:
     """Without targets a batch is what the model takes; else (inputs, targets)."""
     items: list[Any] = [one.inputs if one.targets is None else tuple(one) for one in given]
     return DataLoader(items, batch_size)
-
-
-def test_resumed_from_a_checkpoint_within_an_epoch_equals_uninterrupted(
-    kind: str, tmp_path: Path
-) -> None:
-    captured = captured_for(kind)
-    document = file_of(captured, in_a_row(captured.graph, 0, 1), STASH, SGD)
-    given = loader(rows(as_taken(kind, samples(24))))
-
-    def trainer(out: str, **options: Any) -> PipelineTrainer:
-        folder = tmp_path / out
-        return PipelineTrainer(document, model=captured, out=folder, checkpoint_every=2, **options)
-
-    whole = trainer("whole").fit(given, epochs=2)
-    with killed_after_saving(2):
-        trainer("parts").fit(given, epochs=2)
-    resumed = trainer("parts", resume=True).fit(given, epochs=2)
-    assert all(torch.equal(resumed.state_dict[name], v) for name, v in whole.state_dict.items())
 
 
 @cache
