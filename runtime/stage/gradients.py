@@ -73,7 +73,7 @@ class Gradients:
 
     def state(self) -> list[Tensor | None]:
         """Return the sums so far for every weight, for a checkpoint between two updates."""
-        return [None] * len(self._weights)
+        return self.sums() or [None] * len(self._weights)
 
     def load_state(self, state: Sequence[Tensor | None]) -> None:
         """Continue from sums of :meth:`state`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ class SamplesInMemory(TrainingData):
         """Return a permutation of all training samples; what fills no minibatch is left out."""
         return RunOptions(order=self._order(epoch)[first:])
 
-    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
+    def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
         """Yield the same minibatches."""
         for indices in self._order(epoch)[begin:]:
             yield chosen(self._data.train, indices)
@@ -71,7 +71,7 @@ class SamplesInMemory(TrainingData):
         """Return all held-out samples in their order."""
         return RunOptions(order=self._held_out_order() + len(self._data.train))
 
-    def held_out(self) -> Iterator[Samples]:
+    def held_out(self) -> Generator[Samples]:
         """Yield all held-out samples in their order."""
         for indices in self._held_out_order():
             yield chosen(self._data.test, indices)

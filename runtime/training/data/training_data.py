@@ -67,26 +67,26 @@ class TrainingData(ABC):
         """Give the workers what they hold all the time."""
 
     @abstractmethod
+    def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
+        """Yield the minibatches of an epoch, counted from 1, from number ``begin`` on."""
+
+    @abstractmethod
+    def held_out(self) -> Generator[Samples]:
+        """Yield the held-out minibatches."""
+
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
-        """Return the minibatches of an epoch, counted from 1.
+        """Return the minibatches of an epoch for workers.
 
         Args:
             epoch: which.
             first: the minibatch of the epoch that is number 0 of the run.
             begin: the minibatch of the epoch that the run begins with, or resumes with.
         """
+        return RunOptions(loaded=self.minibatches_here(epoch, begin))
 
-    @abstractmethod
-    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
-        """Yield the minibatches of an epoch for this process, from number ``begin`` on."""
-
-    @abstractmethod
     def evaluation(self) -> RunOptions:
-        """Return the held-out minibatches."""
-
-    @abstractmethod
-    def held_out(self) -> Iterator[Samples]:
-        """Return the held-out minibatches for this process."""
+        """Return the held-out minibatches for workers."""
+        return RunOptions(loaded=self.held_out())
 
     def state(self) -> LoaderState:
         """Return what a checkpoint needs to continue with the same samples."""
@@ -176,18 +176,6 @@ class LoadedData(TrainingData):
         self.minibatches = minibatches
         self.held_out_count = HeldOutCount(self._count_held_out(), self.batch_size)
 
-    def training(self, epoch: int, first: int, begin: int) -> RunOptions:
-        """Return the minibatches from ``begin`` on, without those smaller than the model's."""
-        return RunOptions(loaded=self._epoch(epoch, begin))
-
-    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
-        """Yield the same for this process."""
-        return self._epoch(epoch, begin)
-
-    def evaluation(self) -> RunOptions:
-        """Return what the held-out loader gives, in whole minibatches."""
-        return RunOptions(loaded=self.held_out())
-
     def held_out(self) -> Generator[Samples]:
         """Yield what the held-out loader gives, in whole minibatches."""
         assert self._held_out is not None
@@ -227,7 +215,8 @@ class LoadedData(TrainingData):
                 ) from None
         self._state = state
 
-    def _epoch(self, epoch: int, begin: int) -> Generator[Samples]:
+    def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
+        """Yield the minibatches from ``begin`` on, without those smaller than the model's."""
         known = self._state.first_minibatch
         self._state = self._current_state()
         whole, number = self._whole(epoch), -1

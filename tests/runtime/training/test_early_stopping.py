@@ -80,7 +80,7 @@ def test_the_weights_of_the_best_epoch_are_looked_for_before_training_goes_on(
 ) -> None:
     options = {"early_stopping": EarlyStopping(), "out": tmp_path}
     document = placement_file(captured, 0)
-    PipelineTrainer(document, **options).fit(DATA, epochs=1)
+    PipelineTrainer(document, **options).fit(DATA, epochs=2)
     best = tmp_path / "best.pt"
     best.unlink()
     if damaged is not None:
@@ -89,5 +89,5 @@ def test_the_weights_of_the_best_epoch_are_looked_for_before_training_goes_on(
     observer = TrainerCallbacks(on_epoch=seen.append)
     again = PipelineTrainer(document, resume=True, observer=observer, **options)
     with pytest.raises(InvalidFile, match=r"best.pt: the weights of the best epoch so far cannot"):
-        again.fit(DATA, epochs=2)
+        again.fit(DATA, epochs=3)
     assert not seen
