@@ -104,8 +104,8 @@ class WorkersChanged(Record):
         if self.minibatches:
             place = f"minibatch {self.minibatches + 1} of {place}"
         return (
-            f"{self.reason}; training continues from the last checkpoint at {place} on "
-            f"{len(self.workers)} workers, {self.configuration}"
+            f"{self.reason}; training continues at {place} on {len(self.workers)} workers, "
+            f"{self.configuration}"
         )
 
 

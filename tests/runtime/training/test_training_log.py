@@ -88,8 +88,7 @@ def test_changes_are_read_as_written_but_for_a_half_line(tmp_path: Path) -> None
     write_change(path, change)
     assert read_changes(path) == (change, change)
     assert change.text.endswith(
-        "given up; training continues from the last checkpoint at minibatch 41 of epoch 2 on 2 "
-        "workers, 1-1"
+        "given up; training continues at minibatch 41 of epoch 2 on 2 workers, 1-1"
     )
     # Older runs told of more.
     path.write_text(change.model_dump_json()[:-1] + ', "lost_minibatches": 3}\n')
