@@ -312,7 +312,11 @@ def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) 
     assert all(0 < report.done <= report.minibatches == minibatches for report in seen)
     assert all(0 < report.loss < 5 for report in seen)
     assert all(report.minibatches_per_second > 0 for report in seen)
-    ending = DataLoader(Growing(data_for(captured), 96, 0), 8)
+    samples = data_for(captured).train
+    collate = torch.utils.data.default_collate
+    ending = DataLoader(
+        TensorDataset(samples.inputs[0], samples.targets), 8, collate_fn=lambda some: collate(some)
+    )
     with pytest.raises(DataError, match="gives 12 minibatches in epoch 1, where 13"):
         PipelineTrainer(placement_file(captured, 0), out=tmp_path / "ending").fit(
             ending, minibatches=13
