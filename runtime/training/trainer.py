@@ -186,12 +186,6 @@ class Trainer:
         same = saved is not None and _identity(plan) == saved.deployed.replace(
             '"stage_momentum":null,', ""
         )
-        workers = plan.pipeline.workers
-        if saved is not None and same and saved.in_flight.keys() != set(workers):
-            raise InvalidFile(
-                f"{self.store}: has minibatches in flight of workers "
-                f"{sorted(saved.in_flight)}, but its placement uses {sorted(workers)}"
-            )
         try:
             deployment = self.session.deploy(
                 plan, optimizer=self.optimizer, checkpoint=file, in_flight=same

@@ -10,19 +10,13 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidInput
-from drlpp.io.documents import Record
+from drlpp.io.documents import Record, first_problem
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-
-_EXPECTED = {
-    "patience": "expected 1 epoch or more; leave early stopping out to train to the last epoch",
-    "min_delta": "expected a number of 0 or more",
-    "monitor": "expected score or loss",
-}
 
 
 class EarlyStopping(Record):
@@ -44,18 +38,12 @@ class EarlyStopping(Record):
     monitor: Literal["score", "loss"] | None = None
 
     def __init__(self, patience: int = 3, **options: Any) -> None:
-        for name in options:
-            if name not in _EXPECTED:
-                raise InvalidInput(
-                    f"early stopping has no option {name!r}; it has min_delta and monitor"
-                )
         try:
             super().__init__(**{"patience": patience, **options})
         except ValidationError as error:
-            first = error.errors()[0]
-            field = str(first["loc"][0])
             raise InvalidInput(
-                f"early stopping with {field} {first['input']!r}: {_EXPECTED[field]}"
+                f"early stopping: {first_problem(error)}; it has patience, min_delta and monitor "
+                "(score or loss)"
             ) from None
 
     def best(self, reports: Sequence[EpochReport]) -> EpochReport:

@@ -14,7 +14,7 @@ from drlpp.specs.data import load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import words
-from tests.support.training.killing import killed_after_saving, killed_after_savings
+from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, same, train
 
 
@@ -73,36 +73,6 @@ def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     rest = train(document, out=out, checkpoint_every=5, resume=True, **options)
     assert same(rest.state_dict, whole.state_dict)
     assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
-
-
-def test_training_killed_twice_in_an_epoch_goes_on(captured: CapturedModel, tmp_path: Path) -> None:
-    """With a checkpoint after every minibatch, some are in flight over several of them."""
-    document = placement_file(captured, 0, 1, 2, method=Method(policy="pipeoptim"))
-    options = {"data": DATA, "epochs": 1, "checkpoint_every": 1}
-    whole = train(document, out=tmp_path / "whole", **options)
-    for attempt in range(2):
-        with killed_after_saving(2 - attempt):
-            train(document, out=tmp_path / "parts", resume=attempt > 0, **options)
-    rest = train(document, out=tmp_path / "parts", resume=True, **options)
-    assert same(rest.state_dict, whole.state_dict)
-
-
-def test_a_method_that_flushes_goes_on_exactly_under_another_placement(
-    captured: CapturedModel, tmp_path: Path
-) -> None:
-    method = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
-    two, three = (
-        placement_file(captured, *accelerators, method=method)
-        for accelerators in ((0, 1), (0, 1, 1))
-    )
-    options = {"data": DATA, "epochs": 2, "checkpoint_every": 4}
-    whole = train(two, out=tmp_path / "whole", **options)
-    with killed_after_saving(2):
-        train(two, out=tmp_path / "parts", **options)
-    rest = train(three, out=tmp_path / "parts", resume=True, **options)
-    for name, value in whole.state_dict.items():
-        torch.testing.assert_close(rest.state_dict[name], value, rtol=1e-4, atol=1e-6)
-    assert [r.loss for r in rest.epochs] == pytest.approx([r.loss for r in whole.epochs], rel=1e-5)
 
 
 def test_minibatches_in_flight_are_sent_again_under_another_placement(
@@ -164,28 +134,6 @@ def test_training_goes_on_with_another_method(
     assert ["of another placement or method" in note for note in told] == [True]
     assert [report.epoch for report in result.epochs] == [1, 2]
     assert result.epochs[1].loss < result.epochs[0].loss
-
-
-def test_a_rate_that_changes_is_not_lost_for_predictions(
-    captured: CapturedModel, tmp_path: Path
-) -> None:
-    """Nesterov with weight decay predicts from the rate of the last update."""
-    optimizer = OptimizerSpec(
-        name="sgd", options={"lr": 0.1, "nesterov": True, "weight_decay": 0.1}
-    )
-    document = placement_file(captured, 0, 1, 2).model_copy(update={"optimizer": optimizer})
-    options = {
-        "data": DATA,
-        "epochs": 2,
-        "checkpoint_every": 4,
-        "learning_rate": LearningRateSchedule.parse("exponential", gamma=0.8, interval="minibatch"),
-    }
-    whole = train(document, out=tmp_path / "whole", **options)
-    parts = {saved: tmp_path / str(saved) for saved in (1, 3)}
-    with killed_after_savings(parts):
-        train(document, out=tmp_path / "killed", **options)
-    for out in parts.values():
-        assert same(train(document, out=out, resume=True, **options).state_dict, whole.state_dict)
 
 
 def test_a_run_does_not_end_before_its_checkpoint(captured: CapturedModel, tmp_path: Path) -> None:

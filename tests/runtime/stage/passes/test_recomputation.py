@@ -4,13 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drlpp.capturing.capture import capture
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.schedule.actions import Recompute
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
@@ -71,42 +69,3 @@ def test_weights_and_statistics_have_the_same_bits(
     norm = next(op.id for op in session.graph.operators if op.module == "norm")
     replicas = next(len(s.accelerators) for s in placement.stages if norm in s.operators)
     assert recomputed["norm.num_batches_tracked"] == passes // replicas
-
-
-SIZE, LAYERS, MICROBATCHES = 1024, 12, 8
-
-
-class Wide(nn.Module):
-    """Activations are large, weights and computation small."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scales = nn.ParameterList(torch.ones(SIZE) for _ in range(LAYERS))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for scale in self.scales:
-            x = torch.sin(x * scale)
-        return x
-
-
-def wide() -> tuple[nn.Module, Tensor]:
-    return Wide(), torch.randn(SIZE, SIZE)
-
-
-def test_less_memory_is_resident() -> None:
-    captured = capture(ModelReference.named("tests.runtime.stage.passes.test_recomputation:wide"))
-    peaks: dict[bool, list[int]] = {True: [], False: []}
-    with ClusterSession(captured, workers=2) as session:
-        for recompute in (True, False, True):
-            method = Method(
-                schedule="gpipe", policy="sync", microbatches=MICROBATCHES, recompute=recompute
-            )
-            deployment = session.deploy(in_a_row(session.graph, 0, 1), method)
-            results: dict[int, RunResult]
-            _, results = session.run(deployment, 2)
-            peaks[recompute].append(results[0].peak_memory_bytes)
-    # The first of two stages keeps the input and the product of every layer, of all microbatches;
-    # recomputing, of one. A process does not give back all that it has freed.
-    kept = 2 * (LAYERS // 2) * SIZE * SIZE * 4
-    saved = kept * (MICROBATCHES - 1) // MICROBATCHES
-    assert min(peaks[False]) - min(peaks[True]) > saved / 2
