@@ -138,7 +138,7 @@ def test_an_edited_placement_is_one_line(
         (["--lr-schedule", "exponential gamma=-1"], "gives the learning rate -"),
         (["--early-stopping", "soon"], "expected a number of epochs"),
         (["--early-stopping", "2 delta=1"], "'delta': is unknown here; it has patience, min_delta"),
-        (["--early-stopping", "2 monitor=accuracy"], "'monitor': Input should be 'score' or 'loss'"),
+        (["--early-stopping", "2 monitor=accuracy"], "Input should be 'score' or 'loss'"),
     ],
 )
 def test_bad_options_are_one_line_and_claim_no_folder(
