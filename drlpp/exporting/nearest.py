@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
@@ -35,16 +34,8 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
     Args:
         plan: of the placement.
         trains_itself: whether the format is of a program with schedules and passes of its own.
-
-    Raises:
-        InvalidInput: the method has an option that no export knows.
     """
     placement, method = plan.placement, plan.method
-    if method.stage_momentum is not None:
-        raise InvalidInput(
-            f"the method has stage_momentum={method.stage_momentum}, which no export can express; "
-            "leave it out (--method-option stage_momentum=None)"
-        )
     notes = [
         f"stage {index} has {len(stage.accelerators)} replicas; a stage of the export has one "
         f"worker, here accelerator {stage.accelerators[0]}"

@@ -30,7 +30,6 @@ HALF = Method(policy="stash", precision="float16", loss_scale=512)
         (GPIPE, None, {"schedule": "1f1b"}, Method()),
         (DEEP, "vanilla", {}, Method(policy="vanilla", in_flight_per_link=2)),
         (DEEP, "sync", {}, Method(schedule="gpipe", policy="sync")),
-        (Method(policy="stash", stage_momentum=0.99), "sync", {}, SYNC),
         (STASH, "vanilla", {}, STASH.model_copy(update={"policy": "vanilla"})),
         (None, None, {"schedule": "1f1b-flush"}, Method(schedule="1f1b-flush", policy="sync")),
         (None, "pipemare", {}, Method(policy="pipemare", correction_decay=0.135)),
