@@ -185,8 +185,7 @@ def solved_if_taken(
             and soon learned, are taken.
     """
     family, problem = draw_anything(draw, operators, accelerators)
-    downsets = downsets_of(problem.workload)
-    if downsets is None or downsets > MOST_DOWNSETS:
+    if downsets_of(problem.workload, MOST_DOWNSETS) is None:
         return None
     solved = SolvedProblem.solve(family, problem)
     if len(solved.optimum.stages) == 1 and draw.random() > single_stages:

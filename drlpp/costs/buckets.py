@@ -101,15 +101,15 @@ class SumsLeft:
     def _computed(self, stage: Stage, last: bool) -> float:
         workload = self._workload
         group = Group.of(self._cluster, stage.accelerators, ())
-        replicas = group.replicas
+        replicas, speed = len(stage.accelerators), float(group.speed)
         work = workload.stage(stage.operators, last=last)
         backward = workload.backward_seconds[list(stage.operators)].sum()
-        backward /= workload.microbatches * group.speed
+        backward /= workload.microbatches * speed
         end = 0.0
         for bucket in buckets_of(workload, stage.operators):
-            takes = float(ring_seconds(numpy.array(bucket.bytes_), replicas, group.ring))
+            takes = float(ring_seconds(numpy.array(bucket.bytes_), group))
             end = max(end, bucket.ready * backward) + takes
-        left = max(0.0, end - float(work.one_backward_seconds) / group.speed)
+        left = max(0.0, end - float(work.one_backward_seconds) / speed)
         updates = float(work.updates_in_a_round(replicas))
-        busy = float(StageSeconds.busy(work, replicas)) / group.speed
+        busy = float(StageSeconds.busy(work, replicas)) / speed
         return busy + updates * left / replicas

@@ -18,7 +18,7 @@ times the peaks, most within a tenth (benchmarks/gpu.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -28,7 +28,6 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.tensors import transfers_of
 from drlpp.schedule.method import Method
-from drlpp.schedule.per_stage import stretched
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -91,14 +90,6 @@ class MemoryModel:
     def parts_of_update(self) -> int:
         """How many make one update of a stage with no more replicas than these."""
         return self.microbatches * self.accumulate
-
-    def for_stages(self, stages: int) -> MemoryModel:
-        """Return the same for so many stages, lists stretched to fit."""
-        return replace(
-            self,
-            recomputes=stretched(self.recomputes, stages),
-            in_flight_per_link=stretched(self.in_flight_per_link, stages - 1),
-        )
 
     def older_versions(
         self, in_flight: Array | int, replicas: Array | int | None = None

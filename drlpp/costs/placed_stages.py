@@ -20,7 +20,6 @@ from drlpp.costs.stage_cost import (
     Array,
     CostModel,
     Group,
-    Groups,
     Indices,
     StageSeconds,
     StageWork,
@@ -226,7 +225,7 @@ class PlacementRule:
 
     cluster: Cluster
     costs: CostModel = "overlapped"
-    _groups: dict[tuple[_Holders, bytes], Groups] = field(default_factory=dict)
+    _groups: dict[tuple[_Holders, bytes], Group] = field(default_factory=dict)
 
     def seconds(self, placed: PlacedStages) -> PlacedSeconds:
         """Return what the stages of a placement take."""
@@ -248,7 +247,7 @@ class PlacementRule:
             stages, of_all, shared, max(slowest, float(of_all.total(self.costs).max()))
         )
 
-    def _groups_of(self, holders: _Holders, linked: _Flags) -> Groups:
+    def _groups_of(self, holders: _Holders, linked: _Flags) -> Group:
         """Return the groups of stages; links to others are looked at where they may differ."""
         # A search comes back to the same few, and looking at all their links takes long.
         one_link = len(self.cluster.host_names) == 1
@@ -259,5 +258,5 @@ class PlacementRule:
                 partners = () if one_link else numpy.flatnonzero(linked[index])
                 others = tuple(a for partner in partners for a in holders[partner])
                 groups.append(Group.of(self.cluster, held, others))
-            self._groups[key] = Groups.of(groups)
+            self._groups[key] = Group.together(groups)
         return self._groups[key]

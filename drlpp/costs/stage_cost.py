@@ -36,10 +36,10 @@ messages, as dnn-partitioning does (Tarnawski et al. 2020).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -118,45 +118,36 @@ class StageWork:
         }
         return replace(self, **taken)
 
-    def updates_in_a_round(self, replicas: int | Indices) -> float | Array:
-        """Return how many updates ``replicas`` make of as many minibatches.
+    def updates_in_a_round(self, replicas: Any) -> Any:
+        """Return how many updates ``replicas`` (a number, or an array) make of as many minibatches.
 
         That is one if every replica takes a minibatch, more if they take microbatches, and less if
         gradients are accumulated.
         """
         return replicas / self.minibatches_of_update(replicas)
 
-    @overload
-    def minibatches_of_update(self, replicas: int) -> int: ...
-
-    @overload
-    def minibatches_of_update(self, replicas: Indices) -> Indices: ...
-
-    @overload
-    def minibatches_of_update(self, replicas: int | Indices) -> int | Indices: ...
-
-    def minibatches_of_update(self, replicas: int | Indices) -> int | Indices:
+    def minibatches_of_update(self, replicas: Any) -> Any:
         """Return how many minibatches make an update of ``replicas``."""
         if self.flushes:
             return 0 * replicas + self.accumulate
         return -(-replicas // (self.accumulate * self.microbatches)) * self.accumulate
 
 
-@dataclass(frozen=True)
-class Group:
-    """The accelerators of a stage, as far as costs go.
+class Group(NamedTuple):
+    """The accelerators of a stage, as far as costs go; or of many stages, as arrays.
 
     Attributes:
         replicas: m.
         speed: of the slowest.
-        ring: the slowest link of the ring of replicas.
-        link: the slowest link to the accelerators of other stages.
+        ring_bandwidth, ring_latency: of the slowest link of the ring of replicas.
+        bandwidth: of the slowest link to the accelerators of other stages.
     """
 
-    replicas: int
-    speed: float
-    ring: Link
-    link: Link
+    replicas: int | Indices
+    speed: float | Array
+    ring_bandwidth: float | Array
+    ring_latency: float | Array
+    bandwidth: float | Array
 
     @classmethod
     def of(cls, cluster: Cluster, accelerators: Sequence[int], others: Sequence[int]) -> Group:
@@ -165,48 +156,21 @@ class Group:
         def slowest(links: Collection[Link]) -> Link:
             return reduce(Link.slower, links) if links else cluster.within_host
 
+        ring = slowest(cluster.ring(accelerators))
         return cls(
             replicas=len(accelerators),
             speed=min(cluster.speeds[accelerator] for accelerator in accelerators),
-            ring=slowest(cluster.ring(accelerators)),
-            link=slowest(cluster.links_between(accelerators, others)),
+            ring_bandwidth=ring.bandwidth_bytes_per_second,
+            ring_latency=ring.latency_seconds,
+            bandwidth=slowest(
+                cluster.links_between(accelerators, others)
+            ).bandwidth_bytes_per_second,
         )
-
-
-@dataclass(frozen=True)
-class Links:
-    """Links as arrays, one for each stage."""
-
-    bandwidth_bytes_per_second: Array
-    latency_seconds: Array
 
     @classmethod
-    def of(cls, links: Sequence[Link]) -> Links:
-        """Return what links have."""
-        return cls(
-            numpy.array([link.bandwidth_bytes_per_second for link in links]),
-            numpy.array([link.latency_seconds for link in links]),
-        )
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The accelerators of several stages; a :class:`Group` as arrays, ``(stages,)``."""
-
-    replicas: Indices
-    speed: Array
-    ring: Links
-    link: Links
-
-    @classmethod
-    def of(cls, groups: Sequence[Group]) -> Groups:
-        """Put groups next to each other."""
-        return cls(
-            numpy.array([group.replicas for group in groups]),
-            numpy.array([group.speed for group in groups]),
-            Links.of([group.ring for group in groups]),
-            Links.of([group.link for group in groups]),
-        )
+    def together(cls, groups: Iterable[Group]) -> Group:
+        """Put the groups of several stages next to each other; ``(stages,)``."""
+        return cls(*map(numpy.array, zip(*groups, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -226,14 +190,12 @@ class StageSeconds:
     messages: Array
 
     @classmethod
-    def of(
-        cls, work: StageWork, group: Group | Groups, costs: CostModel = "overlapped"
-    ) -> StageSeconds:
+    def of(cls, work: StageWork, group: Group, costs: CostModel = "overlapped") -> StageSeconds:
         """Return the parts of the cost by the formulas above."""
         m = group.replicas
         updates = work.updates_in_a_round(m)
         compute = cls.busy(work, m) / group.speed
-        ring = ring_seconds(work.parameter_bytes - work.tied_bytes, m, group.ring)
+        ring = ring_seconds(work.parameter_bytes - work.tied_bytes, group)
         left = numpy.maximum(0.0, ring - work.one_backward_seconds / group.speed)
         if costs == "serial":
             bytes_ = work.incoming_bytes + work.outgoing_bytes
@@ -243,12 +205,12 @@ class StageSeconds:
         ways = 2 if costs == "serial" else 1
         bytes_ = bytes_ + ways * tied_updates * work.tied_bytes
         # Nobody computes meanwhile.
-        tied = tied_updates * ring_seconds(work.tied_bytes, m, group.ring) / m
+        tied = tied_updates * ring_seconds(work.tied_bytes, group) / m
         return cls(
             compute,
             updates * ring / m + tied,
             updates * left / m + tied,
-            bytes_ / (m * group.link.bandwidth_bytes_per_second),
+            bytes_ / (m * group.bandwidth),
         )
 
     def of_both(self, costs: CostModel = "overlapped") -> StageSeconds:
@@ -278,8 +240,8 @@ class StageSeconds:
         return slowest
 
 
-def ring_seconds(bytes_: Array, replicas: int | Indices, link: Link | Links) -> Array:
+def ring_seconds(bytes_: Array, group: Group) -> Array:
     """Return the seconds of an all-reduce; there is none of nothing."""
-    each = bytes_ / (replicas * link.bandwidth_bytes_per_second) + link.latency_seconds
-    found: Array = 2 * (replicas - 1) * each * (bytes_ > 0)
+    each = bytes_ / (group.replicas * group.ring_bandwidth) + group.ring_latency
+    found: Array = 2 * (group.replicas - 1) * each * (bytes_ > 0)
     return found

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import networkx
 import numpy
 from numpy.typing import NDArray
 
@@ -198,13 +197,6 @@ class Workload:
                 found[member].append(number)
         return tuple(map(tuple, found))
 
-    def order(self) -> networkx.DiGraph[int]:
-        """Return the edges, for networkx's algorithms."""
-        graph: networkx.DiGraph[int] = networkx.DiGraph()
-        graph.add_nodes_from(range(len(self)))
-        graph.add_edges_from(self.edges)
-        return graph
-
     def stage(self, operators: Sequence[int], *, last: bool) -> StageWork:
         """Return what a stage of these operators does for a minibatch.
 
@@ -359,16 +351,3 @@ class Workload:
     def tied_transfers(self) -> tuple[Transfer, ...]:
         """Return what copies exchange as tensors: a stage with some readers sends and receives."""
         return tuple(Transfer(t.operators, t.bytes_, t.bytes_) for t in self.ties if t.trained)
-
-    def without_tied_weights(self) -> Workload:
-        """Return a workload that costs no placement more than this one, without these weights."""
-        parameter_bytes, update_seconds = self.parameter_bytes.copy(), self.update_seconds.copy()
-        for tie in self.ties:
-            parameter_bytes[list(tie.operators)] -= tie.bytes_
-            update_seconds[list(tie.operators)] -= self.tied_update_seconds(tie)
-        return replace(
-            self,
-            parameter_bytes=parameter_bytes,
-            update_seconds=numpy.maximum(update_seconds, 0.0),
-            ties=(),
-        )

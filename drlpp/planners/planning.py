@@ -10,6 +10,7 @@ that keeps these on one stage.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,16 +19,17 @@ from functools import partial
 
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel, gpipe
 from drlpp.planners.exact.exact import exact
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, memory_shortage
-from drlpp.planners.search import Judge, Limits, Space, search
+from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, search
 from drlpp.planners.shared_weights import planned_together
 from drlpp.schedule.method import Method
-from drlpp.simulator import depth_of, simulate_depths, smallest_depth
+from drlpp.simulator import Simulation, simulate
 
 Planner = Callable[[PlanningProblem], Plan]
 
@@ -53,6 +55,9 @@ _FOLDING = ("gpipe",)
 
 _MOST_SPEEDS = 4
 """Of accelerators, slowest first, for which the exact planner is asked as if they were equal."""
+
+_AS_FAST = 1.01
+"""Of depths up to this many times as slow as the fastest the smallest is taken."""
 
 _ALL_COUNTS = 32
 """Accelerators up to which data parallelism is proposed for every number of them."""
@@ -126,19 +131,51 @@ def simulated(problem: PlanningProblem, space: Space, plan: Plan) -> Plan:
         InvalidInput: no depth fits into memory, the weight policy refuses all, or they are staler
             than is allowed.
     """
-    given = (problem.workload, problem.cluster, plan.placement, space.method, problem.memory)
-    if space.deepens:
-        depth = smallest_depth(simulate_depths(*given, most_staleness=space.most_staleness))
-    else:
-        depth = depth_of(*given, space.most_staleness)
-        if not depth.possible:
-            raise InvalidInput(f"{plan.configuration}: {depth.obstacle}")
+    method = space.method
+    depths = range(MOST_PER_LINK + 1) if space.deepens else [method.in_flight_per_link]
+    tried = [
+        _played(problem, plan.placement, method.model_copy(update={"in_flight_per_link": depth}))
+        for depth in depths
+    ]
+    obstacles = [_obstacle(problem, space, one) for one in tried]
+    played = [one for one, obstacle in zip(tried, obstacles, strict=True) if obstacle is None]
+    if not played:
+        raise InvalidInput(f"{plan.configuration}: {obstacles[0]}")
+    fastest = min(one.seconds_per_minibatch for one in played)
+    # Less depth has less staleness and memory.
+    return _with_played(
+        plan, next(one for one in played if one.seconds_per_minibatch <= _AS_FAST * fastest)
+    )
+
+
+def _played(problem: PlanningProblem, placement: Placement, method: Method) -> Simulation:
+    return simulate(problem.workload, problem.cluster, placement, method, memory=problem.memory)
+
+
+def _obstacle(problem: PlanningProblem, space: Space, played: Simulation) -> str | None:
+    """Return why it cannot be trained with: memory, what the weight policy refuses, staleness."""
+    limits = problem.cluster.memory_bytes
+    missing = max(
+        needed - (limits[accelerator] or math.inf)
+        for needed, accelerator in zip(played.memory_bytes, played.accelerators, strict=True)
+    )
+    if missing > 0:
+        return f"an accelerator misses {missing:,.0f} bytes of memory"
+    plan = Candidate(played.placement, played.method)
+    try:
+        ExecutionPlan(plan, played.pipeline).refuse_staler_than(space.most_staleness)
+    except InvalidInput as error:
+        return str(error)
+    return None
+
+
+def _with_played(plan: Plan, played: Simulation) -> Plan:
     return replace(
         plan,
-        method=space.method.model_copy(update={"in_flight_per_link": depth.per_link}),
-        seconds_per_minibatch=depth.seconds_per_minibatch,
-        steadiness=depth.steadiness,
-        error_bar=problem.workload.error_bar(plan.placement),
+        method=played.method,
+        seconds_per_minibatch=played.seconds_per_minibatch,
+        steadiness=played.steadiness,
+        error_bar=played.error_bar,
     )
 
 
@@ -156,14 +193,11 @@ def _searched(
     judge = Judge(problem, space)
     best = search(judge, starts_of(space, plans), limits, problem.seed)[0]
     solved = judge.problem_of(best.method)
-    played = depth_of(solved.workload, solved.cluster, best.placement, best.method, solved.memory)
+    best = _with_played(best, _played(solved, best.placement, best.method))
     # The rule of another method has another bound.
     same = _without_depth(best.method) == _without_depth(space.method)
     return replace(
         best,
-        seconds_per_minibatch=played.seconds_per_minibatch,
-        steadiness=played.steadiness,
-        error_bar=solved.workload.error_bar(best.placement),
         lower_bound=max((plan.lower_bound for plan in plans), default=0.0) if same else 0.0,
         note=f"{judge.judged:,} candidates were judged, {judge.played:,} of them simulated",
         others=tuple(plans),

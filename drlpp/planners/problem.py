@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -138,33 +138,3 @@ class AnalyticObjective:
         if placed.placement.is_folded:
             needed, limits = needed[: len(needed) // 2], limits[: len(limits) // 2]
         return float((numpy.maximum(needed - limits, 0) / limits).sum())
-
-
-def mask_of(operators: Iterable[int]) -> int:
-    """Return a set of operators as the bits of an integer: small, quick to join and to compare."""
-    return sum(1 << operator for operator in operators)
-
-
-def members_of(mask: int) -> Iterator[int]:
-    """Yield the operators of a set, in order."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
-
-
-def closures(workload: Workload) -> tuple[list[int], list[int]]:
-    """Return for every operator what it needs, and what needs it, directly or not.
-
-    The operator itself is in both.
-    """
-    size = len(workload)
-    needed = [1 << operator for operator in range(size)]
-    needing = list(needed)
-    for operator in range(size):
-        for source in workload.predecessors[operator]:
-            needed[operator] |= needed[source]
-    for operator in reversed(range(size)):
-        for reader in workload.successors[operator]:
-            needing[operator] |= needing[reader]
-    return needed, needing

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import networkx
-
+from drlpp.costs.contraction import Contraction, expanded, in_order, join
 from drlpp.costs.message_load import TiedSums
 from drlpp.costs.stage_cost import Group
 from drlpp.costs.workload import Workload
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
-from drlpp.planners.contraction import Contraction, in_topological_order, join
 from drlpp.planners.problem import PlanningProblem
 
 
@@ -53,8 +51,8 @@ def shared_weights(problem: PlanningProblem, placement: Placement) -> Iterator[S
         for stage in stages:
             held = placement.stages[stage].accelerators
             others = [a for k in stages if k != stage for a in placement.stages[k].accelerators]
-            link = Group.of(cluster, held, others).link
-            longest = max(longest, of_minibatch / link.bandwidth_bytes_per_second)
+            bandwidth = float(Group.of(cluster, held, others).bandwidth)
+            longest = max(longest, of_minibatch / bandwidth)
         names = tuple(name for tie in ties for name in tie.names)
         yield SharedWeights(names, stages, sum(tie.bytes_ for tie in ties), longest)
 
@@ -67,27 +65,17 @@ def planned_together(planner: Callable[[PlanningProblem], Plan], problem: Planni
     """
     joined = join_sharing(problem.workload)
     found = planner(replace(problem, workload=joined.workload))
-    stages = tuple(
-        Stage(
-            operators=tuple(
-                sorted(op for group in stage.operators for op in joined.members[group])
-            ),
-            accelerators=stage.accelerators,
-        )
-        for stage in found.placement.stages
-    )
+    placement = expanded(found.placement, joined.members)
     # The bound is not one for other placements.
-    placement = Placement(stages=stages)
     return replace(found, placement=placement, lower_bound=0.0, proven_optimal=False)
 
 
 def join_sharing(workload: Workload) -> Contraction:
     """Join the operators that share trained weights, and what has to stand between them."""
-    order = workload.order()
+    edges = list(workload.edges)
     for tie in workload.ties:
         if tie.trained:
-            order.add_edges_from(pairwise((*tie.operators, tie.operators[0])))
+            edges += pairwise((*tie.operators, tie.operators[0]))
     # In a circle of order and sharing, all are on the same stage.
-    circles = networkx.strongly_connected_components(order)
-    groups = in_topological_order(workload, [sorted(circle) for circle in circles])
-    return Contraction(join(workload, groups), tuple(tuple(group) for group in groups))
+    groups = in_order(edges, [[operator] for operator in range(len(workload))])
+    return Contraction(join(workload, list(map(list, groups))), tuple(groups))

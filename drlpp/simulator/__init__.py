@@ -27,23 +27,7 @@ order. What is simpler than on real accelerators:
   flight in the schedule; messages that wait for their receiver longer than usual are not counted.
 """
 
-from drlpp.simulator.in_flight_depth import (
-    MOST_PER_LINK,
-    Depth,
-    depth_of,
-    simulate_depths,
-    smallest_depth,
-)
 from drlpp.simulator.simulated_cluster import SimulatedCluster
 from drlpp.simulator.simulation import Simulation, simulate
 
-__all__ = [
-    "simulate",
-    "Simulation",
-    "SimulatedCluster",
-    "simulate_depths",
-    "depth_of",
-    "smallest_depth",
-    "Depth",
-    "MOST_PER_LINK",
-]
+__all__ = ["simulate", "Simulation", "SimulatedCluster"]

@@ -144,10 +144,9 @@ def link_times(
 def _messages(simulation: Simulation, workload: Workload) -> Iterator[tuple[int, int, float]]:
     """Yield sender, receiver and bytes of messages."""
     workers = simulation.accelerators
-    routes, sizes = simulation.program.routes, simulation.message_bytes
     messages = [
-        (workers[route.sender], workers[route.receiver], bytes_)
-        for route, bytes_ in zip(routes, sizes, strict=True)
+        (workers[route.sender], workers[route.receiver], simulation.pricing.bytes_of(route))
+        for route in simulation.program.routes
     ]
     yield from sorted(messages)
     for stage in simulation.placement.stages:

@@ -13,15 +13,18 @@ of older ones have arrived. Times are sums without rounding
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 import numpy
 
 from drlpp.costs.stage_cost import Array
+from drlpp.schedule.analysis.window import Window
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.endless import EndlessProgram
-from drlpp.simulator.playing.events import Play
+from drlpp.simulator.playing.events import Play, step_times
 from drlpp.simulator.playing.program import Program
 
 MOST_MINIBATCHES = 512
@@ -39,7 +42,7 @@ class SteadyState:
     """A period, or where none was found the second half of what was played.
 
     Attributes:
-        program: that was played.
+        endless: what was played.
         played: when everything happened.
         begin, end: the rounds at whose ends it begins and ends.
         seconds: that it takes.
@@ -47,7 +50,7 @@ class SteadyState:
             period, less where work still piles up between them.
     """
 
-    program: EndlessProgram
+    endless: EndlessProgram
     played: Play
     begin: int
     end: int
@@ -55,67 +58,63 @@ class SteadyState:
     steadiness: float
 
     @property
+    def program(self) -> Program:
+        """The beginning of it."""
+        return self.endless.before
+
+    @property
     def warm_up(self) -> int:
         """The minibatches before it."""
-        return (self.program.rounds_before + self.begin + 1) * self.program.minibatches
+        return (self.endless.rounds_before + self.begin + 1) * self.endless.minibatches
 
     @property
     def minibatches(self) -> int:
         """The minibatches in it."""
-        return (self.end - self.begin) * self.program.minibatches
+        return (self.end - self.begin) * self.endless.minibatches
 
-    @property
-    def minibatches_played(self) -> int:
-        """How many the worker that got least far has updated its weights with."""
-        program = self.program
-        rounds = min(
-            (len(done) - len(before)) // len(steps)
-            for done, before, steps in zip(
-                self.played.ends, program.before.steps, program.rounds.steps, strict=True
-            )
+    def window(self, pipeline: Pipeline, method: Method, least: int) -> Window:
+        """Return a window of whole periods, of at least so many minibatches."""
+        window = Window.plan(pipeline, least, method)
+        return replace(
+            window,
+            # Nobody runs out of minibatches before it ends, however far ahead.
+            tail=window.tail + method.minibatches_in_flight(pipeline),
+            warm_up=self.warm_up,
+            length=-(-least // self.minibatches) * self.minibatches,
+            step=method.accumulate if method.flushes else method.minibatches_together(pipeline),
         )
-        return (program.rounds_before + rounds) * program.minibatches
-
-    @property
-    def exact(self) -> bool:
-        """Whether it is a period."""
-        return self.steadiness == 1.0
 
     def completions(self, step: int) -> list[float]:
         """Return when minibatches were complete: at its begin, and after every ``step``."""
-        program = self.program
-        before = program.rounds_before * program.minibatches
+        endless = self.endless
+        before = endless.rounds_before * endless.minibatches
         steps_of = [
-            {through: step for step, through in updates} for updates in program.before.updates
+            {through: step for step, through in updates} for updates in endless.before.updates
         ]
         found = []
         for through in range(self.warm_up, self.warm_up + self.minibatches + 1, step):
-            turn, place = divmod(through - before - 1, program.minibatches)
+            turn, place = divmod(through - before - 1, endless.minibatches)
             found.append(
                 max(
                     done[step_of[before + place + 1] + turn * len(steps)]
                     for done, step_of, steps in zip(
-                        self.played.ends, steps_of, program.rounds.steps, strict=True
+                        self.played.ends, steps_of, endless.rounds, strict=True
                     )
                 )
             )
         return found
 
-    def computing_seconds(self, worker: int) -> float:
-        """Return what a worker, by its index, computes in it."""
-        program, rounds = self.program, self.program.rounds
-        done, steps = self.played.ends[worker], rounds.steps[worker]
-        number = len(program.before.steps[worker]) + (self.begin + 1) * len(steps)
-        seconds = 0.0
-        for turn in range(self.begin + 1, self.end + 1):
-            for waits, kind, _, _ in steps:
-                if kind >= 0:
-                    begin = done[number - 1] if number else 0.0
-                    for message in waits:
-                        begin = max(begin, self.played.arrivals[message + turn * rounds.messages])
-                    seconds += done[number] - begin
-                number += 1
-        return seconds
+    def busy_seconds(self, worker: int, minibatches: int) -> float:
+        """Return what a worker, by its index, computes for so many minibatches of periods."""
+        before, steps = self.program.steps[worker], self.endless.rounds[worker]
+        every = [*before, *steps * (self.end + 1)]
+        first = len(before) + (self.begin + 1) * len(steps)
+        times = zip(every, step_times(every, self.played, worker), strict=True)
+        busy = 0.0
+        for (_, kind, _, _), (begin, end) in islice(times, first, None):
+            if kind >= 0:
+                busy += end - begin
+        return busy * minibatches / self.minibatches
 
 
 Enough = Callable[[float, float], bool]
@@ -146,8 +145,8 @@ def find_steady_state(
     ports can be. So it does when ``enough`` says so, which is asked from time to time.
     """
     costs = costs_of(program.before)
-    played = Play(program.before, costs, program.rounds)
-    steps = sum(map(len, program.rounds.steps))
+    played = Play(program.before, costs, program)
+    steps = sum(map(len, program.rounds))
     most = min(MOST_MINIBATCHES // program.minibatches, _MOST_STEPS // steps)
     rounds = program.rounds_in_flight + 2
     most_ahead = max(2 * most, _AHEAD * rounds)
@@ -194,20 +193,24 @@ class _Rows:
 
     @classmethod
     def of(cls, program: EndlessProgram, rounds: int, played: Play) -> _Rows:
-        parts: list[Array] = []
-        ends = []
-        for done, before, steps in zip(
-            played.ends, program.before.steps, program.rounds.steps, strict=True
-        ):
-            found = numpy.full(rounds * len(steps), numpy.inf)
-            found[: max(len(done) - len(before), 0)] = done[len(before) :]
-            parts.append(found.reshape(rounds, len(steps)))
-            ends.append(parts[-1][:, -1])
-        if each := program.rounds.messages:
-            first = program.first_message
-            arrivals = numpy.array(played.arrivals[first : first + rounds * each])
-            arrivals[arrivals < 0] = numpy.inf
-            parts.append(arrivals.reshape(rounds, each))
+        def by_round(moments: list[float], before: int, each: int) -> Array:
+            """Return so many of each round, without those before the first."""
+            found = numpy.full(rounds * each, numpy.inf)
+            of_rounds = moments[before : before + rounds * each]
+            found[: len(of_rounds)] = of_rounds
+            return found.reshape(rounds, each)
+
+        parts = [
+            by_round(done, len(before), len(steps))
+            for done, before, steps in zip(
+                played.ends, program.before.steps, program.rounds, strict=True
+            )
+        ]
+        ends = [part[:, -1] for part in parts]
+        parts += [
+            by_round(moments, before, each)
+            for moments, (before, each) in zip(played.arrivals, program.messages, strict=True)
+        ]
         times = numpy.hstack(parts)
         begun = times.max(axis=1)
         complete = int(numpy.searchsorted(begun, numpy.inf))
@@ -240,11 +243,11 @@ def _period(rows: _Rows) -> tuple[int, int, float] | None:
 def _least_seconds(program: EndlessProgram, costs: Costs) -> float:
     """Return what a round takes of the busiest port."""
     held = [0.0] * costs.ports
-    for path, messages in zip(costs.paths, program.route_messages, strict=True):
+    for path, (_, messages) in zip(costs.paths, program.messages, strict=True):
         for port, seconds in path.hops:
             held[port] += messages * seconds
-    for summed in program.rounds.all_reduces:
-        for ring in costs.rings_of(summed):
+    for summed, (_, times) in zip(program.before.sums, program.sums, strict=True):
+        for ring in times * costs.rings_of(summed):
             for port, seconds in chain(*ring.links):
                 held[port] += seconds
     return max([0.0, *held])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.costs.profiles.contracted_profile import ContractedGraph
+from drlpp.costs.contraction import ContractedGraph
 from drlpp.envs.measuring.measurer import Measurer
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome

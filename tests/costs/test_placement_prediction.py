@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from drlpp.costs.analytic_model import Prediction, predict
 from drlpp.costs.profile import Profile
@@ -17,10 +15,7 @@ from tests.support.strategies.graphs import (
     chain_of,
     cluster_of,
     graph_of,
-    graphs,
-    placements,
     profile_of,
-    profiles,
 )
 
 _, PROFILE = chain_of(seconds=[6, 3, 3], parameter_bytes=[4, 10, 20], output_bytes=[5, 7, 1])
@@ -97,18 +92,6 @@ def test_messages_of_several_hosts_meet_at_their_network() -> None:
     assert [stage.message_seconds for stage in two.stages] == pytest.approx([4, 4])
     assert two.bottleneck == "messages out of a"
     assert two.seconds_per_minibatch == pytest.approx(8)
-
-
-@given(st.data())
-def test_predictions_name_the_part_that_rules(data: st.DataObject) -> None:
-    graph = data.draw(graphs())
-    profile = data.draw(profiles(graph))
-    placement = data.draw(placements(graph, accelerators=4))
-    found = predict(Workload.of(profile), cluster_of(4, bandwidth=3.0), placement)
-    assert found.seconds_per_minibatch == max(
-        max(stage.compute_seconds + stage.all_reduce_left_seconds, stage.message_seconds)
-        for stage in found.stages
-    )
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -17,8 +16,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.analytic_model import predict
-from drlpp.costs.memory import MemoryModel, beyond_kept, joined
+from drlpp.costs.memory import beyond_kept, joined
 from drlpp.costs.workload import Workload
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
@@ -30,9 +28,7 @@ from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
-from drlpp.simulator import simulate
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.simulated_chains import chain, fast_cluster
 
 amounts = st.integers(0, 9).map(float)
 
@@ -77,27 +73,6 @@ def test_operators_that_are_joined_need_what_they_needed(
         return found
 
     assert of_all(fewer, sums) == of_all(working, kept)
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b-flush", "1f1b"])
-def test_a_pass_needs_its_part_of_what_a_minibatch_would(schedule: str) -> None:
-    """Of schedules that flush, planners count activations of whole minibatches, but not this."""
-    policy = "pipeoptim" if schedule == "1f1b" else "sync"
-    method = Method.model_validate({"schedule": schedule, "policy": policy, "microbatches": 4})
-    workload = Workload.of(chain(3, 3, output_bytes=8), method)
-    bare = replace(workload, working_bytes=None)
-    placement, cluster = Placement.from_assignment([0, 1], [0, 1]), fast_cluster(2)
-    memory = MemoryModel.of(method, OptimizerSpec(name="sgd"))
-    ruled, without = (
-        predict(one, cluster, placement, memory=memory).stages[-1].memory_bytes
-        for one in (workload, bare)
-    )
-    played, silent = (
-        simulate(one, cluster, placement, method, memory=memory).memory_bytes[-1]
-        for one in (workload, bare)
-    )
-    # The operator reads 8 bytes and makes 8, and the loss has twice as many as it reads.
-    assert ruled - without == played - silent == 16 / 4
 
 
 def language_model() -> Task:

@@ -20,11 +20,11 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, Space, Vary
-from drlpp.planners.search.moves import random_folded
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import of_links
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
+from tests.support.strategies.problems import random_folded
 
 METHODS = Space(Method()).methods
 PLACED = [0, 0, 1, 1, 2, 2, 0, 1, 2]

@@ -59,12 +59,6 @@ def test_gpipe_is_the_most_even_split(data: st.DataObject, accelerators: int) ->
     assert evenness(cuts) == min(map(evenness, combinations(range(1, len(graph)), stages - 1)))
 
 
-def test_gpipe_spreads_what_is_left() -> None:
-    _, profile = chain_of(seconds=[10, 1, 1, 1, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5)
-    placement = gpipe(problem_of(profile, 3)).placement
-    assert [stage.operators for stage in placement.stages] == [(0,), (1, 2), (3, 4)]
-
-
 def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
     graph, profile = chain_of(seconds=[1] * 8, parameter_bytes=[0] * 8, output_bytes=[1] * 8)
     problem = problem_of(profile, 2)

@@ -14,11 +14,8 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.tensors import Transfer
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
-from drlpp.planners import PLANNERS
-from drlpp.planners.contraction import contract_free_operators
-from drlpp.planners.exact.downsets import all_downsets, count_downsets
-from drlpp.planners.exact.exact import downsets_of, exact
-from drlpp.planners.exact.stage_pairs import StagePairs
+from drlpp.planners.downsets import StagePairs, all_downsets
+from drlpp.planners.exact.exact import exact
 from drlpp.planners.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 from tests.support.planning.brute_force import check_against_optimum, optimum
@@ -82,23 +79,6 @@ def test_memory_limits_are_kept_on_chains(
     assert prediction.seconds_per_minibatch == pytest.approx(best)
 
 
-@pytest.mark.parametrize("per_link", [0, 2])
-def test_deeper_pipelines_need_more_memory(per_link: int) -> None:
-    """A byte for each minibatch in flight: 1 + (1 + N) n of them with n accelerators behind."""
-    _, profile = chain_of(seconds=[4, 4, 4], parameter_bytes=[0] * 3, output_bytes=[0] * 3)
-    workload = replace(Workload.of(profile), kept_bytes=numpy.ones(3))
-    memory = MemoryModel(weight_copies=1, in_flight_per_link=per_link)
-
-    def planned(limit: float) -> str:
-        cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e9), None, limit)
-        problem = PlanningProblem(workload, cluster, replicate=False, memory=memory)
-        return exact(problem).placement.configuration
-
-    straight = 1 + 2 * (1 + per_link)
-    assert planned(straight) == "1-1-1"
-    assert planned(straight - 1) == "1-1"
-
-
 @given(
     problem=problems(max_operators=5, max_accelerators=3, hosts=2, divided=True, free=True),
     limit=st.none() | st.sampled_from([10.0, 40.0, 200.0]),
@@ -142,8 +122,8 @@ def wide(operators: int) -> Workload:
 @pytest.mark.parametrize(
     ("workload", "cluster", "said"),
     [
-        (wide(40), cluster_of(4), "wide has 1,099,511,627,776 sets of operators"),
-        (wide(12), cluster_of(400), "too many for exact to look at all stages on 400"),
+        (wide(40), cluster_of(4), "wide has too many sets of operators"),
+        (wide(12), cluster_of(400), "for exact to look at all stages on 400"),
         (wide(2), cluster_of(2).with_speeds([1.0, 0.5]), "accelerators of one speed and memory"),
     ],
 )
@@ -152,31 +132,6 @@ def test_what_it_does_not_look_at_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
         exact(PlanningProblem(workload, cluster))
-
-
-@pytest.mark.timeout(300)
-@given(data=st.data())
-@settings(max_examples=5)
-def test_no_other_planner_is_faster(data: st.DataObject) -> None:
-    _check_no_other_is_faster(data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@given(data=st.data())
-@settings(max_examples=250)
-def test_no_other_planner_is_faster_on_250_problems(data: st.DataObject) -> None:
-    _check_no_other_is_faster(data)
-
-
-def _check_no_other_is_faster(data: st.DataObject) -> None:
-    """Neither by the rule, nor does one that minimises another formula find something faster."""
-    problem = alike(data.draw(problems(max_operators=10, max_accelerators=5, hosts=1)))
-    best = problem.predict(exact(problem).placement).seconds_per_minibatch
-    for name in set(PLANNERS) - {"exact"} - ({"data-parallel"} if not problem.replicate else set()):
-        placement = PLANNERS[name](problem).placement
-        check_placement(problem, placement)
-        assert problem.predict(placement).seconds_per_minibatch >= best * (1 - 1e-9), name
 
 
 @pytest.mark.parametrize(
@@ -231,30 +186,19 @@ def test_all_downsets_are_found_and_counted(workload: Workload) -> None:
         for held in product([False, True], repeat=len(workload))
         if all(held[source] or not held[target] for source, target in workload.edges)
     }
-    found = all_downsets(workload)
+    found = all_downsets(workload, 1000)
+    assert found is not None
     assert {tuple(row) for row in found.tolist()} == expected
-    assert len(found) == len(expected) == count_downsets(workload)
+    assert len(found) == len(expected)
+    assert all_downsets(workload, len(expected) - 1) is None
     assert (numpy.diff(found.sum(axis=1)) >= 0).all()
-
-
-def test_counting_downsets_does_not_enumerate() -> None:
-    """Those of a grid are the lattice paths along its border: binomial(r + c, r)."""
-
-    def grid(size: int) -> Workload:
-        """Operators that each need those above and to the left."""
-        each = list(product(range(size), repeat=2))
-        edges = [(r * size + c, r * size + size + c) for r, c in each if r < size - 1]
-        edges += [(r * size + c, r * size + c + 1) for r, c in each if c < size - 1]
-        return replace(wide(size * size), edges=tuple(edges))
-
-    assert downsets_of(grid(12)) == 2704156
-    assert downsets_of(grid(60)) is None
 
 
 @given(workloads(max_operators=6))
 @settings(max_examples=30)
 def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) -> None:
-    downsets = all_downsets(workload)
+    downsets = all_downsets(workload, 1000)
+    assert downsets is not None
     pairs = StagePairs.of(workload, downsets)
     alone = [[operator] for operator in range(len(workload))]
     pairs = pairs.with_working_bytes(workload, alone, numpy.arange(len(pairs)))
@@ -269,19 +213,3 @@ def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) ->
             # The number of microbatches is the same for all stages.
             found = numpy.broadcast_to(getattr(pairs.work, field), len(pairs))
             assert numpy.isclose(found[number], value), field
-
-
-@given(workloads(max_operators=8, free=True))
-@settings(max_examples=30)
-def test_contraction_keeps_all_that_costs_something(workload: Workload) -> None:
-    """That it loses nothing, the tests above show: they hold it against the original."""
-    found = contract_free_operators(workload)
-    assert sorted(op for group in found.members for op in group) == list(range(len(workload)))
-    assert all(source < target for source, target in found.workload.edges)
-    for field in ("forward_seconds", "backward_seconds", "update_seconds", "parameter_bytes"):
-        for number, group in enumerate(found.members):
-            smaller = getattr(found.workload, field)[number]
-            assert smaller == getattr(workload, field)[list(group)].sum()
-    costs = workload.seconds + workload.update_seconds + workload.parameter_bytes
-    for group in found.members:
-        assert len(group) == 1 or min(costs[list(group)]) == 0

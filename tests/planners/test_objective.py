@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.costs.analytic_model import pipeline_of, predict
+from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.buckets import SumsLeft
 from drlpp.costs.message_load import TiedSums
 from drlpp.costs.stage_cost import Group, StageSeconds
@@ -18,9 +18,9 @@ from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners.problem import AnalyticObjective, PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Judge, Space
-from drlpp.planners.search.moves import random_folded, random_placement
+from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.strategies.graphs import chain_of, cluster_of
@@ -72,71 +72,6 @@ def test_the_first_bucket_is_not_ready_when_a_backward_begins() -> None:
     assert judge.exactly(Candidate(placement, Method())) == pytest.approx(busy + 1.5)
     # By the rule the sum hides behind the backward.
     assert problem.predict(placement).seconds_per_minibatch == busy
-
-
-def test_it_says_nothing_of_what_is_not_replicated_or_does_not_overlap() -> None:
-    problem = PlanningProblem(Workload.of(generate("chain", 4, 0)), cluster_of(2))
-    apart = Placement(
-        stages=(
-            Stage(operators=(0, 1), accelerators=(0,)),
-            Stage(operators=(2, 3), accelerators=(1,)),
-        )
-    )
-    together = Placement(stages=(Stage(operators=(0, 1, 2, 3), accelerators=(0, 1)),))
-    assert SumsLeft(problem.workload, problem.cluster)(apart) == 0
-    assert SumsLeft(problem.workload, problem.cluster)(together) > 0
-    serial = Judge(replace(problem, costs="serial"), Space(Method()))
-    rule = AnalyticObjective(serial.problem)(together)
-    assert serial.by_rule(Candidate(together, Method())) == rule
-
-
-@given(
-    problem=problems(max_operators=8, max_accelerators=6, hosts=3, divided=True),
-    seed=st.integers(0, 9),
-)
-def test_it_is_what_predict_says(problem: PlanningProblem, seed: int) -> None:
-    check(problem, random_placement(problem, random.Random(seed)))
-
-
-@given(
-    problem=problems(max_operators=9, max_accelerators=4, hosts=2, divided=True),
-    seed=st.integers(0, 9),
-)
-def test_it_is_what_predict_says_of_two_stages_on_an_accelerator(
-    problem: PlanningProblem, seed: int
-) -> None:
-    problem = replace(problem, workload=replace(problem.workload, flushes=True, stages_held=2))
-    placement = random_folded(problem, random.Random(seed))
-    if placement is not None:
-        check(problem, placement)
-
-
-def check(problem: PlanningProblem, placement: Placement) -> None:
-    """Fails unless both forms of the rule say the same."""
-    prediction = predict(
-        problem.workload, problem.cluster, placement, problem.costs, problem.memory
-    )
-    objective = AnalyticObjective(problem)
-    seconds, missing = objective.seconds_and_missing(placement)
-    assert seconds == pytest.approx(prediction.seconds_per_minibatch)
-    limits = [
-        min(
-            (problem.cluster.memory_bytes[a] or float("inf") for a in stage.accelerators),
-        )
-        for stage in prediction.stages
-    ]
-    # Of two stages that an accelerator holds, both say what it misses.
-    apart = list(zip(prediction.stages, limits, strict=True))[: len(set(placement.accelerators))]
-    assert missing == pytest.approx(
-        sum(
-            max(0.0, -stage.spare_bytes) / limit
-            for stage, limit in (
-                apart if placement.is_folded else zip(prediction.stages, limits, strict=True)
-            )
-            if stage.spare_bytes is not None
-        )
-    )
-    assert objective.fits(objective(placement)) == (prediction.missing_bytes == 0)
 
 
 @given(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 
 import numpy
@@ -146,18 +146,6 @@ def test_memory_is_a_constraint(
     ]
 
 
-@pytest.mark.parametrize(("limit", "configuration"), [(41, "1-1-1-1"), (39, "2-1-1")])
-def test_minibatches_in_flight_count_accelerators_of_later_hosts(
-    limit: int, configuration: str
-) -> None:
-    """The first of four stages has 4 minibatches of 10 bytes in flight."""
-    _, profile = chain_of(seconds=[4] * 4, parameter_bytes=[0, 9, 9, 9], output_bytes=[0] * 4)
-    workload = replace(Workload.of(profile), kept_bytes=numpy.array([10.0, 1.0, 1.0, 1.0]))
-    cluster = cluster_like((2, 2, 1), (1.0, 1.0, 1.0), limit)
-    problem = PlanningProblem(workload, cluster, memory=MemoryModel(weight_copies=0))
-    assert pipedream(problem).placement.configuration == configuration
-
-
 @given(data=st.data(), shape=st.sampled_from(SHAPES), replicate=st.booleans())
 @settings(max_examples=50)
 def test_cuts_of_the_graph_give_valid_placements_no_worse(
@@ -176,23 +164,6 @@ def test_cuts_of_the_graph_give_valid_placements_no_worse(
         assert found.own_seconds is not None
         assert chained is not None
         assert found.own_seconds <= chained * (1 + 1e-9)
-
-
-def test_stages_stay_within_hosts() -> None:
-    """Links between hosts are too slow for an all-reduce, so each host has half of the layers."""
-    _, profile = chain_of(seconds=[4, 4], parameter_bytes=[5, 5], output_bytes=[1, 1])
-    problem = PlanningProblem(Workload.of(profile), cluster_like((2, 2, 1), (1e9, 1.0, 1.0)))
-    found = pipedream(problem)
-    assert [stage.accelerators for stage in found.placement.stages] == [(0, 1), (2, 3)]
-    assert found.own_seconds == pytest.approx(2)
-    assert "2 × 2" in found.note
-
-
-def test_a_straight_pipeline_leaves_accelerators_without_layers_alone() -> None:
-    _, profile = chain_of(seconds=[4, 4], parameter_bytes=[0, 0], output_bytes=[1, 1])
-    cluster = cluster_like((3, 3, 1), (0.1, 10.0, 10.0))
-    problem = PlanningProblem(Workload.of(profile), cluster, replicate=False)
-    assert pipedream(problem).placement.accelerators == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -225,25 +196,6 @@ def test_irregular_clusters_are_one_level_of_the_slowest(hosts: list[Host]) -> N
     assert found.placement.configuration == "3-1"
     slower = 1 / min(host.speed for host in hosts)
     assert found.own_seconds == pytest.approx(same.own_seconds * slower)
-
-
-def test_the_levels_of_a_cluster() -> None:
-    three = cluster_like((4, 2, 3), (3.0, 2.0, 1.0))
-    slow = Host(name="b", accelerators=2, network=link(0.5))
-    hosts = (Host(name="a", accelerators=2), slow)
-    for cluster, flat, expected in (
-        (three, False, [(4, 1, 3.0), (2, 4, 2.0), (3, 8, 1.0)]),
-        (three, True, [(24, 1, 1.0)]),
-        (cluster_like((1, 2, 1), (3.0, 2.0, 1.0)), False, [(2, 1, 2.0)]),
-        (cluster_of(1, bandwidth=7.0), False, [(1, 1, 7.0)]),
-        (
-            Cluster(hosts=hosts, within_host=link(9.0), between_hosts=link(3.0)),
-            False,
-            [(2, 1, 9.0), (2, 2, 0.5)],
-        ),
-    ):
-        levels = levels_of(cluster, flat)
-        assert [(x.components, x.size, x.bandwidth) for x in levels] == expected
 
 
 def test_graphs_with_too_many_cuts_are_refused() -> None:
@@ -316,35 +268,6 @@ def test_states_of_a_graph_with_one_source_are_all_its_downsets(graph: OpGraph) 
     ]
     found = held(graph_states(workload_of(graph)))
     assert sorted(map(sorted, found)) == sorted(map(sorted, downsets))
-
-
-@given(data=st.data())
-@settings(max_examples=50)
-def test_work_of_all_stages_is_that_of_each(data: st.DataObject) -> None:
-    graph = data.draw(graphs(max_operators=7))
-    workload = Workload.of(data.draw(profiles(graph)))
-    gradients = [
-        replace(transfer, backward_bytes=data.draw(st.integers(0, 9)))
-        for transfer in workload.transfers
-    ]
-    workload = replace(workload, transfers=tuple(gradients))
-    for states in (chain_states(workload), graph_states(workload)):
-        sets = held(states)
-        for i, j in product(range(len(states)), repeat=2):
-            assert states.is_stage[i, j] == (sets[i] < sets[j])
-            if not states.is_stage[i, j]:
-                continue
-            work = workload.stage(states.operators(i, j), last=j == len(states) - 1)
-            for field in vars(work):
-                # The number of microbatches is the same for all stages.
-                of_all = numpy.broadcast_to(
-                    getattr(states.work_with_limits, field), (len(states),) * 2
-                )
-                assert of_all[i, j] == pytest.approx(getattr(work, field)), field
-        for number in range(len(states)):
-            beginning = workload.stage(states.operators(0, number), last=number == len(states) - 1)
-            both = beginning.incoming_bytes + beginning.outgoing_bytes
-            assert states.cut_bytes[number] == pytest.approx(both)
 
 
 @cache

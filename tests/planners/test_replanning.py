@@ -16,11 +16,10 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.measurements_file import Entry, Header, append
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners import PlanningProblem, Space, baseline_plans
 from drlpp.planners.replanning import Replanner, measured_beside
 from drlpp.runtime.hosts.on_ray.nodes import hosts_of
 from drlpp.schedule.method import Method
-from drlpp.simulator import SimulatedCluster, simulate
+from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
@@ -69,19 +68,6 @@ def test_lists_for_four_stages_are_one_value_for_any_other_number(
     for plan in (planner.plan([0, 1, 3], 4), planner.plan([1], 4)):
         assert plan.method == Method(in_flight_per_link=2, recompute=True)
     assert planner.file(2).method == Method(in_flight_per_link=2, recompute=True)
-
-
-def test_with_a_profile_it_is_no_slower_than_any_baseline(
-    captured: CapturedModel, document: PlacementFile, profile: Profile
-) -> None:
-    found = Replanner(document, captured.graph, profile).plan([0, 2, 3], 4)
-    cluster = document.cluster.part([0, 2, 3])
-    problem = PlanningProblem.profiled(profile, cluster, document.method, document.optimizer)
-    best = baseline_plans(problem, Space(document.method, frozenset()))[0]
-    numbered = found.placement.on([0, 0, 1, 2])
-    played = simulate(problem.workload, cluster, numbered, document.method)
-    assert played.seconds_per_minibatch <= best.seconds_per_minibatch * (1 + 1e-9)
-    assert set(found.placement.accelerators) <= {0, 2, 3}
 
 
 def test_a_placement_that_needs_only_those_that_are_left_is_kept(captured: CapturedModel) -> None:

@@ -15,7 +15,6 @@ from drlpp.planners import Space, best_plan, exact
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.shared_weights import join_sharing, planned_together, shared_weights
 from drlpp.schedule.method import Method
-from drlpp.simulator import simulate
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
 from tests.support.strategies.graphs import cluster_of, tied_chain
@@ -79,37 +78,6 @@ def test_joined_operators_cost_what_they_do_apart(data: st.DataObject) -> None:
     assert problem.predict(best).seconds_per_minibatch == pytest.approx(min(kept))
 
 
-METHODS = [
-    STASH,
-    Method(policy="pipeoptim", microbatches=2),
-    Method(schedule="1f1b-flush", policy="sync", microbatches=4),
-]
-
-
-@pytest.mark.parametrize("method", METHODS, ids=str)
-@pytest.mark.parametrize(
-    ("bytes_", "bandwidth", "slack"), [(4, 16.0, 1.0), (16, 1.0, 1.4), (40, 0.5, 1.0)]
-)
-def test_the_choice_against_every_placement_in_the_simulator(
-    method: Method, bytes_: int, bandwidth: float, slack: float
-) -> None:
-    """It is the best where sharing is cheap, or ruins any pipeline.
-
-    In between, sums that take as long as a stage keep stages waiting, which the rule does not see.
-    """
-    profile = tied_chain([6, 9, 6, 6], bytes_)
-    problem = replace(problem_of(profile, 3, bandwidth), replicate=False)
-    problem = replace(problem, workload=Workload.of(profile, method))
-    chosen = best_plan(problem, Space(method, frozenset()), "exact")
-    best = min(
-        simulate(problem.workload, problem.cluster, placement, method).seconds_per_minibatch
-        for placement in every_placement(problem.workload, 3, replicate=False)
-    )
-    found = chosen.seconds_per_minibatch
-    # Flushed pipelines have bubbles, which the rule does not count.
-    assert found <= best * max(slack, 1.6 * method.flushes)
-
-
 def test_what_sharing_costs_is_said_in_numbers() -> None:
     problem = problem_of(tied_chain([6, 6, 6], 8), 3, bandwidth=16.0)
     problem = replace(problem, replicate=False)
@@ -139,27 +107,3 @@ def test_copies_are_updated_together() -> None:
     # A byte for each minibatch, which replicas take in turns, and 8 for two to each.
     assert first.message_seconds == 1 / 2 + 8 / 2
     assert last.message_seconds == 1 + 2 * 8 / 2
-
-
-@given(workloads(max_operators=4), st.booleans(), st.booleans())
-@settings(max_examples=60)
-def test_the_exact_plan_against_every_placement(
-    workload: Workload, replicate: bool, flushes: bool
-) -> None:
-    """It is the optimum of the rule where a stage knows when its copies are updated."""
-    workload = replace(workload, flushes=flushes)
-    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=2.0))
-    problem = PlanningProblem(workload, cluster, replicate=replicate)
-    best = min(
-        problem.predict(placement).seconds_per_minibatch
-        for placement in every_placement(workload, 3, replicate=replicate)
-    )
-    solution = exact(problem)
-    found = problem.predict(solution.placement).seconds_per_minibatch
-    assert solution.lower_bound <= best * (1 + 1e-9)
-    assert found >= best * (1 - 1e-9)
-    sent_once = all(len(transfer.members) == 2 for transfer in workload.transfers)
-    copies = any(tie.trained for tie in workload.ties)
-    if sent_once and (not copies or flushes or not replicate):
-        assert solution.proven_optimal
-        assert found == pytest.approx(best)

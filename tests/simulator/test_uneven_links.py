@@ -15,8 +15,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.simulator.test_in_flight_depth import chain_workload, straight
-from tests.support.simulated_chains import FAST
+from tests.support.simulated_chains import FAST, chain_workload, straight
 from tests.support.strategies.methods import depths, recomputing
 
 MINIBATCHES = 240
@@ -121,6 +120,15 @@ def test_seconds_are_those_of_the_recurrence(data: st.DataObject) -> None:
         [method.recomputes(stage) for stage in range(stages)],
     )
     assert found.seconds_per_minibatch == pytest.approx(expected, rel=1e-9)
+    assert found.program.in_flight == method.in_flight(found.pipeline)
+    noam = simulate(
+        chain_workload(forward, backward, [1] * (stages - 1)),
+        with_a_slow_link(stages, before, near, far),
+        straight(stages),
+        method.model_copy(update={"in_flight_per_link": 0}),
+    )
+    # A deeper straight pipeline is never slower.
+    assert expected <= noam.seconds_per_minibatch * (1 + 1e-9)
 
 
 @given(st.data(), st.sampled_from(["vanilla", "stash", "pipeoptim"]))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy
+
 from drlpp.costs.profile import Profile
+from drlpp.costs.tensors import Transfer
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
@@ -57,3 +62,25 @@ def one_way(*, seconds: float, bytes_: int) -> Profile:
         [(0, 1)], parameter_bytes=[0, 0], output_bytes=[bytes_, 1], dtypes=["int64", "float32"]
     )
     return profile_of(graph, [seconds, seconds])
+
+
+def chain_workload(
+    forward: Sequence[float], backward: Sequence[float], messages: Sequence[float]
+) -> Workload:
+    """One operator for each stage; a message takes its bytes on a link of 1 byte per second."""
+    count = len(forward)
+    return Workload(
+        model="chain",
+        names=tuple(f"op{i}" for i in range(count)),
+        forward_seconds=numpy.array(forward),
+        backward_seconds=numpy.array(backward),
+        update_seconds=numpy.zeros(count),
+        parameter_bytes=numpy.ones(count),
+        kept_bytes=numpy.ones(count),
+        edges=tuple((i, i + 1) for i in range(count - 1)),
+        transfers=tuple(Transfer((i, i + 1), bytes_, bytes_) for i, bytes_ in enumerate(messages)),
+    )
+
+
+def straight(stages: int) -> Placement:
+    return Placement.from_assignment(range(stages), range(stages))

@@ -12,8 +12,8 @@ from drlpp.cli.command_line import build_console, shown
 
 if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters
+    from drlpp.costs.contraction import ContractedGraph
     from drlpp.costs.profile import Profile
-    from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.costs.workload import Workload
     from drlpp.envs import CostPrior, MeasurementMemory, Measurer
     from drlpp.envs.measuring.search_file import Sureness

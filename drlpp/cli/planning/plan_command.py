@@ -34,8 +34,8 @@ from drlpp.schedule.method import Method
 if TYPE_CHECKING:
     from torch import nn
 
+    from drlpp.costs.contraction import ContractedGraph
     from drlpp.costs.profile import Profile
-    from drlpp.costs.profiles.contracted_profile import ContractedGraph
     from drlpp.models.model_reference import ModelReference
     from drlpp.placement.plan import Plan
     from drlpp.planners import PlanningProblem, Space

@@ -17,7 +17,7 @@ from torch import nn
 
 from drlpp.capturing.blocks import find_blocks
 from drlpp.capturing.graph import OpGraph, common_module
-from drlpp.costs.profiles.contracted_profile import ContractedGraph
+from drlpp.costs.contraction import ContractedGraph
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_layout import layers_of, units_of

@@ -2,7 +2,7 @@
 
 Branches may become stages side by side, stages may be replicated, and memory may be limited.
 Operators that cost nothing are joined with their neighbours first, which loses nothing
-(:mod:`drlpp.planners.contraction`). The stages between all downsets are looked at, so a problem
+(:mod:`drlpp.costs.contraction`). The stages between all downsets are looked at, so a problem
 with too many of them is refused, as is one with accelerators of several speeds or memories. Where
 the result is not proven to be the optimum, it is the best of what the program finds in a simpler
 world, and the lower bound is what holds nevertheless:
@@ -23,14 +23,13 @@ from math import inf
 
 import numpy
 
+from drlpp.costs.contraction import Contraction, contract_free_operators
 from drlpp.costs.stage_cost import Array, Group, StageSeconds
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
-from drlpp.planners.contraction import Contraction, contract_free_operators
-from drlpp.planners.exact.downsets import all_downsets, count_downsets
-from drlpp.planners.exact.stage_pairs import Indices, StagePairs
+from drlpp.planners.downsets import Indices, StagePairs, all_downsets
 from drlpp.planners.problem import PlanningProblem
 from drlpp.schedule.per_stage import most as largest_of
 from drlpp.specs.cluster import Cluster, Link
@@ -48,9 +47,10 @@ _ROUNDING = 1e-9
 """The same sum in another order may come out smaller by this."""
 
 
-def downsets_of(workload: Workload) -> int | None:
-    """Count the downsets of operators that cost something; None if there are too many to count."""
-    return count_downsets(contract_free_operators(workload).workload)
+def downsets_of(workload: Workload, most: int) -> int | None:
+    """Count the downsets of operators that cost something; None if there are more."""
+    found = all_downsets(contract_free_operators(workload).workload, most)
+    return None if found is None else len(found)
 
 
 def exact(problem: PlanningProblem) -> Plan:
@@ -108,15 +108,15 @@ def exact(problem: PlanningProblem) -> Plan:
 
 
 def _all_stages(problem: PlanningProblem, workload: Workload) -> StagePairs:
-    count = count_downsets(workload)
-    if count is not None and count <= MOST_DOWNSETS:
-        pairs = StagePairs.of(workload, all_downsets(workload))
+    downsets = all_downsets(workload, MOST_DOWNSETS)
+    if downsets is not None:
+        pairs = StagePairs.of(workload, downsets)
         if len(pairs) * len(_choices(problem)) <= MOST_COSTS:
             return pairs
     raise InvalidInput(
-        f"{workload.model} has {'too many' if count is None else f'{count:,}'} sets of operators "
-        f"to begin with (downsets), too many for exact to look at all stages on "
-        f"{problem.cluster.accelerators} accelerators; use search or pipedream"
+        f"{workload.model} has too many sets of operators to begin with (downsets) for exact to "
+        f"look at all stages on {problem.cluster.accelerators} accelerators; use search or "
+        "pipedream"
     )
 
 
@@ -217,7 +217,8 @@ class _ChainSearch:
         self._side_by_side = side_by_side
         self._replicas = numpy.array(_choices(problem))
         speed, costs = problem.cluster.speeds[0], problem.costs
-        groups = [Group(replicas, speed, link, link) for replicas in self._replicas.tolist()]
+        bandwidth, latency = link.bandwidth_bytes_per_second, link.latency_seconds
+        groups = [Group(m, speed, bandwidth, latency, bandwidth) for m in self._replicas.tolist()]
         # (choices, stages)
         self._seconds = numpy.array(
             [StageSeconds.of(pairs.work, group, costs).total(costs) for group in groups]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import networkx
 import numpy
-from numpy.typing import NDArray
 
 from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.planners.problem import closures, mask_of, members_of
+from drlpp.planners.downsets import StagePairs, mask_of, members_of, needs_of
 
 _MOST_STATES = 1000
 
@@ -25,17 +24,10 @@ class States:
 
     State 0 is empty and the last one holds everything. A stage leads from a state to a larger one;
     matrices ``[i, j]`` are about the stage of the operators of state j that are not in state i.
-
-    Attributes:
-        workload: whose operators they hold.
-        holds: (states, operators) whether a state holds an operator.
-        cut_bytes: (states,) what crosses the cut between a state and the rest, activations and
-            gradients: 2 a_s in pipedream §3.1, where a tensor has a gradient.
     """
 
     workload: Workload
-    holds: NDArray[numpy.bool_]
-    cut_bytes: Array
+    pairs: StagePairs
 
     @classmethod
     def of(cls, workload: Workload, states: Iterable[Collection[int]]) -> States:
@@ -45,68 +37,37 @@ class States:
         holds[-1] = True
         for row, operators in zip(holds[1:], ordered, strict=False):
             row[list(operators)] = True
-        counts, crossing = _counts(holds), numpy.zeros(len(holds))
-        for transfer in workload.transfers:
-            held = counts[:, list(transfer.members)].sum(axis=1)
-            crossing[(held > 0) & (held < len(transfer.members))] += transfer.bytes_
-        return cls(workload, holds, crossing)
+        return cls(workload, StagePairs.of(workload, holds))
 
     def __len__(self) -> int:
-        return len(self.holds)
+        return len(self.pairs.downsets)
+
+    def matrix(self, of_stages: Array, elsewhere: float = 0.0) -> Array:
+        """Return a value of every stage as a matrix, (states, states)."""
+        found = numpy.full((len(self), len(self)), elsewhere)
+        found[self.pairs.begin, self.pairs.end] = of_stages
+        return found
 
     @cached_property
-    def is_stage(self) -> NDArray[numpy.bool_]:
-        """(states, states) whether state i is a part of state j and not the same."""
-        sizes = self.holds.sum(axis=1)
-        beyond = self.holds.astype(float) @ ~self.holds.T
-        return (beyond == 0) & (sizes[:, None] < sizes[None, :])
+    def cut_bytes(self) -> Array:
+        """What crosses the cut between a state and the rest, activations and gradients; (states,).
 
-    def sums(self, values: Array) -> Array:
-        """Sum operators' values over every stage, (states, states); 0 where there is none."""
-        totals = self.holds @ values
-        return numpy.where(self.is_stage, totals[None, :] - totals[:, None], 0.0)
-
-    @cached_property
-    def work(self) -> StageWork:
-        """What every stage does: ``Workload.stage`` of all of them at once, but working bytes."""
-        counts = _counts(self.holds)
-        incoming, outgoing = numpy.zeros((2, len(self), len(self)))
-        for transfer in self.workload.transfers:
-            held = counts[:, list(transfer.members)].sum(axis=1)
-            inside = held[None, :] - held[:, None]
-            crosses = (inside > 0) & (inside < len(transfer.members))
-            made = counts[:, transfer.members[0]]
-            made_here = crosses & (made[None, :] > made[:, None])
-            read_here = crosses & ~made_here
-            outgoing += made_here * transfer.forward_bytes + read_here * transfer.backward_bytes
-            incoming += made_here * transfer.backward_bytes + read_here * transfer.forward_bytes
-        return self.workload.work_of(
-            self.sums,
-            incoming_bytes=incoming,
-            outgoing_bytes=outgoing,
-            last=numpy.arange(len(self))[None, :] == len(self) - 1,
-        )
+        That is 2 a_s in pipedream §3.1, where a tensor has a gradient.
+        """
+        crossing = self.pairs.work.incoming_bytes + self.pairs.work.outgoing_bytes
+        return self.matrix(crossing)[0]
 
     @cached_property
     def work_with_limits(self) -> StageWork:
-        """The same, with what stages need while they compute, for limits of memory."""
-        working = numpy.zeros((len(self), len(self)))
-        for begin, ends in enumerate(self.is_stage):
-            inside = self.holds[ends] & ~self.holds[begin]
-            last = numpy.flatnonzero(ends) == len(self) - 1
-            working[begin, ends] = self.workload.working_bytes_of_sets(inside, last)
-        return replace(self.work, working_bytes=working)
+        """The work of all stages, with what they need while they compute, for limits of memory."""
+        alone = [(operator,) for operator in range(len(self.workload))]
+        everything = numpy.arange(len(self.pairs))
+        return self.pairs.with_working_bytes(self.workload, alone, everything).work
 
     def operators(self, begin: int, end: int) -> tuple[int, ...]:
         """Return the operators of the stage from state ``begin`` to state ``end``."""
-        return tuple(numpy.flatnonzero(self.holds[end] & ~self.holds[begin]).tolist())
-
-
-def _counts(holds: NDArray[numpy.bool_]) -> NDArray[numpy.int64]:
-    """Return ``holds`` as numbers, with a column for the loss, which only the last holds."""
-    loss = numpy.zeros((len(holds), 1), dtype=numpy.int64)
-    loss[-1] = 1
-    return numpy.concatenate((holds.astype(numpy.int64), loss), axis=1)
+        holds = self.pairs.downsets
+        return tuple(numpy.flatnonzero(holds[end] & ~holds[begin]).tolist())
 
 
 def chain_of_layers(workload: Workload) -> tuple[tuple[int, ...], ...]:
@@ -125,7 +86,8 @@ def chain_of_layers(workload: Workload) -> tuple[tuple[int, ...], ...]:
         For every layer its operators.
     """
     source, sink = -1, len(workload)
-    flow = workload.order()
+    flow: networkx.DiGraph[int] = networkx.DiGraph()
+    flow.add_edges_from(workload.edges)
     predecessors, successors = workload.predecessors, workload.successors
     flow.add_edges_from((source, op) for op, read in enumerate(predecessors) if not read)
     flow.add_edges_from((op, sink) for op, readers in enumerate(successors) if not readers)
@@ -163,7 +125,7 @@ def graph_states(workload: Workload) -> States:
         InvalidInput: if there are more than a thousand states.
     """
     readers = [mask_of(operators) for operators in workload.successors]
-    needed, _ = closures(workload)
+    needed = needs_of(workload)
     found, waiting = {1}, [1]
     while waiting:
         state = waiting.pop()

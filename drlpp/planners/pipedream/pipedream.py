@@ -180,9 +180,11 @@ class _Program:
     def __init__(self, problem: PlanningProblem, states: States, levels: tuple[Level, ...]) -> None:
         limits = [limit for limit in problem.cluster.memory_bytes if limit is not None]
         self.limit = min(limits, default=None)
-        seconds = states.sums(problem.workload.seconds) / min(problem.cluster.speeds)
+        totals = states.pairs.downsets @ problem.workload.seconds
+        seconds = totals[states.pairs.end] - totals[states.pairs.begin]
         self._problem, self._states, self._levels = problem, states, levels
-        self._compute = numpy.where(states.is_stage, seconds, numpy.inf)
+        self._compute = states.matrix(seconds / min(problem.cluster.speeds), numpy.inf)
+        self._parameter_bytes = states.matrix(states.pairs.work.parameter_bytes)
         # They hold what they return as long as this program lives.
         self._component = cache(self._find_component)
         self._cost = cache(self._find_cost)
@@ -219,7 +221,7 @@ class _Program:
         # A stage has one more minibatch in flight than replicas of it follow, their links included.
         in_flight = 1 + ceil((1 + most(memory.in_flight_per_link)) * behind)
         needed = memory.stage_bytes(self._states.work_with_limits, in_flight)
-        return numpy.where(needed <= self.limit, self._compute, numpy.inf)
+        return numpy.where(self._states.matrix(needed) <= self.limit, self._compute, numpy.inf)
 
     def _find_cost(
         self, number: int, replicas: int, after: int, behind: Fraction, first: bool
@@ -236,7 +238,7 @@ class _Program:
         level = self._levels[number - 1]
         inner = self._component(number - 1, self._behind(number, replicas, after, behind))
         # What a ring all-reduce moves through an accelerator both ways.
-        bytes_ = 4 * (replicas - 1) / replicas * self._states.work.parameter_bytes
+        bytes_ = 4 * (replicas - 1) / replicas * self._parameter_bytes
         cost = numpy.maximum(inner, bytes_ / level.bandwidth) / replicas
         if first:
             return cost

@@ -222,8 +222,7 @@ def _stages(
     each = numpy.full((2, len(groups) + 1, *behind.shape), math.inf)
     for of_held, number in groups.items():
         seconds = StageSeconds.of(work, of_held, problem.costs).total(problem.costs)
-        link = of_held.link.bandwidth_bytes_per_second
-        through = work.seconds / of_held.speed + work.incoming_bytes / link
+        through = work.seconds / of_held.speed + work.incoming_bytes / of_held.bandwidth
         each[0, number][behind], each[1, number][behind] = seconds[behind], through[behind]
     states = len(cuts) * borders
     seconds, through = each[:, group].transpose(0, 3, 1, 4, 2).reshape(2, states, states)

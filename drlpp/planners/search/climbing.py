@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from drlpp.errors import NothingFits
+from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.plan import Plan
+from drlpp.planners.baselines import gpipe
 from drlpp.planners.problem import memory_shortage
 from drlpp.planners.search.best_cuts import (
     best_cuts,
@@ -31,16 +33,10 @@ from drlpp.planners.search.best_cuts import (
     taken_in_turns,
 )
 from drlpp.planners.search.judge import Judge
-from drlpp.planners.search.moves import (
-    PlacementState,
-    evened,
-    neighbour,
-    random_folded,
-    random_placement,
-)
+from drlpp.planners.search.moves import PlacementState, neighbour, random_placement
+from drlpp.planners.search.space import MOST_PER_LINK
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import collapsed
-from drlpp.simulator import MOST_PER_LINK
 
 _METHOD_MOVES = 0.15
 """The share of moves that change the method, where it may vary."""
@@ -138,6 +134,7 @@ class _Search:
         self.by_kind = taken_by_kind(problem)
         self.elites: list[tuple[float, _State]] = []
         self.keys: set[object] = set()
+        self.splits: dict[bool, PlacementState | None] = {}
         self.last_judged = judge.judged + limits.judged
         self.last_step = judge.steps + limits.steps
 
@@ -146,9 +143,9 @@ class _Search:
         for start in starts:
             state = _State(PlacementState.of(start.placement, problem), start.method)
             self.take(state, _WORTH_STARTING * self.best)
-        if self.elites:
-            for state in self.held_otherwise(self.elites[0][1]):
-                self.take(state, _WORTH_STARTING * self.best)
+        folding = next(filter(_folds, self.judge.space.methods), None)
+        if folding is not None and (state := self.even(folding)) is not None:
+            self.take(state, _WORTH_STARTING * self.best)
         self.best_cut()
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
@@ -268,34 +265,23 @@ class _Search:
         return _State(placement, state.method.for_stages(len(placement.holders)))
 
     def run_otherwise(self, state: _State) -> _State:
-        """Return a state with a method one step away."""
+        """Return a state with a method one step away; evenly split where it folds otherwise."""
         stages = len(state.placement.holders)
-        return self.run_with(state, self.judge.space.changed(state.method, stages, self.draw))
-
-    def run_with(self, state: _State, method: Method) -> _State:
-        """Return a state with another method, and an even split if stages are held otherwise.
-
-        It is the same state if there is no such split.
-        """
-        if _stages_held(method) == _stages_held(state.method):
+        method = self.judge.space.changed(state.method, stages, self.draw)
+        if _folds(method) == _folds(state.method):
             return state._replace(method=method)
-        placement = evened(state.placement, self.judge.problem, _stages_held(method))
-        if placement is None:
-            return state
-        return _State(placement, method.for_stages(len(placement.holders)))
+        return self.even(method) or state
 
-    def held_otherwise(self, state: _State) -> Iterator[_State]:
-        """Yield a state with the methods of the space that hold stages otherwise, if it is split.
-
-        Of each schedule it is the method that differs in nothing else.
-        """
-        space = self.judge.space
-        for schedule in dict.fromkeys(method.schedule for method in space.methods):
-            method = state.method.model_copy(update={"schedule": schedule})
-            if space.has(method) and _stages_held(method) != _stages_held(state.method):
-                found = self.run_with(state, method)
-                if found is not state:
-                    yield found
+    def even(self, method: Method) -> _State | None:
+        """Return the even split for a method; None if there are too few accelerators to fold."""
+        folds = _folds(method)
+        if folds not in self.splits:
+            self.splits[folds] = None
+            with suppress(InvalidInput):
+                placement = gpipe(self.judge.problem_of(method)).placement
+                self.splits[folds] = PlacementState.of(placement, self.judge.problem)
+        split = self.splits[folds]
+        return split and _State(split, method.for_stages(len(split.holders)))
 
     def shaken(self) -> _State:
         """Return one of the best after a few random changes."""
@@ -310,7 +296,7 @@ class _Search:
         Orders are of all operators, or those of a state's stages with some in a row put together.
         """
         problem, draw = self.judge.problem, self.draw
-        methods = [method for method in self.judge.space.methods if _stages_held(method) == 1]
+        methods = [method for method in self.judge.space.methods if not _folds(method)]
         best, least = None, math.inf
         count = self.moves // _MOVES_OF_ORDER if methods and 0 < self.best < math.inf else 0
         for _ in range(count):
@@ -385,24 +371,15 @@ class _Search:
     def random_state(self) -> _State:
         problem = self.judge.problem
         placement = random_placement(problem, self.draw)
-        method = self.draw.choice(self.judge.space.methods)
-        if _stages_held(method) > 1:
-            folded = random_folded(problem, self.draw)
-            if folded is None:
-                method = self.method_of_one_stage()
-            placement = folded or placement
-        return _State(PlacementState.of(placement, problem), method)
-
-    def method_of_one_stage(self) -> Method:
-        """Return the first method of the space with one stage on every accelerator."""
-        for method in self.judge.space.methods:
-            if _stages_held(method) == 1:
-                return method
-        raise NothingFits(
-            f"schedule {self.judge.space.method.schedule} needs two accelerators and four operators"
-            " at least, for two stages on each accelerator"
-        )
+        methods = [method for method in self.judge.space.methods if not _folds(method)]
+        if not methods:
+            raise NothingFits(
+                f"schedule {self.judge.space.method.schedule} needs two accelerators and four "
+                "operators at least, for two stages on each accelerator"
+            )
+        return _State(PlacementState.of(placement, problem), self.draw.choice(methods))
 
 
-def _stages_held(method: Method) -> int:
-    return method.schedule_kind.stages_held
+def _folds(method: Method) -> bool:
+    """Whether every accelerator holds two stages."""
+    return method.schedule_kind.stages_held > 1

@@ -205,9 +205,7 @@ class Judge:
             memory=problem.memory,
             enough=enough if bound else None,
         )
-        # Without a round that repeats, a long run is played as it is.
-        played = simulation.played if simulation.steady is None else simulation.steady.played
-        self.steps += sum(map(len, played.ends))
+        self.steps += sum(map(len, simulation.steady.played.ends))
         if simulation.without_room(problem.cluster) is not None:
             return math.inf, _Known.EXACT
         seconds = simulation.seconds_per_minibatch

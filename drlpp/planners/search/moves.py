@@ -1,4 +1,4 @@
-"""Placements that searches go on from: small changes of one, random ones, and folds."""
+"""Placements that searches go on from: small changes of one, and random ones."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-
-import numpy
+from itertools import accumulate
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
@@ -91,7 +89,7 @@ def neighbour(
 ) -> PlacementState | None:
     """Return a state one random change away; None if there is none.
 
-    Where accelerators hold two stages each, so they do in what is returned.
+    Where accelerators hold two stages each, they hold as many in what is returned.
     """
     kinds, up_to = _FOLDED if state.is_folded else _STRAIGHT
     for _ in range(_DRAWS):
@@ -267,47 +265,6 @@ def _swap_stages(
     return PlacementState(tuple(swap.get(stage, stage) for stage in state.stage_of), tuple(holders))
 
 
-def _merge_folded(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
-    """Join neighbouring stages there and back; one of their two accelerators gets idle."""
-    stages = len(state.holders)
-    if stages <= 4:
-        # A single accelerator would hold two neighbouring stages, which are one.
-        return None
-    first = draw.randrange(stages // 2 - 1)
-    kept = draw.choice((first, first + 1))
-    held = [state.holders[kept if stage == first else stage] for stage in range(stages // 2)]
-    del held[first + 1]
-    # The border behind the first, and the one as far from the end.
-    gone = (first, stages - 2 - first)
-    return PlacementState(
-        tuple(stage - sum(stage > border for border in gone) for stage in state.stage_of),
-        (*held, *held[::-1]),
-    )
-
-
-def _split_folded(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
-    """Cut a stage, and the one as far from the end, in two for an idle accelerator."""
-    stages, idle = len(state.holders), state.idle(problem)
-    index = draw.randrange(stages // 2)
-    there, back = state.stage(index), state.stage(stages - 1 - index)
-    if not idle or len(there) == 1 or len(back) == 1:
-        return None
-    behind = {*there[draw.randrange(1, len(there)) :], *back[draw.randrange(1, len(back)) :]}
-    held = list(state.holders[: stages // 2])
-    held.insert(index + draw.randrange(2), frozenset({draw.choice(idle)}))
-    return PlacementState(
-        tuple(
-            stage + (stage > index) + (stage > stages - 1 - index) + (operator in behind)
-            for operator, stage in enumerate(state.stage_of)
-        ),
-        (*held, *held[::-1]),
-    )
-
-
 _MOVES: dict[_Move, float] = {
     _shift_operator: 4,
     _move_boundary: 3,
@@ -322,8 +279,6 @@ _FOLDED_MOVES: dict[_Move, float] = {
     _shift_operator: 4,
     _move_boundary: 3,
     _swap_accelerators: 1,
-    _split_folded: 1,
-    _merge_folded: 1,
 }
 _STRAIGHT, _FOLDED = (
     (tuple(moves), tuple(accumulate(moves.values()))) for moves in (_MOVES, _FOLDED_MOVES)
@@ -375,53 +330,3 @@ def random_order(workload: Workload, draw: random.Random) -> list[int]:
             if waits_for[successor] == 0:
                 ready.append(successor)
     return order
-
-
-def evened(
-    state: PlacementState, problem: PlanningProblem, stages_held: int
-) -> PlacementState | None:
-    """Return as even a split over a state's accelerators, each of which holds so many stages.
-
-    Operators keep the order of their stages, accelerators that of the first that each holds, and
-    faster ones get more. Replicas get stages of their own, as far as there are operators.
-
-    Returns:
-        The split; None if there are too few accelerators or operators for two stages on each.
-    """
-    order = sorted(range(len(state.stage_of)), key=lambda operator: state.stage_of[operator])
-    workers = dict.fromkeys(worker for held in state.holders for worker in sorted(held))
-    chosen = list(workers)[: len(order) // stages_held]
-    if stages_held > 1 and len(chosen) < 2:
-        return None
-    held = [frozenset({worker}) for worker in chosen]
-    holders = held + held[::-1] * (stages_held - 1)
-    speeds = [problem.cluster.speeds[worker] for (worker,) in holders]
-    ends = numpy.cumsum(problem.workload.seconds[order])
-    borders = numpy.cumsum(speeds)[:-1] / sum(speeds) * ends[-1]
-    cuts = (numpy.searchsorted(ends, borders) + 1).tolist()
-    for number in range(len(cuts)):
-        # Every stage has an operator.
-        least, most = cuts[number - 1] + 1 if number else 1, len(order) - len(cuts) + number
-        cuts[number] = min(max(cuts[number], least), most)
-    stage_of = [0] * len(order)
-    for stage, (begin, end) in enumerate(pairwise([0, *cuts, len(order)])):
-        for operator in order[begin:end]:
-            stage_of[operator] = stage
-    return PlacementState(tuple(stage_of), tuple(holders))
-
-
-def random_folded(problem: PlanningProblem, draw: random.Random) -> Placement | None:
-    """Draw a valid placement whose accelerators hold two stages; None if there is none."""
-    most = min(problem.cluster.accelerators, len(problem.workload) // 2)
-    if most < 2:
-        return None
-    held = draw.sample(range(problem.cluster.accelerators), draw.randint(2, most))
-    order = random_order(problem.workload, draw)
-    inner = draw.sample(range(1, len(order)), 2 * len(held) - 1)
-    cuts = pairwise([0, *sorted(inner), len(order)])
-    return Placement(
-        stages=tuple(
-            Stage(operators=tuple(sorted(order[begin:end])), accelerators=(accelerator,))
-            for (begin, end), accelerator in zip(cuts, [*held, *held[::-1]], strict=True)
-        )
-    )

@@ -15,7 +15,15 @@ from drlpp.errors import InvalidInput
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS, names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import collapsed, most, refuse_lists
-from drlpp.simulator import MOST_PER_LINK
+
+MOST_PER_LINK = 4
+"""The most minibatches in flight beyond NOAM that a link may have.
+
+Two neighbouring stages with d and d′ in flight pass each other d − d′ + 1 of them in the time of a
+round trip: forward and backward of both, and a message each way. With NOAM these are two. If the
+messages take the time T of the slowest stage each, the round trip takes up to 4 T, and four are
+needed to keep every part busy; more only where latency is longer than the slowest stage.
+"""
 
 _MOST_MICROBATCHES = 64
 

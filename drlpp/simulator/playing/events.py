@@ -12,34 +12,21 @@ every round.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from typing import Any
 
 from drlpp.simulator.playing.costs import Costs
-from drlpp.simulator.playing.program import (
-    FINISH_SUM,
-    ROUTE_BITS,
-    SUMMED_BACKWARD,
-    Program,
-    Rounds,
-)
-from drlpp.simulator.playing.sums import Next, Sums
-
-_MESSAGE = (1 << ROUTE_BITS) - 1
+from drlpp.simulator.playing.endless import EndlessProgram
+from drlpp.simulator.playing.program import FINISH_SUM, SUMMED_BACKWARD, Program, Step
+from drlpp.simulator.playing.sums import RunningSum
 
 _A_BUCKET = -1
-"""Comes before all routes where an event is a number above these bits."""
+"""Comes before all routes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """Seconds since the start: the end of every worker's steps, the arrival of every message."""
-
-    ends: list[list[float]]
-    arrivals: list[float]
-
-
-def play(program: Program, costs: Costs) -> Played:
+def play(program: Program, costs: Costs) -> Play:
     """Play all steps.
 
     Raises:
@@ -49,7 +36,7 @@ def play(program: Program, costs: Costs) -> Played:
     found.play()
     if any(len(done) < len(steps) for done, steps in zip(found.ends, program.steps, strict=True)):
         raise RuntimeError("the schedule cannot proceed; its workers wait for each other")
-    return Played(found.ends, found.arrivals)
+    return found
 
 
 class Play:
@@ -62,36 +49,37 @@ class Play:
     Args:
         program: what is played first.
         costs: of all steps.
-        rounds: what follows it, again and again.
+        endless: whose beginning it is, and whose rounds follow, again and again.
 
     Attributes:
-        ends: of every worker's steps so far.
-        arrivals: of messages, below 0 if they have not arrived.
+        ends: of every worker's steps so far, in seconds since the start.
+        arrivals: of the messages of every route so far.
     """
 
-    def __init__(self, program: Program, costs: Costs, rounds: Rounds | None = None) -> None:
-        workers, messages = len(program.steps), len(program.route_of)
-        self._costs = costs
-        self._rounds = rounds
-        self._sums = Sums(costs)
-        self._sums.add(program.all_reduces)
+    def __init__(
+        self, program: Program, costs: Costs, endless: EndlessProgram | None = None
+    ) -> None:
+        workers, routes = len(program.steps), len(program.routes)
+        self._program, self._costs, self._endless = program, costs, endless
         self.ends: list[list[float]] = [[] for _ in range(workers)]
-        self.arrivals = [-1.0] * messages
-        self._leaving = [0.0] * messages
+        self.arrivals: list[list[float]] = [[] for _ in range(routes)]
+        self._sent, self._received = [0] * routes, [0] * routes
         self._free = [0.0] * costs.ports
-        # (seconds, number, hop). By number, above its lower bits: a sum, whose next bucket begins;
-        # then the route of a message, with the hop it has come to.
-        self._events: list[tuple[float, int, int]] = []
+        # (seconds, −1, order of a sum whose next bucket begins, 0, the sum), or
+        # (seconds, route, number of a message, hop it has come to, when it leaves those before).
+        self._events: list[tuple[float, int, Any, int, Any]] = []
         self._runnable = list(range(workers - 1, -1, -1))
         # Where every worker is: at which of its present steps, how often it has repeated them, and
-        # which message it lacks.
+        # on which route it lacks a message.
         self._steps = list(program.steps)
         self._position = [0] * workers
         self._turn = [-1] * workers
         self._clock = [0.0] * workers
         self._lacking = [-1] * workers
         self._stopped: list[int] = []
-        self._allowed = 0
+        # The sums of every kind, and how many of them each worker has done.
+        self._sums: list[list[RunningSum]] = [[] for _ in program.sums]
+        self._summed = [[0] * len(program.sums) for _ in range(workers)]
 
     def play(self, rounds: int = 0, *, to_the_end: bool = False) -> None:
         """Play on until every worker has done so many rounds, or may not go on.
@@ -101,91 +89,87 @@ class Play:
             to_the_end: let all workers do them, though who is ahead has stopped by then, and could
                 have had a say in when the others' messages pass. It cannot be continued.
         """
-        costs, sums = self._costs, self._sums
+        costs, repeats = self._costs, self._endless.rounds if self._endless else ()
         paths, ends, clock, lacking = costs.paths, self.ends, self._clock, self._lacking
-        arrivals, leaving, free = self.arrivals, self._leaving, self._free
+        arrivals, sent, received, free = self.arrivals, self._sent, self._received, self._free
         events, runnable, all_steps = self._events, self._runnable, self._steps
-        messages_of_round = sums_of_round = 0
-        repeats = self._rounds
-        if repeats is not None:
-            more = rounds * repeats.messages + repeats.other_messages - len(arrivals)
-            arrivals += [-1.0] * more
-            leaving += [0.0] * more
-            sums.add(repeats.all_reduces * (rounds - self._allowed))
-            self._allowed = rounds
-            messages_of_round, sums_of_round = repeats.messages, len(repeats.all_reduces)
         runnable += self._stopped
         self._stopped = []
         limit = math.inf
 
-        def go_on(number: int, following: Next) -> None:
-            begin, freed = following
-            runnable.extend(freed)
+        def go_on(summed: RunningSum, begin: float | None) -> None:
             if begin is not None:
-                heappush(events, (begin, (_A_BUCKET << ROUTE_BITS) + number, 0))
+                heappush(events, (begin, _A_BUCKET, summed.order, 0, summed))
+            elif summed.complete:
+                runnable.extend(summed.waiting)
+                summed.waiting.clear()
 
         while True:
             while runnable:
                 worker = runnable.pop()
                 seconds, done = costs.seconds[worker], ends[worker]
                 steps, now = all_steps[worker], clock[worker]
-                turn = self._turn[worker]
                 first = self._position[worker]
-                shift = max(turn, 0) * messages_of_round
                 while True:
                     for position in range(first, len(steps)):
                         waits, kind, sends, number = steps[position]
-                        for message in waits:
-                            arrival = arrivals[message + shift]
-                            if arrival < 0.0:
-                                lacking[worker] = message + shift
+                        for taken, route in enumerate(waits):
+                            arrived = arrivals[route]
+                            message = received[route]
+                            if message == len(arrived):
+                                lacking[worker] = route
+                                for other in waits[:taken]:
+                                    received[other] -= 1
                                 break
-                            if arrival > now:
-                                now = arrival
+                            received[route] = message + 1
+                            if arrived[message] > now:
+                                now = arrived[message]
                         else:
                             if kind >= 0:
                                 if kind == SUMMED_BACKWARD:
-                                    number += max(turn, 0) * sums_of_round
-                                    go_on(number, sums.release(number, worker, now))
+                                    summed = self._sum(number, worker)
+                                    ready = [now + ready for ready in costs.ready_seconds[worker]]
+                                    go_on(summed, summed.release(ready))
                                 now += seconds[kind]
                             else:
-                                number += max(turn, 0) * sums_of_round
-                                if kind != FINISH_SUM and sums.ends[number] < 0.0:
-                                    go_on(number, sums.join(number, now))
-                                end = sums.ends[number]
-                                if end < 0.0:
-                                    sums.wait(number, worker)
+                                summed = self._sum(number, worker)
+                                if kind != FINISH_SUM and not summed.complete:
+                                    go_on(summed, summed.join(now))
+                                if not summed.complete:
+                                    summed.waiting.append(worker)
+                                    for other in waits:
+                                        received[other] -= 1
                                     break
-                                if end > now:
-                                    now = end
+                                self._summed[worker][number] += 1
+                                if summed.end > now:
+                                    now = summed.end
                             done.append(now)
-                            for message in sends:
-                                heappush(events, (now, message + shift, 0))
+                            for route in sends:
+                                heappush(events, (now, route, sent[route], 0, 0.0))
+                                sent[route] += 1
                             continue
                         break
                     else:
                         position = len(steps)
-                        if repeats is not None:
-                            if turn + 1 < rounds:
-                                turn += 1
-                                steps = repeats.steps[worker]
-                                first, shift = 0, turn * messages_of_round
+                        if repeats:
+                            if self._turn[worker] + 1 < rounds:
+                                self._turn[worker] += 1
+                                steps, first = repeats[worker], 0
                                 continue
                             self._stopped.append(worker)
                             limit = min(limit, now)
                     break
                 all_steps[worker], self._position[worker] = steps, position
-                clock[worker], self._turn[worker] = now, turn
+                clock[worker] = now
             if not events:
                 break
             if events[0][0] >= limit and not to_the_end:
                 break
-            now, number, first_hop = heappop(events)
-            code = number >> ROUTE_BITS
-            if code == _A_BUCKET:
+            now, route, message, first_hop, left = heappop(events)
+            if route == _A_BUCKET:
                 # It takes its place at all of its ports now, also where it comes a little later.
-                last_left, summed = now, number & _MESSAGE
-                for hops in sums.ring(summed).links:
+                summed, last_left = left, now
+                for hops in summed.ring.links:
                     entered = now
                     for port, held in hops:
                         if free[port] > entered:
@@ -193,24 +177,54 @@ class Play:
                         free[port] = left = entered + held
                         if left > last_left:
                             last_left = left
-                go_on(summed, sums.passed(summed, last_left))
+                go_on(summed, summed.passed(last_left))
                 continue
-            path, message = paths[code], number & _MESSAGE
+            path = paths[route]
             hops = path.hops
             entered = now
             for hop in range(first_hop, len(hops)):
                 port, held = hops[hop]
                 if free[port] > entered:
                     entered = free[port]
-                free[port] = left = entered + held
-                if left > leaving[message]:
-                    leaving[message] = left
+                free[port] = out = entered + held
+                if out > left:
+                    left = out
                 if entered > now and hop + 1 < len(hops):
                     # Until then others may come to the next port.
-                    heappush(events, (entered, number, hop + 1))
+                    heappush(events, (entered, route, message, hop + 1, left))
                     break
             else:
-                arrivals[message] = leaving[message] + path.latency_seconds
-                if lacking[path.receiver] == message:
+                arrivals[route].append(left + path.latency_seconds)
+                if lacking[path.receiver] == route:
                     lacking[path.receiver] = -1
                     runnable.append(path.receiver)
+
+    def _sum(self, kind: int, worker: int) -> RunningSum:
+        """Return the sum of a kind that a worker is at."""
+        number, made = self._summed[worker][kind], self._sums[kind]
+        if number == len(made):
+            summed, turn = self._program.sums[kind], 0
+            if self._endless is not None:
+                before, of_round = self._endless.sums[kind]
+                turn = (number - before) // of_round
+            made.append(RunningSum(summed, self._costs.rings_of(summed), (turn, kind, number)))
+        return made[number]
+
+
+def step_times(steps: Iterable[Step], played: Play, worker: int) -> Iterator[tuple[float, float]]:
+    """Begin and end of the steps of a worker, by its index; waiting for messages is before."""
+    steps = list(steps)
+    arrived = received(steps, played)
+    before = 0.0
+    for (waits, *_), end in zip(steps, played.ends[worker], strict=False):
+        yield max([before, *(next(arrived) for _ in waits)]), end
+        before = end
+
+
+def received(steps: Iterable[Step], played: Play) -> Iterator[float]:
+    """Yield when the messages arrived that the steps of a worker wait for."""
+    taken: Counter[int] = Counter()
+    for waits, *_ in steps:
+        for route in waits:
+            yield played.arrivals[route][taken[route]]
+            taken[route] += 1

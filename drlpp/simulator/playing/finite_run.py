@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from operator import getitem, itemgetter
 
 from drlpp.schedule.actions import Backward, Forward, Receive, Send
 from drlpp.schedule.analysis.window import Window
@@ -12,90 +13,118 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
-from drlpp.simulator.playing.costs import Costs
-from drlpp.simulator.playing.events import Played
-from drlpp.simulator.playing.program import ARRIVED, Program, no_search_for_cycles
-
-_CACHED_PASSES = 5_000
-"""Programs of more forward passes are compiled anew each time, since they take much memory."""
+from drlpp.simulator.playing.costs import Costs, Pricing
+from drlpp.simulator.playing.events import Play, play, received, step_times
+from drlpp.simulator.playing.program import ARRIVED, Program
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A run that begins and ends empty, for pipelines of one shape, whatever their costs.
+class FiniteRun:
+    """A run that begins and ends empty, and what its window says where there is no period.
 
     Attributes:
         window: that is measured.
-        program: with workers numbered stage by stage.
-        marks: for the begin and end of every step of the window the update of each worker that
-            completes it.
+        program: of its schedule.
+        costs: of its steps.
+        played: when everything happened.
     """
 
     window: Window
     program: Program
-    marks: tuple[list[int], ...]
+    costs: Costs
+    played: Play
 
     @classmethod
-    def of(cls, pipeline: Pipeline, method: Method, window: Window) -> Plan:
-        """Compile a schedule that is as long as the window needs."""
-        with no_search_for_cycles():
-            program = Program.of(method.schedule_for(pipeline, window.minibatches))
-        return cls(window, program, tuple(program.marks(window)))
+    def of(cls, pipeline: Pipeline, method: Method, window: Window, pricing: Pricing) -> FiniteRun:
+        """Play a schedule that is as long as the window needs."""
+        program = _compiled(pipeline.numbered, method, window.minibatches)
+        costs = pricing.of(program)
+        return cls(window, program, costs, play(program, costs))
 
+    @property
+    def minibatches(self) -> int:
+        """The minibatches of the window."""
+        return self.window.length
 
-_cached_plan = lru_cache(maxsize=64)(Plan.of)
+    @property
+    def seconds(self) -> float:
+        """What they take the slowest worker."""
+        return max(self._seconds_of_workers)
 
+    @property
+    def steadiness(self) -> float:
+        """What they take the fastest worker over what they take the slowest."""
+        return min(self._seconds_of_workers) / self.seconds if self.seconds else 1.0
 
-def plan_for(pipeline: Pipeline, method: Method, window: Window) -> Plan:
-    """Return the plan for the shape of a pipeline; the numbers of its workers do not matter."""
-    passes = len(pipeline.stages) * window.minibatches * method.microbatches
-    make = _cached_plan if passes <= _CACHED_PASSES else Plan.of
-    return make(pipeline.numbered, method, window)
+    def completions(self, step: int) -> list[float]:
+        """Return when minibatches were complete: at the window's begin, and after each ``step``."""
+        window = self.window
+        through = range(window.warm_up, window.warm_up + window.length + 1, step)
+        return [max(map(getitem, self.played.ends, self._updates(one))) for one in through]
 
+    def busy_seconds(self, worker: int, minibatches: int) -> float:
+        """Return what a worker, by its index, computes between the window's begin and its end."""
+        begin, end = self.completions(minibatches)
+        steps, busy = self.program.steps[worker], 0.0
+        times = step_times(steps, self.played, worker)
+        for (_, kind, _, _), (start, done) in zip(steps, times, strict=True):
+            if kind >= 0 and done > begin and start < end:
+                busy += min(done, end) - max(start, begin)
+        return busy
 
-def step_times(program: Program, played: Played, worker: int) -> Iterator[tuple[float, float]]:
-    """Begin and end of the steps of a worker, by its index; waiting for messages is before."""
-    before = 0.0
-    for (waits, _, _, _), end in zip(program.steps[worker], played.ends[worker], strict=True):
-        yield max([before, *(played.arrivals[message] for message in waits)]), end
-        before = end
+    @cached_property
+    def _seconds_of_workers(self) -> tuple[float, ...]:
+        window = self.window
+        first, last = (self._updates(window.warm_up + n) for n in (0, window.length))
+        ends = zip(self.played.ends, first, last, strict=True)
+        return tuple(done[end] - done[begin] for done, begin, end in ends)
 
+    def _updates(self, minibatches: int) -> list[int]:
+        """Return the step of every worker that completes the first so many."""
+        return [
+            updates[bisect_left(updates, minibatches, key=itemgetter(1))][0]
+            for updates in self.program.updates
+        ]
 
-def timeline_of(
-    schedule: Schedule, program: Program, played: Played, costs: Costs
-) -> tuple[TimedAction, ...]:
-    """Return the actions of the schedule that ``program`` was compiled from, by start.
+    def timeline(self, schedule: Schedule) -> tuple[TimedAction, ...]:
+        """Return the actions of the schedule that was compiled, by start.
 
-    A receive takes no time and stands at the moment when it is done. An all-reduce takes as long as
-    a worker waits for it: buckets that travel during a backward are in the backward. Weights are
-    predicted at the beginning of a pass.
-    """
-    timed = []
-    for index, worker in enumerate(schedule.pipeline.stages_by_worker):
-        times = (
-            found
-            for (_, kind, _, _), found in zip(
-                program.steps[index], step_times(program, played, index), strict=True
+        A receive takes no time and stands at the moment when it is done. An all-reduce takes as
+        long as a worker waits for it: buckets that travel during a backward are in the backward.
+        Weights are predicted at the beginning of a pass.
+        """
+        timed = []
+        for index, worker in enumerate(schedule.pipeline.stages_by_worker):
+            steps = self.program.steps[index]
+            times = (
+                found
+                for (_, kind, _, _), found in zip(
+                    steps, step_times(steps, self.played, index), strict=True
+                )
+                if kind != ARRIVED
             )
-            if kind != ARRIVED
-        )
-        received = (message for waits, *_ in program.steps[index] for message in waits)
-        now = 0.0
-        for action in schedule.actions[worker]:
-            start = now
-            if isinstance(action, Receive):
-                start = now = max(now, played.arrivals[next(received)])
-            elif not isinstance(action, Send):
-                start, now = next(times)
-            predictions: tuple[tuple[float, float], ...] = ()
-            if isinstance(action, Forward | Backward):
-                part = _predicting_part(costs, index, backward=isinstance(action, Backward))
-                predictions = ((start, start + part * (now - start)),) if part else ()
-            timed.append(TimedAction(worker, action, start, now, predictions))
-    return tuple(sorted(timed, key=lambda timed_action: timed_action.start))
+            arrived = received(steps, self.played)
+            now = 0.0
+            for action in schedule.actions[worker]:
+                start = now
+                if isinstance(action, Receive):
+                    start = now = max(now, next(arrived))
+                elif not isinstance(action, Send):
+                    start, now = next(times)
+                predictions: tuple[tuple[float, float], ...] = ()
+                if isinstance(action, Forward | Backward):
+                    part = self._predicting_part(index, backward=isinstance(action, Backward))
+                    predictions = ((start, start + part * (now - start)),) if part else ()
+                timed.append(TimedAction(worker, action, start, now, predictions))
+        return tuple(sorted(timed, key=lambda timed_action: timed_action.start))
+
+    def _predicting_part(self, index: int, *, backward: bool) -> float:
+        """Return the part of a pass that a worker predicts weights in."""
+        predicting = self.costs.prediction_seconds[index][backward]
+        return predicting / self.costs.seconds[index][backward] if predicting else 0.0
 
 
-def _predicting_part(costs: Costs, index: int, *, backward: bool) -> float:
-    """Return the part of a pass that a worker predicts weights in."""
-    predicting, whole = costs.prediction_seconds[index][backward], costs.seconds[index][backward]
-    return predicting / whole if predicting else 0.0
+@lru_cache(maxsize=8)
+def _compiled(shape: Pipeline, method: Method, minibatches: int) -> Program:
+    """Return the program of a schedule; a search comes back to long ones of one shape."""
+    return Program.of(method.schedule_for(shape, minibatches))

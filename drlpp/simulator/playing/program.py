@@ -1,6 +1,8 @@
 """A schedule compiled for the simulator: for every worker a list of steps in small integers.
 
-Receives become the messages that the next step waits for, sends those that leave when a step ends.
+Receives become the routes whose next message a step waits for, sends those on which one leaves when
+the step ends. Messages of a route are received in the order in which they are sent, and the sums of
+a kind are made in theirs, so neither needs a number: a step is the same in every round.
 """
 
 from __future__ import annotations
@@ -27,11 +29,10 @@ from drlpp.schedule.actions import (
     TiedUpdate,
     Update,
 )
-from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.schedule import Schedule
 
 _KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
-BACKWARD = _KINDS[Backward]
+_BACKWARD = _KINDS[Backward]
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.
 SUMMED_BACKWARD = len(_KINDS)
 _OF_SECOND_STAGE = SUMMED_BACKWARD + 1
@@ -47,11 +48,11 @@ JOIN_SUM = -2
 # Of all workers, or of replicas and their copies of tied weights: nobody computes meanwhile.
 AWAIT_SUM = -3
 
-ROUTE_BITS = 40
-"""A message that is sent is named by its route above so many bits, and its number in them."""
+_HELD = {Forward: (1, 0), Backward: (-1, 0), BackwardInput: (0, 1), BackwardWeight: (-1, -1)}
+"""How passes change the microbatches in flight, and those between the halves of a backward."""
 
 Step = tuple[tuple[int, ...], int, tuple[int, ...], int]
-"""(messages to wait for, kind, messages to send at its end with their routes, all-reduce or −1)."""
+"""(routes to wait for, kind, routes to send on at its end, kind of all-reduce or −1)."""
 
 
 class Route(NamedTuple):
@@ -84,24 +85,20 @@ class Program:
     """A schedule as the simulator plays it. Workers have indices, stage by stage.
 
     Attributes:
-        workers: their numbers in the schedule.
         stages_of: the stages of every worker, one or two.
         steps: of every worker.
         routes: that messages take.
-        route_of: the route of every message.
-        all_reduces: what each sums.
+        sums: the kinds of all-reduces.
         in_flight: for every stage of every worker, one after the other, the most microbatches whose
             backward, or a half of it, is still to come.
         half_done: likewise the most microbatches between the halves of their backwards.
         updates: for every worker the step of each update and the minibatches it completes.
     """
 
-    workers: tuple[int, ...]
     stages_of: tuple[tuple[int, ...], ...]
     steps: tuple[tuple[Step, ...], ...]
     routes: tuple[Route, ...]
-    route_of: tuple[int, ...]
-    all_reduces: tuple[Sum, ...]
+    sums: tuple[Sum, ...]
     in_flight: tuple[int, ...]
     half_done: tuple[int, ...]
     updates: tuple[tuple[tuple[int, int], ...], ...]
@@ -109,69 +106,12 @@ class Program:
     @classmethod
     def of(cls, schedule: Schedule) -> Program:
         """Compile a schedule."""
-        return _Compiler(schedule).compile()
-
-    def marks(self, window: Window) -> Iterator[list[int]]:
-        """Yield the update of each worker for the beginning and end of every step of the window.
-
-        When all of these updates have ended, the minibatches before are complete.
-        """
-        position = [0] * len(self.workers)
-        last = window.warm_up + window.length
-        for minibatch in range(window.warm_up - 1, last, window.step):
-            steps = []
-            for worker, updates in enumerate(self.updates):
-                while updates[position[worker]][1] <= minibatch:
-                    position[worker] += 1
-                steps.append(updates[position[worker]][0])
-            yield steps
-
-
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """Steps that workers repeat for ever once they have done a program.
-
-    Messages and all-reduces of the n-th repetition have numbers that are n rounds' larger.
-
-    Attributes:
-        steps: of every worker in a round.
-        messages: of a round.
-        other_messages: how many numbers of messages are needed besides those of the rounds.
-        all_reduces: of a round, as those of a program.
-    """
-
-    steps: tuple[tuple[Step, ...], ...]
-    messages: int
-    other_messages: int
-    all_reduces: tuple[Sum, ...]
-
-
-@dataclass(slots=True)
-class _Held:
-    """The microbatches that a worker holds of one of its stages, and the most at any time."""
-
-    in_flight: int = 0
-    half_done: int = 0
-    most_in_flight: int = 0
-    most_half_done: int = 0
-
-    def count(self, action: Pass) -> None:
-        match action:
-            case Forward():
-                self.in_flight += 1
-                self.most_in_flight = max(self.most_in_flight, self.in_flight)
-            case BackwardInput():
-                self.half_done += 1
-                self.most_half_done = max(self.most_half_done, self.half_done)
-            case BackwardWeight():
-                self.half_done -= 1
-                self.in_flight -= 1
-            case Backward():
-                self.in_flight -= 1
+        with _no_search_for_cycles():
+            return _Compiler(schedule).compile()
 
 
 @contextmanager
-def no_search_for_cycles() -> Iterator[None]:
+def _no_search_for_cycles() -> Iterator[None]:
     """Pause the search for reference cycles.
 
     Long schedules are a million objects without cycles, and the search takes a third longer.
@@ -188,112 +128,94 @@ def no_search_for_cycles() -> Iterator[None]:
 class _Compiler:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.workers = tuple(schedule.pipeline.stages_by_worker)
-        self.index = {worker: index for index, worker in enumerate(self.workers)}
-        # Replicas may get the same one of tied weights.
-        self.messages: dict[tuple[Message, int], int] = {}
+        self.index = {worker: k for k, worker in enumerate(schedule.pipeline.stages_by_worker)}
         self.routes: dict[Route, int] = {}
-        self.route_of: list[int] = []
-        # Workers that sum gradients are one stage's; the squared norm is of all.
-        self.all_reduces: dict[tuple[int, Sum], int] = {}
-        self.sums: list[Sum] = []
+        self.sums: dict[Sum, int] = {}
         self.in_flight: list[int] = []
         self.half_done: list[int] = []
         self.updates: list[tuple[tuple[int, int], ...]] = []
 
     def compile(self) -> Program:
-        stages_of = tuple(self.schedule.pipeline.stages_by_worker.values())
-        steps = tuple(
-            tuple(self.steps_of(worker, stages))
-            for worker, stages in zip(self.workers, stages_of, strict=True)
-        )
+        stages_of = self.schedule.pipeline.stages_by_worker
+        steps = tuple(self.steps_of(worker, stages) for worker, stages in stages_of.items())
         return Program(
-            workers=self.workers,
-            stages_of=stages_of,
+            stages_of=tuple(stages_of.values()),
             steps=steps,
             routes=tuple(self.routes),
-            route_of=tuple(self.route_of),
-            all_reduces=tuple(self.sums),
+            sums=tuple(self.sums),
             in_flight=tuple(self.in_flight),
             half_done=tuple(self.half_done),
             updates=tuple(self.updates),
         )
 
-    def steps_of(self, worker: int, stages: tuple[int, ...]) -> Iterator[Step]:
+    def steps_of(self, worker: int, stages: tuple[int, ...]) -> tuple[Step, ...]:
         here, index = self.index[worker], self.index
         kinds: list[int] = []
-        numbers: list[int] = []
+        summed: list[int] = []
         waits: list[tuple[int, ...]] = []
         sends: list[tuple[int, ...]] = []
         received: tuple[int, ...] = ()
         updates = []
         last_backward = -1
-        held = [_Held() for _ in stages]
-        for action in self.schedule.actions[worker]:
-            if isinstance(action, Receive):
-                received += (self.message(action.message, index[action.sender], here),)
-                continue
-            if isinstance(action, Send):
-                if received:
-                    kinds.append(ARRIVED)
-                    numbers.append(-1)
-                    waits.append(received)
-                    sends.append(())
-                    received = ()
-                sent = self.message(action.message, here, index[action.to])
-                sends[-1] += ((self.route_of[sent] << ROUTE_BITS) + sent,)
-                continue
-            number = -1
-            if isinstance(action, TiedUpdate):
-                kind = TIED_UPDATE + action.tie + action.chunk * len(self.schedule.pipeline.ties)
-            elif isinstance(action, AllReduce):
-                kind, number = self.all_reduce(action, stages[0], last_backward)
-                if kind == FINISH_SUM:
-                    kinds[last_backward], numbers[last_backward] = SUMMED_BACKWARD, number
-            else:
-                kind = _KINDS[type(action)]
-            if isinstance(action, Pass):
-                held[action.chunk].count(action)
-                if action.chunk:
-                    kind += _OF_SECOND_STAGE
-                elif kind == BACKWARD:
-                    last_backward = len(kinds)
-            elif isinstance(action, Update):
-                updates.append((len(kinds), action.through))
-                last_backward = -1
+        held, most = ([[0, 0] for _ in stages] for _ in range(2))
+
+        def step(kind: int, sum_: int = -1) -> None:
+            nonlocal received
             kinds.append(kind)
-            numbers.append(number)
+            summed.append(sum_)
             waits.append(received)
             sends.append(())
             received = ()
-        self.in_flight += [of_stage.most_in_flight for of_stage in held]
-        self.half_done += [of_stage.most_half_done for of_stage in held]
+
+        for action in self.schedule.actions[worker]:
+            match action:
+                case Receive():
+                    received += (self.route(action.message, index[action.sender], here),)
+                case Send():
+                    if received:
+                        step(ARRIVED)
+                    sends[-1] += (self.route(action.message, here, index[action.to]),)
+                case TiedUpdate():
+                    step(TIED_UPDATE + action.tie + action.chunk * len(self.schedule.pipeline.ties))
+                case AllReduce():
+                    kind, sum_ = self.sum(action, stages[0], last_backward)
+                    if kind == FINISH_SUM:
+                        kinds[last_backward], summed[last_backward] = SUMMED_BACKWARD, sum_
+                    step(kind, sum_)
+                case Pass():
+                    for number, change in enumerate(_HELD.get(type(action), ())):
+                        held[action.chunk][number] += change
+                        now = held[action.chunk][number]
+                        most[action.chunk][number] = max(most[action.chunk][number], now)
+                    kind = _KINDS[type(action)]
+                    if action.chunk == 0 and kind == _BACKWARD:
+                        last_backward = len(kinds)
+                    step(kind + _OF_SECOND_STAGE * (action.chunk > 0))
+                case Update():
+                    updates.append((len(kinds), action.through))
+                    last_backward = -1
+                    step(_KINDS[Update])
+        self.in_flight += [in_flight for in_flight, _ in most]
+        self.half_done += [half_done for _, half_done in most]
         self.updates.append(tuple(updates))
-        return zip(waits, kinds, sends, numbers, strict=True)
+        return tuple(zip(waits, kinds, sends, summed, strict=True))
 
-    def message(self, message: Message, sender: int, receiver: int) -> int:
-        number = self.messages.get((message, receiver))
-        if number is None:
-            number = self.messages[message, receiver] = len(self.route_of)
-            tie = message.microbatch if message.payload in TIED_PAYLOADS else -1
-            route = Route(
-                message.payload, message.source_stage, message.target_stage, sender, receiver, tie
-            )
-            self.route_of.append(self.routes.setdefault(route, len(self.routes)))
-        return number
+    def route(self, message: Message, sender: int, receiver: int) -> int:
+        tie = message.microbatch if message.payload in TIED_PAYLOADS else -1
+        route = Route(
+            message.payload, message.source_stage, message.target_stage, sender, receiver, tie
+        )
+        return self.routes.setdefault(route, len(self.routes))
 
-    def all_reduce(self, action: AllReduce, stage: int, last_backward: int) -> tuple[int, int]:
-        """Return the kind of step, and the number of this all-reduce."""
+    def sum(self, action: AllReduce, stage: int, last_backward: int) -> tuple[int, int]:
+        """Return the kind of step, and of this all-reduce."""
         tie = -1
         if action.content == "squared_norm":
             stage = -1
         elif action.content == "tied_gradients":
             tie = action.tie
             stage = self.schedule.pipeline.stages.index(action.workers)
-        summed = Sum(stage, len(action.workers), tie)
-        number = self.all_reduces.setdefault((action.version, summed), len(self.sums))
-        if number == len(self.sums):
-            self.sums.append(summed)
+        number = self.sums.setdefault(Sum(stage, len(action.workers), tie), len(self.sums))
         if stage < 0 or tie >= 0:
             return AWAIT_SUM, number
         return (FINISH_SUM if last_backward >= 0 else JOIN_SUM), number

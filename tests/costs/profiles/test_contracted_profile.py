@@ -1,6 +1,6 @@
 """Planning on modules: the contracted problem costs what the original does, whatever the cuts."""
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -9,22 +9,15 @@ from hypothesis import strategies as st
 from drlpp import ModelReference, Placement, Workload, simulate
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.analytic_model import predict
-from drlpp.costs.profiles.contracted_profile import ContractedGraph
-from drlpp.costs.profiles.estimated_profile import estimate_profile
+from drlpp.costs.contraction import ContractedGraph
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.placement.placement import Stage
-from drlpp.planners import PlanningProblem, exact
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 
 METHODS = (Method(), Method(policy="sync", schedule="gpipe", microbatches=4))
-
-
-@pytest.fixture(scope="module")
-def decoder() -> CapturedModel:
-    return capture(ModelReference.named("tests.exporting.decoder:decoder"))
 
 
 @pytest.fixture(scope="module")
@@ -72,36 +65,6 @@ def test_a_placement_of_groups_costs_what_it_does_of_operators(
             assert played.memory_bytes == pytest.approx(expected.memory_bytes)
         ruled = predict(own, cluster, placement).seconds_per_minibatch
         assert ruled == pytest.approx(predict(whole, cluster, expanded).seconds_per_minibatch)
-
-
-def test_modules_stay_whole_and_the_plan_is_the_best_of_all_cuts(decoder: CapturedModel) -> None:
-    """The exact planner against every way to divide the eight units among three stages."""
-    module, graph = decoder.task.module, decoder.graph
-    contracted = contracted_at(CutAt.MODULES, graph, lambda: module)
-    assert [op.name for op in contracted.graph.operators] == [
-        "tok_embeddings",
-        *(f"layers.{k}" for k in range(6)),
-        "norm",
-        "output",
-    ]
-    profile = estimate_profile(graph)
-    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e9))
-    work = Workload.of(contracted.profile(profile))
-    problem = PlanningProblem(work, cluster, replicate=False)
-    found = problem.predict(exact(problem).placement).seconds_per_minibatch
-    units = len(contracted.graph)
-    everything = [
-        Placement(
-            stages=tuple(
-                Stage(operators=tuple(range(a, b)), accelerators=(k,))
-                for k, (a, b) in enumerate(pairwise((0, *cuts, units)))
-            )
-        )
-        for count in range(3)
-        for cuts in combinations(range(1, units), count)
-    ]
-    best = min(problem.predict(one).seconds_per_minibatch for one in everything)
-    assert found == pytest.approx(best)
 
 
 def test_tied_weights_stay_tied(tied: CapturedModel) -> None:

@@ -16,13 +16,10 @@ from drlpp.costs.profiles.short_runs import (
     short_placements,
     with_short_runs,
 )
-from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement
 from drlpp.planners.problem import PlanningProblem
-from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, simulate
 from drlpp.specs.cluster import Link, local_cluster
 
@@ -39,28 +36,6 @@ def run_on(true: Profile, accelerators: int, link: Link = LINK) -> tuple[Profile
         assert isinstance(found, Measurement)
         runs.append(ShortRun(placement, found))
     return with_short_runs(declared, Workload.of(declared), cluster, runs, notes.append), notes
-
-
-@given(
-    family=st.sampled_from(list(FAMILIES)),
-    operators=st.integers(1, 30),
-    accelerators=st.integers(1, 6),
-)
-def test_short_runs_use_all_accelerators_in_each_way(
-    family: str, operators: int, accelerators: int
-) -> None:
-    profile = generate(family, operators, seed=1)
-    placements = list(short_placements(profile, range(accelerators)))
-    shapes = [[len(stage.accelerators) for stage in one.stages] for one in placements]
-    count = len(profile.graph)
-    expected = [
-        [1] * stages
-        for stages in dict.fromkeys((accelerators, 2))
-        if 1 < stages <= min(accelerators, count)
-    ]
-    assert shapes == expected + [[accelerators]] * (accelerators > 1)
-    for placement in placements:
-        ExecutionPlan.of(Candidate(placement, Method()), profile.graph, accelerators)
 
 
 def test_factors_are_found_again() -> None:

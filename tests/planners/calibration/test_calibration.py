@@ -259,19 +259,6 @@ def test_samples_vary_where_nothing_was_measured_and_agree_where_much_was() -> N
     assert numpy.std(singles) > 3 * numpy.std(sums)
 
 
-def test_a_measurement_without_workers_tells_nothing() -> None:
-    workload = Workload.of(generate("chain", 8, 3))
-    calibration = Calibration(workload, local_cluster(2, LINK))
-    bare = Measurement(
-        seconds_per_minibatch=1.0,
-        median_seconds=1.0,
-        standard_deviation_seconds=0.0,
-        minibatches=30,
-    )
-    calibration.observe(Candidate(Placement.from_assignment([0] * 8, [0, 0]), Method()), bare)
-    assert calibration.fit().workload.seconds == pytest.approx(workload.seconds)
-
-
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12))
 def test_merged_speeds_stay_close_and_in_order(speeds: list[float]) -> None:
     found = merged(numpy.array(speeds))

@@ -192,29 +192,6 @@ def test_what_failed_is_infinite_however_a_surrogate_is_asked(anew: bool) -> Non
         assert [math.isinf(asked(candidate) or 0.0) for asked in found] == [is_failed] * 4
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_what_failed_is_not_to_be_gained_again(seed: int) -> None:
-    """The best by the simulator cannot be run: the search ends, sure of the best that can."""
-    profile = generate("chain", 8, seed)
-    cluster = local_cluster(3, SLOW)
-    declared = PlanningProblem(Workload.of(profile), cluster)
-    truth = SimulatedCluster(profile, cluster)
-    found = Recalibration(declared, options=Options(evaluations=60, draws=4))
-    (first,) = found.propose(1)
-    failing = {found.surrogate.key(first)}
-    found.tell(first, FailedMeasurement(failure="out of memory", reason="no room"))
-    for _ in range(30):
-        proposals = found.propose(1)
-        if not proposals:
-            break
-        assert found.surrogate.key(proposals[0]) not in failing
-        found.tell(proposals[0], truth.measure(proposals[0]))
-    assert found.settled
-    assert len(found.measured) < 20
-    assert found.last_word().gain < 0.005
-    assert found.last_word().sureness > 0.5
-
-
 def test_small_changes_of_the_best_keep_the_limits() -> None:
     profile = generate("chain", 10, 1)
     declared = PlanningProblem(Workload.of(profile), local_cluster(4, SLOW))
@@ -227,14 +204,3 @@ def test_small_changes_of_the_best_keep_the_limits() -> None:
             assert max(plan.delays) <= 1
             found.tell(candidate, truth.measure(plan))
     assert len(found.measured) > 4
-
-
-def test_what_failed_does_not_count_as_patience() -> None:
-    """Nothing can have become faster where nothing has run yet."""
-    profile = generate("chain", 8, 0)
-    declared = PlanningProblem(Workload.of(profile), local_cluster(2, DECLARED))
-    found = Recalibration(declared, options=Options(patience=2, evaluations=20, draws=2))
-    for _ in range(3):
-        (candidate,) = found.propose(1)
-        found.tell(candidate, FailedMeasurement(failure="out of memory", reason="no room"))
-        assert not found.settled

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import loky
-import psutil
 import pytest
 
 from drlpp.costs.synthetic_profiles import generate
@@ -21,7 +18,6 @@ from drlpp.planners.search import Limits, Space
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.in_turns import fast_are
 
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 
@@ -78,37 +74,3 @@ def test_where_processes_are_killed_this_one_does_it() -> None:
     assert os.getpid() not in {
         process for _, process in side_by_side(where, [(0,), (1,)], worth_it=True)
     }
-
-
-PROGRAM = """
-import os, sys, time
-import loky
-loky.cpu_count = lambda: 2
-from drlpp.planners.calibration.belief import side_by_side
-assert sum(side_by_side(abs, [(-1,), (-2,), (-3,)], worth_it=True)) == 6
-print("done", flush=True)
-time.sleep(float(sys.argv[1]))
-"""
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("killed", fast_are([True], [False, True]))
-def test_no_process_is_left(killed: bool) -> None:
-    """Nor does a program need a guard against being imported by its processes."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "60" if killed else "0"], stdout=subprocess.PIPE, text=True
-    )
-    assert program.stdout is not None
-    with program.stdout:
-        if killed:
-            assert program.stdout.readline() == "done\n"
-            children = psutil.Process(program.pid).children(recursive=True)
-            assert len(children) >= 2
-            program.kill()
-        else:
-            children = []
-            assert program.stdout.read() == "done\n"
-    status = program.wait(timeout=60)
-    assert status == (-signal.SIGKILL if killed else 0)
-    _, left = psutil.wait_procs(children, timeout=30)
-    assert left == []

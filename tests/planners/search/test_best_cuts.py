@@ -67,7 +67,7 @@ def stages_of(
         group = Group.of(problem.cluster, tuple(sorted(accelerators[begin:end])), beside)
         work = problem.workload.stage(part, last=number == len(parts) - 1)
         seconds = StageSeconds.of(work, group, problem.costs).total(problem.costs)
-        messages = work.incoming_bytes / group.link.bandwidth_bytes_per_second
+        messages = work.incoming_bytes / group.bandwidth
         found.append((float(seconds), float(work.seconds / group.speed + messages)))
     return found
 

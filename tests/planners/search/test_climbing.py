@@ -82,15 +82,6 @@ def test_the_best_of_all_candidates_of_a_small_problem_is_found() -> None:
     assert found.seconds_per_minibatch == pytest.approx(best, rel=1e-9)
 
 
-def test_depth_is_chosen_with_the_placement() -> None:
-    given = problem(12)
-    fixed = search(Judge(given, Space(Method(), frozenset())), [], Limits(judged=300), 0)[0]
-    both = search(Judge(given, Space(Method())), [fixed.candidate], Limits(judged=300), 0)[0]
-    assert both.seconds_per_minibatch < 0.99 * fixed.seconds_per_minibatch
-    # A number for all links, or one for each.
-    assert both.candidate.method.in_flight_per_link != 0
-
-
 @given(most=st.integers(0, 4), seed=st.integers(0, 20))
 @settings(max_examples=3)
 def test_staleness_and_memory_are_kept(most: int, seed: int) -> None:
@@ -143,16 +134,6 @@ def test_equal_candidates_are_judged_once() -> None:
     assert judge.judged == 2
 
 
-def test_a_single_stage_has_no_depth() -> None:
-    given = problem(6)
-    placements = every_placement(given.workload, 3, replicate=True)
-    alone = next(placement for placement in placements if len(placement.stages) == 1)
-    depths = [Candidate(alone, Method(in_flight_per_link=depth)) for depth in (0, 3)]
-    judge = Judge(given, Space(Method(), frozenset({Vary.DEPTH})))
-    assert {judge(one) for one in depths} == {played(given, depths[1])}
-    assert judge.judged == 1
-
-
 def test_a_candidate_that_the_policy_refuses_is_infinite() -> None:
     given = problem(6)
     space = Space(Method(policy="2bw", accumulate=2), frozenset())
@@ -169,21 +150,6 @@ def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:
     assert found.seconds_per_minibatch <= baselines[0].seconds_per_minibatch
     assert found.others == baselines
     assert "candidates" in found.note
-
-
-def test_kinds_of_schedules_vary_where_there_is_no_staleness() -> None:
-    method = Method(schedule="gpipe", policy="sync", microbatches=4)
-    space = Space(method, frozenset({Vary.SCHEDULE, Vary.MICROBATCHES}), batch_size=8)
-    assert {m.schedule for m in space.methods} == {"gpipe", "1f1b-flush", "zb-h1", "zb-v"}
-    assert {m.microbatches for m in space.methods} == {1, 2, 4, 8}
-    given = problem(8)
-    given = replace(
-        given,
-        workload=given.workload.with_method(method),
-        memory=MemoryModel.with_state(method),
-    )
-    found = search(Judge(given, space), [], SHORT, 0)[0]
-    assert found.method in space.methods
 
 
 FLUSHING = Method(schedule="1f1b-flush", policy="sync", microbatches=4)

@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from drlpp.costs.memory import MemoryModel
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
-from drlpp.planners import PlanningProblem, best_plan
+from drlpp.placement.plan import Plan
+from drlpp.planners import PlanningProblem, best_plan, simulated
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import of_links
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.simulator.test_in_flight_depth import chain_workload, straight
 from tests.support.planning.brute_force import every_placement
+from tests.support.simulated_chains import chain_workload, straight
+from tests.support.strategies.graphs import cluster_of
 
 DEPTH = frozenset({Vary.DEPTH})
 VANILLA = Method(policy="vanilla")
@@ -152,3 +154,27 @@ def test_who_chooses_the_number_of_stages_takes_no_list(options: dict[str, objec
     method = Method.model_validate({"policy": "vanilla", **options})
     with pytest.raises(InvalidInput, match="a list of in_flight_per_link or recompute"):
         Space(method)
+
+
+def test_the_smallest_depth_that_is_about_as_fast_and_possible_is_planned() -> None:
+    """A round trip of 4 T in an interval of T takes four: NOAM's two, and two for the link."""
+    workload = chain_workload([1, 1, 1], [2, 2, 2], [3, 3])
+
+    def planned(bandwidth: float = 1.0, memory: float | None = None, **options: object) -> Plan:
+        cluster = cluster_of(3, bandwidth).with_hosts(
+            host.model_copy(update={"memory_bytes": memory}) for host in cluster_of(3).hosts
+        )
+        method = Method.model_validate(options)
+        given = PlanningProblem(workload, cluster, memory=MemoryModel(weight_copies=4))
+        return simulated(given, Space(method), Plan(straight(3)))
+
+    # The second stage sends 3 s forward and 3 s back, which one more for each link all but hides.
+    slow = planned()
+    assert slow.method.in_flight_per_link == 1
+    assert slow.seconds_per_minibatch == pytest.approx(6.0, rel=0.01)
+    assert planned(bandwidth=1e6).method.in_flight_per_link == 0
+    # The first has 4 bytes of weights, 6 of messages, and one for each of 3 or 5 in flight.
+    assert planned(memory=4 + 6 + 6 + 3).method.in_flight_per_link == 0
+    with pytest.raises(InvalidInput, match="misses 1 bytes of memory"):
+        planned(memory=4 + 6 + 6)
+    assert planned(policy="2bw", accumulate=4).method.in_flight_per_link == 0

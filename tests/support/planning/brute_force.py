@@ -74,16 +74,6 @@ def every_sharing(
             yield holders
 
 
-def every_assignment(workload: Workload, accelerators: int) -> Iterator[Placement]:
-    """All ways to give every operator one accelerator, edges or not; with every last stage."""
-    for device_of in product(range(accelerators), repeat=len(workload)):
-        used = sorted(set(device_of))
-        for last in used:
-            devices = sorted(used, key=lambda device, last=last: device == last)
-            stage_of = [devices.index(device) for device in device_of]
-            yield placement_of(stage_of, [(device,) for device in devices])
-
-
 def placement_of(
     stage_of: tuple[int, ...] | list[int], holders: tuple[tuple[int, ...], ...] | list[tuple[int]]
 ) -> Placement:

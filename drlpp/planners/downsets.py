@@ -1,8 +1,14 @@
-"""The work of every possible stage: of every pair of downsets I ⊂ J, the operators J without I.
+"""Downsets of a workload, the sets of operators that can stand in the first stages, and the stages
+between them.
 
-Sums over operators are differences of sums over downsets. What crosses a stage's border is not: a
-tensor whose members (the operator that makes it and those that read it) are the set M crosses the
-border of S = J \\ I if S holds some of M, but not all. With 1[·] for "1 if so, else 0",
+A set is a downset if it holds, with every operator, all that this one reads. Stages in their order
+are the steps of a chain ∅ ⊂ J₁ ⊂ J₂ ⊂ … of downsets, and every such chain is a partition, so a
+planner that knows all downsets knows all partitions (Tarnawski et al. 2020, section 5.1).
+
+The work of a stage from I to J ⊃ I, the operators J without I, are sums, which are differences of
+sums over downsets; but for what crosses its border. A tensor whose members (the operator that makes
+it and those that read it) are the set M crosses the border of S = J \\ I if S holds some of M, but
+not all. With 1[·] for "1 if so, else 0",
 
     S holds none of M  ⇔  M ∩ I = M ∩ J
     S holds all of M   ⇔  M ∩ I = ∅ and M ⊆ J
@@ -13,7 +19,7 @@ column with 1[M ∩ I = s], times the same columns for J.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy
@@ -22,12 +28,62 @@ from numpy.typing import NDArray
 from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.tensors import Transfer
 from drlpp.costs.workload import Workload
-from drlpp.planners.exact.downsets import Downsets
+
+Downsets = NDArray[numpy.bool_]
+"""``(downsets, operators)``: which operators each holds; the smallest first."""
 
 Indices = NDArray[numpy.intp]
 
 _BLOCK = 512
 _ROWS = 1 << 14
+
+
+def all_downsets(workload: Workload, most: int) -> Downsets | None:
+    """Return every downset, the empty and the full one included; None if there are more."""
+    needs = [mask_of(workload.predecessors[operator]) for operator in range(len(workload))]
+    found = {0}
+    frontier = [0]
+    while frontier:
+        larger = set()
+        for downset in frontier:
+            for operator, needed in enumerate(needs):
+                if not downset >> operator & 1 and needed & ~downset == 0:
+                    larger.add(downset | 1 << operator)
+        frontier = list(larger)
+        found |= larger
+        if len(found) > most:
+            return None
+    return _as_matrix(found, len(workload))
+
+
+def _as_matrix(masks: Iterable[int], operators: int) -> Downsets:
+    width = -(-operators // 8)
+    ordered = sorted(masks, key=lambda mask: (mask.bit_count(), mask))
+    packed = b"".join(mask.to_bytes(width, "little") for mask in ordered)
+    rows = numpy.frombuffer(packed, dtype=numpy.uint8).reshape(len(ordered), width)
+    return numpy.unpackbits(rows, axis=1, count=operators, bitorder="little").astype(bool)
+
+
+def mask_of(operators: Iterable[int]) -> int:
+    """Return a set of operators as the bits of an integer: small, quick to join and to compare."""
+    return sum(1 << operator for operator in operators)
+
+
+def members_of(mask: int) -> Iterator[int]:
+    """Yield the operators of a set, in order."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def needs_of(workload: Workload) -> list[int]:
+    """Return for every operator itself and what it needs, directly or not."""
+    needed = [1 << operator for operator in range(len(workload))]
+    for operator in range(len(workload)):
+        for source in workload.predecessors[operator]:
+            needed[operator] |= needed[source]
+    return needed
 
 
 @dataclass(frozen=True, eq=False)
