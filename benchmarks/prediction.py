@@ -179,9 +179,8 @@ def choose_placements(
 
 def branches(problem: PlanningProblem, placement: Placement) -> bool:
     """Return whether two stages run side by side: neither needs the other."""
-    order = problem.workload.order()
     stage_of = placement.stage_of_operator(len(problem.workload))
-    edges = {(stage_of[a], stage_of[b]) for a, b in order.edges}
+    edges = {(stage_of[a], stage_of[b]) for a, b in problem.workload.edges}
     return any((k, k + 1) not in edges for k in range(len(placement.stages) - 1))
 
 

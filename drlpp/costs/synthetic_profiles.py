@@ -136,7 +136,11 @@ def with_costs(model: str, count: int, edges: list[tuple[int, int]], draw: Gener
     outputs *= math.exp(draw.uniform(math.log(1e6), math.log(4e7))) / outputs.mean()
     forward_share = draw.uniform(0.28, 0.4, count)
     types = draw.choice(["convolution", "linear", "relu", "add", "lstm", "softmax"], count)
-    read = {source for source, _ in edges}
+    returned = sorted({*range(count)} - {source for source, _ in edges})
+    sizes = [4 * max(1, round(bytes_ / 4)) for bytes_ in outputs]
+    for index in returned:
+        # What a model returns is read by the loss, and small.
+        sizes[index] = 4000
     graph = OpGraph(
         model=model,
         operators=tuple(
@@ -146,26 +150,15 @@ def with_costs(model: str, count: int, edges: list[tuple[int, int]], draw: Gener
                 type=str(types[i]),
                 module=f"layers.{i}",
                 parameter_bytes=4 * round(weights[i] / 4),
-                outputs=(
-                    TensorSpec(
-                        shape=(max(1, round(outputs[i] / 4)),),
-                        dtype="float32",
-                        bytes_=4 * max(1, round(outputs[i] / 4)),
-                    ),
-                ),
+                outputs=(TensorSpec(shape=(size // 4,), dtype="float32", bytes_=size),),
             )
-            for i in range(count)
+            for i, size in enumerate(sizes)
         ),
         edges=tuple(Edge(source=a, target=b, outputs=(0,)) for a, b in edges),
-        outputs=tuple((i, 0) for i in range(count) if i not in read),
+        outputs=tuple((i, 0) for i in returned),
     )
-    # What a model returns is read by the loss, and small.
-    operators = list(graph.operators)
-    for index, _ in graph.outputs:
-        small = TensorSpec(shape=(1000,), dtype="float32", bytes_=4000)
-        operators[index] = operators[index].model_copy(update={"outputs": (small,)})
     return Profile(
-        graph=graph.model_copy(update={"operators": tuple(operators)}),
+        graph=graph,
         device="made up",
         batch_size=64,
         operators=tuple(

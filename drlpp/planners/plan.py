@@ -50,6 +50,7 @@ def plan(
     method: Method = DEFAULT_METHOD,
     optimizer: OptimizerSpec | None = None,
     planner: str = SEARCH,
+    objective: str = "seconds",
     vary: frozenset[Vary] | None = None,
     most_staleness: int | None = None,
     replicate: bool = True,
@@ -82,6 +83,8 @@ def plan(
         optimizer: that memory is counted for; Adam by default.
         planner: ``search``, or a baseline alone: ``data-parallel``, ``gpipe``, ``pipedream`` or
             ``exact``.
+        objective: what the search minimises for a minibatch: ``seconds``, or ``dollars``, by the
+            prices of the cluster's hosts: fewer accelerators may be cheaper.
         vary: what the search may choose with the placement; by default the in-flight depth, where
             the schedule has one and ``method`` does not set it.
         most_staleness: the largest s of a stage that is allowed; None for any.
@@ -121,6 +124,7 @@ def plan(
         if optimizer is None
         else MemoryModel.of(method, optimizer),
         seed=seed,
+        objective=objective,
     )
     if vary is None and "in_flight_per_link" in method.model_fields_set:
         vary = frozenset()

@@ -14,7 +14,7 @@ from drlpp.costs.placed_stages import PlacedStages, PlacementRule
 from drlpp.costs.profile import Profile
 from drlpp.costs.stage_cost import CostModel
 from drlpp.costs.workload import Workload
-from drlpp.errors import NothingFits
+from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
@@ -38,6 +38,8 @@ class PlanningProblem:
         replicate: whether a stage may stand on several accelerators.
         memory: what a stage keeps, for clusters that limit it.
         seed: of planners that draw at random.
+        objective: what the search minimises for a minibatch: ``seconds``, or the ``dollars`` that
+            the accelerators of the placement cost meanwhile.
     """
 
     workload: Workload
@@ -46,6 +48,23 @@ class PlanningProblem:
     replicate: bool = True
     memory: MemoryModel = DEFAULT_MEMORY
     seed: int = 0
+    objective: str = "seconds"
+
+    def __post_init__(self) -> None:
+        if self.objective not in ("seconds", "dollars"):
+            raise InvalidInput(f"objective {self.objective!r} is unknown; use seconds or dollars")
+        if self.objective == "dollars" and None in self.cluster.prices:
+            raise InvalidInput(
+                "objective dollars needs the price of every host in the cluster file, in dollars "
+                "an hour of an accelerator"
+            )
+
+    def per_second(self, placement: Placement) -> float:
+        """Return how much of its objective a second of a placement takes."""
+        if self.objective == "seconds":
+            return 1.0
+        prices = self.cluster.prices
+        return sum(prices[accelerator] or 0.0 for accelerator in placement.accelerators) / 3600
 
     @classmethod
     def profiled(

@@ -70,6 +70,7 @@ class Host(StrictRecord):
         device: their type, as torch names it: ``cpu`` or ``cuda``.
         speed: relative to the device that profiles are measured on; 0.5 takes twice as long.
         memory_bytes: of each accelerator; not limited if left out.
+        price: of each accelerator, in dollars an hour.
         rack: hosts without one are in the same.
         network: of this host, where it is slower than ``between_hosts``.
     """
@@ -80,6 +81,7 @@ class Host(StrictRecord):
     device: Literal["cpu", "cuda"] = "cpu"
     speed: Speed = 1.0
     memory_bytes: Room | None = None
+    price: float | None = Field(default=None, ge=0, le=1e6)
     rack: str | None = None
     network: Link | None = None
 
@@ -211,6 +213,11 @@ class Cluster(Document):
     def memory_bytes(self) -> tuple[float | None, ...]:
         """The memory of every accelerator, in bytes."""
         return tuple(host.memory_bytes for host, _ in self._kinds)
+
+    @cached_property
+    def prices(self) -> tuple[float | None, ...]:
+        """What every accelerator costs, in dollars an hour."""
+        return tuple(host.price for host, _ in self._kinds)
 
     def level(self, one: int, other: int) -> int:
         """Return where two accelerators meet: 0 in a host, 1 between hosts, 2 between racks."""

@@ -184,7 +184,7 @@ def test_a_profile_of_another_model_is_refused() -> None:
 
 
 def test_neither_torch_nor_more_than_is_documented_is_imported() -> None:
-    """In a process that finds nothing of what docs/planning.md does not list."""
+    """In a process that finds nothing else."""
     program = without_packages(
         f"import drlpp\nplan = drlpp.plan(profile={ROWS!r}, workers=2, bandwidth=1e9)\n"
         "print(plan.configuration)",

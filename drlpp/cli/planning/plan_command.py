@@ -114,6 +114,14 @@ def plan_placement(
             "pipedream or exact alone.",
         ),
     ] = "search",
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What the search minimises for a minibatch: seconds, or dollars, by the prices in "
+            "the cluster file.",
+        ),
+    ] = "seconds",
     search: SearchSettings,
     method: MethodSettings,
     optimizer: OptimizerSettings,
@@ -142,8 +150,9 @@ def plan_placement(
     hosts = read_cluster(cluster, workers, bandwidth, speeds)
     with said_if_long(f"profiling {model}" if profile is None else f"reading {profile}"):
         costs = _costs(profile, reference, chosen)
+    memory = MemoryModel.of(chosen, updates)
     problem = PlanningProblem(
-        Workload.of(costs, chosen), hosts, seed=seed, memory=MemoryModel.of(chosen, updates)
+        Workload.of(costs, chosen), hosts, seed=seed, memory=memory, objective=objective
     )
     space = search.space(chosen, method, costs.batch_size)
     cutting = None

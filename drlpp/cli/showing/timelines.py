@@ -163,7 +163,7 @@ def _from_simulator(
         unit="s",
         timeline=played.timeline,
         schedule=played.schedule,
-        window=played.plan.window,
+        window=played.window,
         host_of=_hosts(cluster, played.pipeline.workers),
         error_bar=played.error_bar,
     )

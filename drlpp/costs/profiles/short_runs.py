@@ -10,8 +10,7 @@ tell it, as factors of what is predicted: one for stages of a pipeline, and one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 
 from drlpp.costs.analytic_model import predict
@@ -51,17 +50,9 @@ def short_placements(profile: Profile, accelerators: Sequence[int]) -> Iterator[
         yield Placement(stages=(whole,))
 
 
-@dataclass(frozen=True)
-class ShortRun:
-    """A placement that ran, and what was measured."""
-
-    placement: Placement
-    measurement: Measurement
-
-
 def run_short(
     profile: Profile, accelerators: Sequence[int], measure: Callable[[Placement], Outcome]
-) -> list[ShortRun]:
+) -> dict[Placement, Measurement]:
     """Run each of :func:`short_placements` twice; the faster counts, and what failed is left out.
 
     What disturbs a run makes it slower, and seldom both.
@@ -72,14 +63,14 @@ def run_short(
         if isinstance(found, Measurement):
             other = fastest.get(placement, found)
             fastest[placement] = min(found, other, key=lambda run: run.seconds_per_minibatch)
-    return [ShortRun(placement, run) for placement, run in fastest.items()]
+    return fastest
 
 
 def with_short_runs(
     profile: Profile,
     workload: Workload,
     cluster: Cluster,
-    runs: Iterable[ShortRun],
+    runs: Mapping[Placement, Measurement],
     note: Callable[[str], None],
 ) -> Profile:
     """Return the profile with the factors that some runs show.
@@ -93,9 +84,9 @@ def with_short_runs(
         note: called with a line if a factor cannot be believed, which is left out.
     """
     found: dict[str, list[_Seen]] = {"in_pipeline": [], "replicated": []}
-    for run in runs:
-        kind = "in_pipeline" if len(run.placement.stages) > 1 else "replicated"
-        found[kind].append(_Seen.of(workload, cluster, run))
+    for placement, measured in runs.items():
+        kind = "in_pipeline" if len(placement.stages) > 1 else "replicated"
+        found[kind].append(_seen(workload, cluster, placement, measured))
     factors = {kind: _factors(seen) for kind, seen in found.items() if seen}
     usable = {kind: one for kind, one in factors.items() if one.seconds <= MOST}
     if len(usable) < len(factors):
@@ -108,33 +99,30 @@ def with_short_runs(
     return profile.model_copy(update=usable)
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """Of one run, relative to what was predicted: what every worker computed, and the whole."""
+_Seen = tuple[tuple[float, ...], float]
+"""Of one run, relative to what was predicted: what every worker computed, and the whole."""
 
-    passes: tuple[float, ...]
-    seconds: float
 
-    @classmethod
-    def of(cls, workload: Workload, cluster: Cluster, run: ShortRun) -> _Seen:
-        predicted, measured = predict(workload, cluster, run.placement), run.measurement
-        passes = []
-        for usage in measured.workers:
-            stage = predicted.stages[usage.stage]
-            # The slowest accelerator of a stage rules what is predicted for it.
-            slowest = min(cluster.speeds[accelerator] for accelerator in stage.accelerators)
-            expected = stage.compute_seconds * slowest / cluster.speeds[usage.worker]
-            busy = usage.busy_seconds / measured.minibatches
-            if expected > 0 and busy > 0:
-                passes.append(busy / expected)
-        # Where messages rule, the whole says nothing of passes.
-        by_stages = max(s.compute_seconds + s.all_reduce_left_seconds for s in predicted.stages)
-        whole = fmean(passes) if passes else 1.0
-        if 0 < predicted.seconds_per_minibatch <= by_stages:
-            # What buckets wait for the simulator knows anyway.
-            least = SumsLeft(workload, cluster)(run.placement)
-            whole = measured.seconds_per_minibatch / max(predicted.seconds_per_minibatch, least)
-        return cls(tuple(passes), whole)
+def _seen(
+    workload: Workload, cluster: Cluster, placement: Placement, measured: Measurement
+) -> _Seen:
+    predicted, passes = predict(workload, cluster, placement), []
+    for usage in measured.workers:
+        stage = predicted.stages[usage.stage]
+        # The slowest accelerator of a stage rules what is predicted for it.
+        slowest = min(cluster.speeds[accelerator] for accelerator in stage.accelerators)
+        expected = stage.compute_seconds * slowest / cluster.speeds[usage.worker]
+        busy = usage.busy_seconds / measured.minibatches
+        if expected > 0 and busy > 0:
+            passes.append(busy / expected)
+    # Where messages rule, the whole says nothing of passes.
+    by_stages = max(s.compute_seconds + s.all_reduce_left_seconds for s in predicted.stages)
+    whole = fmean(passes) if passes else 1.0
+    if 0 < predicted.seconds_per_minibatch <= by_stages:
+        # What buckets wait for the simulator knows anyway.
+        least = SumsLeft(workload, cluster)(placement)
+        whole = measured.seconds_per_minibatch / max(predicted.seconds_per_minibatch, least)
+    return tuple(passes), whole
 
 
 def _factors(seen: Sequence[_Seen]) -> RunFactors:
@@ -146,9 +134,9 @@ def _factors(seen: Sequence[_Seen]) -> RunFactors:
     def middle(values: Sequence[float]) -> float:
         return math.exp(fmean(map(math.log, values))) if values else 1.0
 
-    passes = [value for run in seen for value in run.passes]
-    wholes = [run.seconds for run in seen]
-    around = [math.log(value / middle(run.passes)) for run in seen for value in run.passes]
+    passes = [value for of_run, _ in seen for value in of_run]
+    wholes = [whole for _, whole in seen]
+    around = [math.log(value / middle(of_run)) for of_run, _ in seen for value in of_run]
     between = [math.log(value) for value in wholes]
     freedom = len(seen) - 1
     variance = sum(stdev(logs) ** 2 for logs in (around, between) if len(logs) > 1)

@@ -144,8 +144,8 @@ class _Search:
             state = _State(PlacementState.of(start.placement, problem), start.method)
             self.take(state, _WORTH_STARTING * self.best)
         folding = next(filter(_folds, self.judge.space.methods), None)
-        if folding is not None and (state := self.even(folding)) is not None:
-            self.take(state, _WORTH_STARTING * self.best)
+        if folding is not None and (even := self.even(folding)) is not None:
+            self.take(even, _WORTH_STARTING * self.best)
         self.best_cut()
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
@@ -281,7 +281,7 @@ class _Search:
                 placement = gpipe(self.judge.problem_of(method)).placement
                 self.splits[folds] = PlacementState.of(placement, self.judge.problem)
         split = self.splits[folds]
-        return split and _State(split, method.for_stages(len(split.holders)))
+        return None if split is None else _State(split, method.for_stages(len(split.holders)))
 
     def shaken(self) -> _State:
         """Return one of the best after a few random changes."""
@@ -299,10 +299,12 @@ class _Search:
         methods = [method for method in self.judge.space.methods if not _folds(method)]
         best, least = None, math.inf
         count = self.moves // _MOVES_OF_ORDER if methods and 0 < self.best < math.inf else 0
+        best_of_all = self.elites[0][1].candidate.placement if count else None
+        fastest = self.best / problem.per_second(best_of_all) if best_of_all else 0.0
         for _ in range(count):
             groups, accelerators = self.in_turns(state)
             order = narrow_order(problem.workload, groups, draw, draw.choice(_NOISES))
-            pace = self.best * draw.choice(_PACES)
+            pace = fastest * draw.choice(_PACES)
             borders = list(accumulate(map(len, groups)))
             if self.by_kind and draw.random() < _BY_KIND:
                 cuts = best_cuts(problem, order, self.by_kind, None, borders)
@@ -372,6 +374,8 @@ class _Search:
         problem = self.judge.problem
         placement = random_placement(problem, self.draw)
         methods = [method for method in self.judge.space.methods if not _folds(method)]
+        if not methods and self.elites:
+            return self.shaken()
         if not methods:
             raise NothingFits(
                 f"schedule {self.judge.space.method.schedule} needs two accelerators and four "

@@ -45,7 +45,7 @@ class _Known(IntEnum):
 
 
 class Judge:
-    """Seconds per minibatch of candidates on a workload and a cluster; each is played once at most.
+    """Seconds per minibatch of candidates, or dollars; each is played once at most.
 
     Args:
         problem: with the memory of the space's method.
@@ -105,8 +105,8 @@ class Judge:
         return found[0] * self.factor(candidate.placement)
 
     def factor(self, placement: Placement) -> float:
-        """Return the factor by which what is simulated is multiplied."""
-        return 1.0
+        """Return the factor by which what is simulated is multiplied: what a second takes."""
+        return self.problem.per_second(placement)
 
     def known(self, candidate: Candidate) -> float | None:
         """Return the seconds of a candidate if it was played; infinite if it cannot be run."""

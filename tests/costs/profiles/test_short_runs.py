@@ -12,7 +12,6 @@ from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.profiles.short_runs import (
     MOST,
     USUAL_SPREAD,
-    ShortRun,
     short_placements,
     with_short_runs,
 )
@@ -30,11 +29,11 @@ def run_on(true: Profile, accelerators: int, link: Link = LINK) -> tuple[Profile
     """What short runs on a cluster with these true costs say of the operators' costs alone."""
     declared = true.model_copy(update={"in_pipeline": None, "replicated": None})
     cluster = local_cluster(accelerators, link)
-    runs, notes = [], list[str]()
+    runs, notes = {}, list[str]()
     for placement in short_placements(declared, range(accelerators)):
         found = SimulatedCluster(true, cluster).measure(placement, 8)
         assert isinstance(found, Measurement)
-        runs.append(ShortRun(placement, found))
+        runs[placement] = found
     return with_short_runs(declared, Workload.of(declared), cluster, runs, notes.append), notes
 
 
@@ -60,14 +59,14 @@ def test_an_error_bar_is_never_narrower_than_a_few_runs_can_tell() -> None:
     both = list(short_placements(true, range(4)))[:2]
 
     def spread_of(*factors: float) -> float:
-        runs = []
+        runs = {}
         for placement, factor in zip(both, factors, strict=True):
             slower = true.model_copy(
                 update={"in_pipeline": RunFactors(passes=factor, seconds=factor)}
             )
             found = SimulatedCluster(slower, cluster).measure(placement, 8)
             assert isinstance(found, Measurement)
-            runs.append(ShortRun(placement, found))
+            runs[placement] = found
         told = with_short_runs(true, Workload.of(true), cluster, runs, print).in_pipeline
         assert told is not None
         return told.spread

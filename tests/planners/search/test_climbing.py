@@ -15,11 +15,12 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
-from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.planning.brute_force import every_placement
 from tests.support.planning.evolution import evolve
 from tests.support.simulated_chains import chain
@@ -258,3 +259,25 @@ def test_a_search_finds_what_fits_only_with_another_method() -> None:
     assert best_plan(given, Space(method, recompute), limits=SHORT).method.recompute
     with pytest.raises(NothingFits):
         best_plan(given, Space(method), limits=SHORT)
+
+
+def test_dollars_are_saved_by_fewer_and_by_cheaper_accelerators() -> None:
+    """Messages take as long as operators: two are faster than one, but not twice as fast."""
+    profile = chain(6, 6, 6, 6, output_bytes=6, parameter_bytes=1)
+    link = Link(bandwidth_bytes_per_second=1.0)
+
+    def planned(objective: str, *prices: float | None) -> Plan:
+        hosts = tuple(
+            Host(name=f"h{n}", accelerators=1, price=price) for n, price in enumerate(prices)
+        )
+        cluster = Cluster(hosts=hosts, within_host=link, between_hosts=link)
+        given = PlanningProblem(Workload.of(profile), cluster, replicate=False, objective=objective)
+        return best_plan(given, Space(Method(), frozenset()), limits=SHORT)
+
+    fastest = planned("seconds", 2.0, 1.0)
+    assert fastest.configuration == "1-1"
+    cheapest = planned("dollars", 2.0, 1.0)
+    assert cheapest.placement.accelerators == (1,)
+    assert cheapest.seconds_per_minibatch == pytest.approx(24)
+    with pytest.raises(InvalidInput, match="needs the price of every host"):
+        planned("dollars", 2.0, None)
