@@ -97,9 +97,6 @@ class WorkerHost(ABC):
         """Be asked for everything again, after workers that were given up have returned.
 
         None of the host's workers run then, it has no files, and it may be another machine.
-
-        Raises:
-            HostLost: the machine does not answer after all.
         """
 
     @abstractmethod

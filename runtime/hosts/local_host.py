@@ -77,11 +77,9 @@ class LocalHost(WorkerHost):
 
     @property
     def process_ids(self) -> list[int]:
-        """Process ids of the workers that run now."""
         return [process.pid for process in self._processes.values() if process.pid is not None]
 
     def open_store(self) -> StoreAddress:
-        """Open a store for the workers of all hosts, in this process."""
         self.store = open_store(self.address)
         return StoreAddress(self.address, self.store.port, new_token())
 
@@ -129,23 +127,19 @@ class LocalHost(WorkerHost):
         """Return at once: the workers have been started."""
 
     def is_whole(self) -> bool:
-        """Return whether all workers run that were started last; none were at first."""
         return 0 < self._started == len(self._processes) and all(
             process.is_alive() for process in self._processes.values()
         )
 
     def send(self, worker: int, command: Command) -> None:
-        """Give a worker a command."""
         with suppress(BrokenPipeError):
             self._channels[worker].send(command)
 
     def waitables(self) -> list[Any]:
-        """Return the pipes to the workers, and what becomes ready when one has ended."""
         pipes = [channel.connection for channel in self._channels.values()]
         return [*pipes, *(process.sentinel for process in self._processes.values())]
 
     def events(self, ready: Container[Any]) -> list[Event]:
-        """Return what workers have answered, and which have ended."""
         found: list[Event] = []
         for worker, channel in self._channels.items():
             if channel.connection in ready:
@@ -159,15 +153,13 @@ class LocalHost(WorkerHost):
         return found
 
     def publish(self, path: Path) -> None:
-        """Check that the file is in the session's folder, which the workers read themselves."""
+        # The workers read it where it is.
         assert path.parent == self.folder
 
     def remove(self, file: str) -> None:
-        """Remove the file; workers that have it open can read on."""
         (self.folder / file).unlink(missing_ok=True)
 
     def fetch(self, file: str) -> Path:
-        """Return the file that a worker has written."""
         return self.folder / file
 
     def check(self) -> None:
@@ -205,7 +197,6 @@ class LocalHost(WorkerHost):
             del self._processes[worker]
 
     def close(self) -> None:
-        """Ask the workers to end, and kill those that do not."""
         for channel in self._channels.values():
             with suppress(OSError):
                 channel.send(Stop())

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drlpp.errors import InvalidInput
 from drlpp.runtime.device.emulation import available_cores
@@ -23,10 +21,6 @@ PlaceWorkers = Callable[[int, Path, TimeLimits], "Hosts"]
 """Says where a number of workers run whose session has that folder and those limits."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class Places(NamedTuple):
     """Where some workers are, in their order.
 
@@ -39,19 +33,22 @@ class Places(NamedTuple):
     machines: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True)
 class Hosts:
     """The hosts of a session, in the order of their workers.
 
-    ``release`` lets others have the hosts, when all are closed. ``absent`` are the workers of hosts
-    that are not there yet.
+    Args:
+        hosts: may be replaced by others with the same workers, after they were lost.
+        absent: the workers of hosts that are not there yet.
     """
 
-    hosts: tuple[WorkerHost, ...]
-    release: Callable[[], None] = _nothing
-    absent: frozenset[int] = frozenset()
+    def __init__(self, hosts: Iterable[WorkerHost], absent: Iterable[int] = ()) -> None:
+        self.hosts: list[Any] = list(hosts)
+        self.absent = frozenset(absent)
 
-    @cached_property
+    def release(self) -> None:
+        """Let others have the hosts, when all are closed."""
+
+    @property
     def of_worker(self) -> dict[int, WorkerHost]:
         """The host of every worker."""
         return {worker: host for host in self.hosts for worker in host.workers}
@@ -136,11 +133,6 @@ def check_workers(
 def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Hosts:
     """Return where a session's workers run by default: on this machine.
 
-    Args:
-        workers: how many.
-        folder: of the session.
-        limits: how long to wait for them.
-
     Raises:
         InvalidInput: ``torchrun`` has started this program, once for every worker.
     """
@@ -172,9 +164,7 @@ def hosts_on_ray(
         # Only here: a session on one machine neither needs Ray nor waits for its import.
         from drlpp.runtime.hosts.on_ray.cluster import RayHosts
 
-        found = RayHosts(cluster, workers, hosts, folder, limits, least, gpus=gpus)
-        absent = (worker for host in found.hosts if host.line.lost for worker in host.workers)
-        return Hosts(tuple(found.hosts), found.close, frozenset(absent))
+        return RayHosts(cluster, workers, hosts, folder, limits, least, gpus=gpus)
 
     return place
 

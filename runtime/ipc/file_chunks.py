@@ -47,14 +47,3 @@ def write_chunk(path: Path, offset: int, chunk: bytes, *, last: bool) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-
-
-def place_of(folder: Path, file: str) -> Path:
-    """Return where a file of that name is.
-
-    Raises:
-        OSError: the name leads out of the folder.
-    """
-    if not file or file != Path(file).name or file == "..":
-        raise OSError(f"{file!r} is not the name of a file")
-    return folder / file

@@ -1,18 +1,43 @@
 """What runs on each host of a Ray cluster: an actor that keeps the workers of a session there.
 
-Ray places it and says when it has died; tensors between workers never pass it. Calls of one
-concurrency group are carried out one after the other by a thread of their own::
-
-    orders   start, stop, commands, files     all that changes something
-    events   what workers have said           asked for all the time: each side lives
-    clock    what time it is                  also while a file is written
+Ray places it and says when it has died; tensors between workers never pass it. One loop reads what
+workers say and answers the controller; orders, which may take time, are carried out one after the
+other by a thread. So the controller, which asks for events all the time, is answered while workers
+begin or a file is written, and each side knows that the other lives. A host that is not asked for
+``lease_seconds`` ends its workers, and so does one whose raylet has ended, since nobody looks after
+it then.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import connection as mp_connection
+from pathlib import Path
 from typing import Any
 
-GROUPS = {"orders": 1, "events": 1, "clock": 1}
+from drlpp.errors import StorageFailure
+from drlpp.runtime.hosts.host import Answered, Ended, Event
+from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.ipc.file_chunks import read_chunk, write_chunk
+from drlpp.runtime.ipc.protocol import Command, Failed, WorkerSpec
+from drlpp.runtime.ipc.session_folder import SessionFolder
+from drlpp.runtime.ipc.time_limits import TimeLimits
+
+_POLL_SECONDS = 0.5
+"""The longest time that a host says nothing."""
+
+Report = tuple[int, Event]
+"""An event, and of which generation of workers."""
+
+
+def machine_identity() -> str:
+    """Return what tells this machine, since it was started, from all others."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def host_actor() -> Any:
@@ -21,12 +46,12 @@ def host_actor() -> Any:
     Since it is made here, it travels as code, not as a name: a host says which versions it has
     before anything of drlpp is imported there.
     """
-    import ray
 
     class HostActor:
         """Keeps the workers of a host; the rest of it is ``HostKeeper``."""
 
-        def versions(self) -> str:
+        @staticmethod
+        def versions() -> str:
             """Return what has to be equal on all hosts."""
             import sys
             from importlib import metadata
@@ -39,39 +64,146 @@ def host_actor() -> Any:
                     found.append(f"no {package}")
             return ", ".join([*found, f"Python {sys.version_info.major}.{sys.version_info.minor}"])
 
-        @ray.method(concurrency_group="orders")
-        def open(self, *given: Any) -> Any:
+        async def open(self, versions: str, *given: Any) -> Any:
+            """Begin and return what :class:`HostKeeper` says, or other versions than those."""
+            if self.versions() != versions:
+                return self.versions()
             from drlpp.runtime.hosts.fork_server import warm_up
 
             # It loads torch while this process does.
             warm_up()
-            from drlpp.runtime.hosts.on_ray.keeper import HostKeeper
+            from drlpp.runtime.hosts.on_ray.actor import HostKeeper
 
             self._keeper = HostKeeper(*given)
-            self._keeper.end_when_left_alone()
+            self._lease = asyncio.create_task(self._keeper.end_when_left_alone())
             return self._keeper.facts
 
-        @ray.method(concurrency_group="orders")
-        def order(self, name: str, *given: Any) -> Any:
-            return getattr(self._keeper, name)(*given)
+        async def call(self, name: str, *given: Any) -> Any:
+            return await getattr(self._keeper, name)(*given)
 
-        @ray.method(concurrency_group="orders")
-        def close(self) -> None:
+        async def close(self) -> None:
             import shutil
             from multiprocessing import util
 
-            self._keeper.close()
+            await self._keeper.order("close")
             # Ray ends actors without the chance to remove it that other processes have.
             shutil.rmtree(util.get_temp_dir(), ignore_errors=True)
 
-        @ray.method(concurrency_group="events")
-        def next_events(self) -> Any:
-            return self._keeper.next_events()
-
-        @ray.method(concurrency_group="clock")
-        def seconds(self) -> float:
-            import time
-
-            return time.perf_counter()
-
     return HostActor
+
+
+class HostKeeper:
+    """The inside of a host's actor: its workers, and its copies of the session's files.
+
+    Args:
+        workers: their numbers.
+        name: of the host.
+        address: where other hosts reach it.
+        folder: of the session, if the controller runs on this host; else it gets one of its own.
+        limits: of the session.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[int],
+        name: str,
+        address: str,
+        folder: str | None,
+        limits: TimeLimits,
+    ) -> None:
+        self._own = SessionFolder() if folder is None else None
+        self._folder = Path(self._own.name if self._own else str(folder))
+        self.host = LocalHost(workers, self._folder, name, address, limits)
+        self._generation = 0
+        self._watched: list[Any] = []
+        self._reports: list[Report] = []
+        self._news = asyncio.Event()
+        self._one_by_one = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._heard = time.monotonic()
+
+    @property
+    def facts(self) -> tuple[str, str, tuple[int, ...]]:
+        """The session's folder here, what tells the machine from others, and its cores."""
+        return str(self._folder), machine_identity(), self.host.cores
+
+    async def seconds(self) -> float:
+        """Return what time it is here."""
+        return time.perf_counter()
+
+    async def next_events(self) -> list[Report]:
+        """Return what has happened since the last call, after a short time if nothing has."""
+        self._heard = time.monotonic()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), _POLL_SECONDS)
+        self._news.clear()
+        found, self._reports = self._reports, []
+        return found
+
+    async def end_when_left_alone(self) -> None:
+        """End this process, and its workers with it, when nobody looks after it any more."""
+        raylet, lease = os.getppid(), self.host.limits.lease_seconds
+        while os.getppid() == raylet and time.monotonic() - self._heard < lease:
+            await asyncio.sleep(_POLL_SECONDS)
+        os._exit(1)
+
+    async def order(self, name: str, *given: Any) -> Any:
+        """Carry out an order after those before: a method below, or of ``LocalHost``."""
+        async with self._one_by_one:
+            if name in ("kill", "close"):
+                self._watch(())
+            order = getattr(self, name, None) or getattr(self.host, name)
+            found = await asyncio.to_thread(order, *given)
+            if name == "start":
+                self._watch(self.host.waitables())
+            return found
+
+    def start(self, generation: int, posts: Sequence[WorkerSpec]) -> list[int]:
+        """Start the workers, and return their process ids."""
+        self._generation = generation
+        # Ray kills an actor's whole group.
+        self.host.start([replace(post, own_group=True) for post in posts])
+        return self.host.process_ids
+
+    def send(self, worker: int, command: Command) -> None:
+        """Give a worker a command, for whose failure nobody waits: it becomes an answer."""
+        try:
+            self.host.send(worker, command)
+        except StorageFailure as error:
+            failed = Failed("StorageFailure", f"host {self.host.name}: {error}")
+            self._loop.call_soon_threadsafe(self._report, [Answered(worker, failed)])
+
+    def write(self, file: str, offset: int, chunk: bytes, last: bool) -> None:
+        """Write a chunk of the host's copy of a file."""
+        write_chunk(self._folder / file, offset, chunk, last=last)
+
+    def read(self, file: str, offset: int) -> bytes:
+        """Return a chunk of a file that a worker has written."""
+        return read_chunk(self._folder / file, offset)
+
+    def close(self) -> None:
+        """End the workers and remove the files; this object is of no use after that."""
+        try:
+            self.host.close()
+        finally:
+            if self._own:
+                self._own.cleanup()
+
+    def _watch(self, waitables: Sequence[Any]) -> None:
+        """Hear of these from now on, and of no others."""
+        for one in self._watched:
+            self._loop.remove_reader(one)
+        for one in waitables:
+            self._loop.add_reader(one, self._hear)
+        self._watched = list(waitables)
+
+    def _hear(self) -> None:
+        """Report what workers say until one ends, after which all are replaced."""
+        events = self.host.events(mp_connection.wait(self._watched, 0))
+        if any(isinstance(event, Ended) for event in events):
+            self._watch(())
+        self._report(events)
+
+    def _report(self, events: Sequence[Event]) -> None:
+        self._reports += [(self._generation, event) for event in events]
+        self._news.set()

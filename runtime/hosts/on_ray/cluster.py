@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import ray
+from ray.exceptions import RayError
 
 from drlpp.errors import HostLost, InvalidCluster, InvalidInput
 from drlpp.runtime.hosts.on_ray.connection import (
@@ -20,7 +21,6 @@ from drlpp.runtime.hosts.on_ray.connection import (
     nodes_of_cluster,
 )
 from drlpp.runtime.hosts.on_ray.host import RayHost
-from drlpp.runtime.hosts.on_ray.line import ActorLine
 from drlpp.runtime.hosts.on_ray.nodes import (
     HostPlan,
     RayNode,
@@ -30,26 +30,24 @@ from drlpp.runtime.hosts.on_ray.nodes import (
     kind_of_accelerators,
     matched,
 )
-from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.specs.cluster import Cluster
 
 _POLL_SECONDS = 0.5
 
 
-class RayHosts:
-    """The hosts of one session, which have their accelerators to themselves until :meth:`close`.
+class RayHosts(Hosts):
+    """The hosts of one session, which have their accelerators to themselves until :meth:`release`.
 
     Args:
         address: of the Ray cluster.
-        workers: how many; None for all that there is room for.
+        workers: how many.
         description: of the hosts that are wanted; else the first that there are.
         folder: of the session on this machine.
         limits: of the session.
         least: of the workers to begin with, if not all are there in time, and free.
         gpus: whether workers may compute on GPUs.
-
-    Attributes:
-        hosts: in the order of their workers.
 
     Raises:
         InvalidInput: the cluster has not what is wanted, or other versions.
@@ -59,14 +57,15 @@ class RayHosts:
     def __init__(
         self,
         address: str,
-        workers: int | None,
+        workers: int,
         description: Cluster | None,
         folder: Path,
-        limits: TimeLimits = DEFAULT_TIME_LIMITS,
-        least: int | None = None,
+        limits: TimeLimits,
+        least: int | None,
         *,
-        gpus: bool = True,
+        gpus: bool,
     ) -> None:
+        super().__init__([])
         connect(address)
         self._limits = limits
         self._closed = threading.Event()
@@ -74,20 +73,19 @@ class RayHosts:
         outside = address.startswith(CLIENT)
         self._head = address.removeprefix(CLIENT) if outside else gcs_address()
         # Only there the controller's own files are those of the host.
-        here = "" if outside else ray.get_runtime_context().get_node_id()
-        self._folders = {here: str(folder)}
+        self._here = "" if outside else ray.get_runtime_context().get_node_id()
+        self._folder = folder
         self._refused: set[str] = set()
-        self._seeking = threading.Lock()
-        self._lines: list[ActorLine] = []
         try:
-            self._gather(workers, description, gpus, least)
+            self._gather(*self._planned(workers, description, gpus, least), least)
         except BaseException:
-            self.close()
+            self.release()
             raise
-        self.hosts = [RayHost(line, folder, self._sought) for line in self._lines]
-        threading.Thread(target=self._watch_head, daemon=True).start()
+        self.absent = frozenset(w for host in self.hosts if host.lost for w in host.workers)
+        for watch in (self._watch_head, self._seek):
+            threading.Thread(target=watch, daemon=True).start()
 
-    def close(self) -> None:
+    def release(self) -> None:
         """End the actors, and let others have the accelerators."""
         self._closed.set()
         if self._head_is_lost:
@@ -99,95 +97,89 @@ class RayHosts:
         giving.join(self._limits.host_silence_seconds)
 
     def _give_back(self) -> None:
-        for line in self._lines:
-            line.give_back()
-
-    def _gather(
-        self, workers: int | None, description: Cluster | None, gpus: bool, least: int | None
-    ) -> None:
-        """Start an actor on every host that is there; wait for those that are on their way."""
-        nodes, plans = self._planned(workers, description, gpus, least)
-        self._lines = lines = [self._line(plan) for plan in plans if plan.node]
-        for line in lines:
-            line.reserve()
-        give_up = time.monotonic() + self._limits.gathering_seconds
-        begun = {
-            line.plan.name: line
-            for line in lines
-            if line.begin(max(1.0, give_up - time.monotonic()))
-        }
-        plans = [plan if plan.name in begun else replace(plan, node=None) for plan in plans]
-        self._lines = [begun.get(plan.name) or self._line(plan) for plan in plans]
-        check_enough(plans, least, nodes)
-        with ThreadPoolExecutor(max_workers=len(lines)) as pool:
-            list(pool.map(self._open, begun.values()))
+        for host in self.hosts:
+            host.give_back()
 
     def _planned(
-        self, workers: int | None, description: Cluster | None, gpus: bool, least: int | None
+        self, workers: int, description: Cluster | None, gpus: bool, least: int | None
     ) -> tuple[Sequence[RayNode], list[HostPlan]]:
+        """Find a node for every host; wait for those that are on their way."""
         give_up = time.monotonic() + self._limits.gathering_seconds
         while True:
             nodes = nodes_of_cluster()
             is_late = time.monotonic() > give_up
             try:
                 if description is None:
-                    plans = in_turn(nodes, kind_of_accelerators(nodes, gpus=gpus), workers)
-                else:
-                    wanted = hosts_of(description, workers or description.accelerators, gpus=gpus)
-                    plans = matched(wanted, nodes)
-                    check_enough(plans, least if is_late else None, nodes)
+                    return nodes, in_turn(nodes, kind_of_accelerators(nodes, gpus=gpus), workers)
+                plans = matched(hosts_of(description, workers, gpus=gpus), nodes)
+                check_enough(plans, least if is_late else None, nodes)
                 return nodes, plans
             except InvalidCluster:
                 if is_late:
                     raise
             time.sleep(_POLL_SECONDS)
 
-    def _line(self, plan: HostPlan) -> ActorLine:
-        return ActorLine(plan, self._limits, self._blame)
+    def _gather(
+        self, nodes: Sequence[RayNode], plans: Sequence[HostPlan], least: int | None
+    ) -> None:
+        """Start an actor on every host that is there, and that nobody else uses."""
+        self.hosts = hosts = [self._host(plan) for plan in plans]
+        there = [host for host in hosts if not host.lost]
+        for host in there:
+            host.reserve()
+        give_up = time.monotonic() + self._limits.gathering_seconds
+        for host in there:
+            if not self._begins(host, max(1.0, give_up - time.monotonic())):
+                hosts[hosts.index(host)] = self._host(replace(host.plan, node=None))
+        check_enough([host.plan for host in hosts], least, nodes)
+        for host in hosts:
+            if not host.lost:
+                host.open()
 
-    def _open(self, line: ActorLine) -> None:
-        assert line.plan.node is not None
-        line.open(self._folders.get(line.plan.node.identity))
+    def _host(self, plan: HostPlan, *, returned: bool = False) -> RayHost:
+        return RayHost(plan, self._folder, self._limits, self._blame, returned=returned)
 
-    def _sought(self, lost: ActorLine) -> ActorLine | None:
-        """Look once for where a lost host can be again, and start an actor there.
+    def _begins(self, host: RayHost, seconds: float) -> bool:
+        assert host.plan.node is not None
+        return host.begin(seconds, is_here=host.plan.node.identity == self._here)
 
-        Its own node, where that is alive, else one that is no other host's: the machine that was
-        started again, or one that has joined.
+    def _seek(self) -> None:
+        """Look again and again for where the hosts can be that are missed."""
+        while not self._closed.wait(_POLL_SECONDS):
+            for host in [host for host in self.hosts if host.is_missed]:
+                with suppress(RayError):
+                    self._seek_one(host)
+
+    def _seek_one(self, lost: RayHost) -> None:
+        """Start an actor for a lost host, if it can be anywhere.
+
+        On its own node, where that is alive, else on one that is no other host's: the machine that
+        was started again, or one that has joined.
         """
-        # One after the other, or two would take the same node.
-        with self._seeking:
-            lost.give_back()
-            others = [line for line in self._lines if line is not lost]
-            taken = {line.plan.node.identity for line in others if line.plan.node} | self._refused
-            awaited = {line.plan.name for line in others if line.lost}
-            left = [
-                node
-                for node in nodes_of_cluster()
-                if node.identity not in taken and not awaited & set(node.called)
-            ]
-            for node in lost.plan.possible(left):
-                line = self._line(replace(lost.plan, node=node))
-                line.reserve()
-                if line.begin(self._limits.gathering_seconds) and self._opens(line):
-                    self._lines[self._lines.index(lost)] = line
-                    if self._closed.is_set():
-                        line.give_back()
-                    return line
-            return None
+        lost.give_back()
+        others = [host for host in self.hosts if host is not lost]
+        taken = {host.plan.node.identity for host in others if host.plan.node} | self._refused
+        awaited = {host.name for host in others if host.lost}
+        left = [node for node in nodes_of_cluster() if node.identity not in taken]
+        for node in lost.plan.possible(left, awaited):
+            host = self._host(replace(lost.plan, node=node), returned=True)
+            if self._opens(host, node):
+                self.hosts[self.hosts.index(lost)] = host
+                if not self._closed.is_set():
+                    return
+            host.give_back()
 
-    def _opens(self, line: ActorLine) -> bool:
-        try:
-            self._open(line)
-        except InvalidInput:
-            assert line.plan.node is not None
-            self._refused.add(line.plan.node.identity)
-        except HostLost:
-            # Gone again; it is looked for once more.
-            pass
-        else:
-            return True
-        line.give_back()
+    def _opens(self, host: RayHost, node: RayNode) -> bool:
+        host.reserve()
+        # Gone again: it is looked for once more.
+        with suppress(HostLost):
+            if self._begins(host, self._limits.gathering_seconds):
+                try:
+                    host.open()
+                except InvalidInput:
+                    self._refused.add(node.identity)
+                else:
+                    return True
         return False
 
     def _watch_head(self) -> None:
@@ -198,8 +190,8 @@ class RayHosts:
             if self._head_answers():
                 heard = begin
             elif time.monotonic() - heard > self._limits.host_silence_seconds:
-                for line in self._lines:
-                    line.lose("the head does not answer")
+                for host in self.hosts:
+                    host.lose("the head does not answer")
                 return
 
     def _blame(self, reason: str) -> str:

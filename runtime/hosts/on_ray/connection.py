@@ -14,7 +14,7 @@ from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray.exceptions import AuthenticationError
 
 from drlpp.errors import InvalidInput
-from drlpp.runtime.hosts.on_ray.line import reason_of
+from drlpp.runtime.hosts.on_ray.host import reason_of
 from drlpp.runtime.hosts.on_ray.nodes import RayNode, in_order, kind_of_accelerators
 
 _POLL_SECONDS = 0.5

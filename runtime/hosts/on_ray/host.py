@@ -1,178 +1,341 @@
-"""The controller's side of a host of a Ray cluster."""
+"""The controller's side of a host of a Ray cluster: an actor, from its reservation to its end."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Container, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-from ray.exceptions import RayError
+import ray
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayTaskError,
+)
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from drlpp.errors import StorageFailure
+from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, StorageFailure
+from drlpp.io.disk_errors import is_storage_error
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
-from drlpp.runtime.hosts.on_ray.keeper import machine_identity
-from drlpp.runtime.hosts.on_ray.line import ActorLine
+from drlpp.runtime.hosts.on_ray.actor import Report, host_actor, machine_identity
+from drlpp.runtime.hosts.on_ray.nodes import HostPlan
 from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, chunks_of, write_chunk
 from drlpp.runtime.ipc.protocol import Command, RunResult, StoreAddress, WorkerSpec
+from drlpp.runtime.ipc.time_limits import TimeLimits
 
 _CLOCK_READINGS = 5
-_SEEK_SECONDS = 0.5
-"""Between two looks for where a lost host could be again."""
+_LOOK_SECONDS = 0.5
+"""Between two looks whether a host that is waited for is lost."""
 
 
 class RayHost(WorkerHost):
-    """The workers of one host's actor.
+    """The workers of one actor, from when its accelerators are reserved until they are given back.
 
-    Times in results are turned into those of this machine's clock. After it was lost, and somebody
-    has asked whether it has returned, a thread looks for another actor to keep the workers; they
-    and their host keep their numbers and name, wherever that is.
+    From :meth:`open` on a thread asks for its events all the time. So each side knows that the
+    other lives: an actor that says nothing for ``host_silence_seconds`` is lost, for ever. Another
+    object, with the same workers and name, takes its place among the hosts if it returns.
 
     Args:
-        line: to its actor.
+        plan: of the host; it is lost from the beginning if that has no node.
         folder: of the session on this machine; what is fetched is put there.
-        seek: looks once for another actor, and returns None if there is none; may take long.
+        limits: how long to wait for it.
+        blame: returns what a host is lost by, if that is known better, given what it seems to be.
+        returned: whether it takes the place of one that was lost.
 
     Attributes:
-        line: to its actor, or to that which it had when it was lost.
+        plan: as given.
+        folder: of the session there.
+        arrived: what the host has reported, and nobody has taken yet.
+        lost: how it was lost.
+        is_missed: whether somebody has asked for it since.
     """
 
     def __init__(
         self,
-        line: ActorLine,
+        plan: HostPlan,
         folder: Path,
-        seek: Callable[[ActorLine], ActorLine | None] = lambda lost: None,
+        limits: TimeLimits,
+        blame: Callable[[str], str],
+        *,
+        returned: bool = False,
     ) -> None:
-        self.workers = line.plan.workers
-        self.name = line.plan.name
-        self._folder = folder
-        self._seek = seek
+        self.plan = plan
+        self.workers = plan.workers
+        self.name = plan.name
+        self.address = plan.node.address if plan.node else ""
+        self.folder, self.machine, self.cores = "", f"of missing host {plan.name}", ()
+        self.arrived: deque[Report] = deque()
+        # What waits for workers of this machine waits for files, not for objects of Ray.
+        self._news, self._tell = Pipe(duplex=False)
+        self.lost = None if plan.node else HostLost(f"host {plan.name} is not there")
+        self._own_folder = folder
+        self._limits = limits
+        self._blame = blame
+        self._group: PlacementGroup | None = None
+        self._actor: Any = None
+        self._begun: Any = None
+        self._closed = False
         self._generation = 0
         self._process_ids: list[int] = []
-        self._starting: Future[Any] = Future()
-        self._again: Future[ActorLine] | None = None
-        self._closed = False
-        self._connect(line)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._returned = returned
+        self.is_missed = False
 
-    def _connect(self, line: ActorLine) -> None:
-        self.line = line
-        self.address = line.plan.node.address if line.plan.node else ""
-        self.machine, self.cores = line.facts.machine, line.facts.cores
-        self._shares_folder = line.facts.folder == str(self._folder)
-        self._shares_clock = self.machine == machine_identity()
+    # The actor
+
+    def reserve(self) -> None:
+        """Ask for the accelerators; :meth:`begin` waits for them."""
+        assert self.plan.node is not None
+        self._group = placement_group(
+            [{self.plan.kind: len(self.workers)}],
+            bundle_label_selector=[{"ray.io/node-id": self.plan.node.identity}],
+        )
+
+    def begin(self, seconds: float, *, is_here: bool) -> bool:
+        """Start the actor; return False if others have the accelerators for so long.
+
+        Args:
+            seconds: to wait for them.
+            is_here: whether this machine's files are those of the host.
+        """
+        assert self._group is not None
+        if not self._group.wait(seconds):
+            self.give_back()
+            return False
+        count, kind = len(self.workers), self.plan.kind
+        actor = ray.remote(host_actor()).options(
+            max_restarts=0,
+            max_task_retries=0,
+            num_cpus=count if kind == "CPU" else 0,
+            num_gpus=count if kind == "GPU" else 0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group),
+        )
+        self._use(actor.remote(), is_here=is_here)
+        return True
+
+    def _use(self, actor: Any, *, is_here: bool) -> None:
+        self._actor = actor
+        folder = str(self._own_folder) if is_here else None
+        given = self.workers, self.name, self.address, folder, self._limits
+        self._begun = actor.open.remote(host_actor().versions(), *given)
+
+    def open(self) -> None:
+        """Wait until the actor has begun.
+
+        Raises:
+            InvalidInput: the host has other versions.
+            HostLost: it does not answer.
+        """
+        found = self._reply(self._begun)
+        if isinstance(found, str):
+            raise InvalidInput(
+                f"host {self.name} has {found}, and this one {host_actor().versions()}; install "
+                "the same versions on all hosts"
+            )
+        self.folder, self.machine, self.cores = found
+        self._listener.start()
+
+    def _listen(self) -> None:
+        """Collect what the host reports, until it is lost or closed."""
+        silence, asked = self._limits.host_silence_seconds, None
+        while not self._closed and self.lost is None:
+            begin, reason = time.monotonic(), ""
+            try:
+                asked = asked or self._actor.call.remote("next_events")
+                batch = ray.get(asked, timeout=silence)
+            except GetTimeoutError:
+                # Longer than that: this process was stopped, and the answer is here.
+                if time.monotonic() - begin < silence + self._limits.stopped_seconds:
+                    reason = f"no sign of life for {silence:.0f} s"
+            except Exception as error:
+                # Of Ray, whatever it is: a connection that is closed, an actor that is dead.
+                reason = reason_of(error)
+            else:
+                asked = None
+                if batch:
+                    self.arrived.extend(batch)
+                    self._tell.send_bytes(b"events")
+            if reason and not self._closed:
+                self.lose(reason)
+
+    def lose(self, reason: str) -> HostLost:
+        """Note that the host is lost, which whoever deals with it from now on is told."""
+        if self.lost is None:
+            self.lost = HostLost(f"host {self.name} cannot be reached: {self._blame(reason)}")
+            self._tell.send_bytes(b"lost")
+        return self.lost
+
+    def give_back(self) -> None:
+        """End the actor, which may only be cut off, and let others have the accelerators."""
+        with suppress(Exception):
+            if self._actor is not None:
+                ray.kill(self._actor)
+        with suppress(Exception):
+            if self._group is not None:
+                remove_placement_group(self._group)
+        self._actor = self._group = None
+
+    # What it is asked
+
+    def _ask(self, order: str, *given: Any) -> Any:
+        return self._reply(self._order(order, *given))
+
+    def _order(self, order: str, *given: Any) -> Any:
+        """Give the actor an order, see ``HostKeeper``; return what :meth:`_reply` waits for."""
+        return self._call("order", order, *given)
+
+    def _call(self, method: str, *given: Any) -> Any:
+        self._raise_if_lost()
+        try:
+            return self._actor.call.remote(method, *given)
+        except Exception as error:
+            raise self.lose(reason_of(error)) from None
+
+    def _raise_if_lost(self) -> None:
+        if self.lost:
+            raise self.lost
+
+    def _reply(self, asked: Any, seconds: float | None = None) -> Any:
+        """Wait for an answer of the actor.
+
+        Raises:
+            HostLost: there is none.
+            DRLPPError: what the order has raised.
+        """
+        limit = seconds or self._limits.host_start_seconds
+        give_up = time.monotonic() + limit
+        while True:
+            self._raise_if_lost()
+            try:
+                return ray.get(asked, timeout=_LOOK_SECONDS)
+            except GetTimeoutError:
+                if time.monotonic() > give_up:
+                    raise self.lose(f"no answer within {limit:.0f} s") from None
+            except RayTaskError as error:
+                raise self._error_of(error.cause) from None
+            except Exception as error:
+                raise self.lose(reason_of(error)) from None
+
+    def _error_of(self, cause: Exception) -> DRLPPError:
+        """Return what an order has raised, as an error of that host."""
+        kind: type[DRLPPError] = RunFailure
+        if isinstance(cause, DRLPPError):
+            kind = type(cause)
+        elif isinstance(cause, OSError) and is_storage_error(cause):
+            kind = StorageFailure
+        return kind(f"host {self.name}: {cause}")
+
+    def _seconds(self) -> float:
+        """Return what time it is there."""
+        seconds: float = self._reply(self._call("seconds"), self._limits.host_silence_seconds)
+        return seconds
+
+    # Its workers
 
     @property
     def process_ids(self) -> list[int]:
-        """Process ids of the workers that run now, as that machine counts them."""
         return list(self._process_ids)
 
     def open_store(self) -> StoreAddress:
-        """Open a store for the workers of all hosts there."""
-        store: StoreAddress = self.line.ask("open_store")
+        store: StoreAddress = self._ask("open_store")
         return store
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
-        """Begin to start the workers anew."""
         self._generation += 1
-        self._starting = self.line.order("start", self._generation, tuple(posts))
+        self._begun = self._order("start", self._generation, tuple(posts))
 
     def finish_start(self) -> None:
-        """Wait until they have been started."""
-        self._process_ids = self.line.reply(self._starting)
+        self._process_ids = self._reply(self._begun)
 
     def is_whole(self) -> bool:
-        """Return whether the workers run, as far as the host has reported."""
         return bool(self._process_ids) and not any(
             generation == self._generation and isinstance(event, Ended)
-            for generation, event in tuple(self.line.arrived)
+            for generation, event in tuple(self.arrived)
         )
 
-    def has_returned(self, worker: int) -> bool:
-        """Return whether an actor to keep the workers has been found, after the first was lost."""
-        if self.line.lost is None:
-            return False
-        if self._again is None:
-            self._again = Future()
-            threading.Thread(target=self._look, args=(self._again,), daemon=True).start()
-        return self._again.done()
-
-    def _look(self, again: Future[ActorLine]) -> None:
-        while not self._closed:
-            with suppress(RayError):
-                found = self._seek(self.line)
-                if found is not None:
-                    return again.set_result(found)
-            time.sleep(_SEEK_SECONDS)
-        return None
-
-    def rejoin(self) -> None:
-        """Let the actor that has been found keep the workers."""
-        assert self._again is not None
-        found, self._again = self._again.result(), None
-        self._forget()
-        self._connect(found)
-
     def send(self, worker: int, command: Command) -> None:
-        """Give the worker a command."""
-        self.line.order("send", self._generation, worker, command)
+        self._order("send", worker, command)
 
     def waitables(self) -> list[Any]:
-        """Return what can be read when there are events."""
-        self.line.check()
-        return [self.line.news]
+        self._raise_if_lost()
+        return [self._news]
 
     def events(self, ready: Container[object]) -> list[Event]:
-        """Return the events that the host has reported."""
-        if self.line.news in ready:
-            self.line.news.recv_bytes()
-        self.line.check()
+        if self._news in ready:
+            self._news.recv_bytes()
+        self._raise_if_lost()
         found = []
-        while self.line.arrived:
-            generation, event = self.line.arrived.popleft()
+        while self.arrived:
+            generation, event = self.arrived.popleft()
             # Workers that were replaced may have said something before they ended.
             if generation == self._generation:
                 found.append(self._on_our_clock(event))
         return found
 
     def _on_our_clock(self, event: Event) -> Event:
-        if self._shares_clock or not isinstance(event, Answered):
-            return event
-        if not isinstance(event.answer, RunResult):
-            return event
-        readings = []
-        for _ in range(_CLOCK_READINGS):
-            begin = time.perf_counter()
-            theirs = self.line.seconds()
-            end = time.perf_counter()
-            readings.append((end - begin, theirs - (begin + end) / 2))
-        # How far that machine's clock is ahead, by the reading that took least.
-        return replace(event, answer=event.answer.later(-min(readings)[1]))
+        match event:
+            case Answered(answer=RunResult() as result) if self.machine != machine_identity():
+                readings = []
+                for _ in range(_CLOCK_READINGS):
+                    begin = time.perf_counter()
+                    theirs = self._seconds()
+                    end = time.perf_counter()
+                    readings.append((end - begin, theirs - (begin + end) / 2))
+                # How far that machine's clock is ahead, by the reading that took least.
+                return replace(event, answer=result.later(-min(readings)[1]))
+        return event
 
     def check(self) -> None:
-        """Ask the host for a sign of life."""
-        self.line.seconds()
+        self._seconds()
+
+    def kill(self) -> None:
+        self._ask("kill")
+        self._forget()
+
+    def close(self) -> None:
+        """End the workers and the actor; those of a lost host find out that they are left alone."""
+        with suppress(DRLPPError):
+            if self._actor is not None and self.lost is None:
+                self._reply(self._actor.close.remote())
+        self._closed = True
+        self._forget()
+
+    def _forget(self) -> None:
+        # A generation that nobody speaks of any more.
+        self._generation += 1
+        self._process_ids = []
+
+    def has_returned(self, worker: int) -> bool:
+        self.is_missed = self.lost is not None
+        return self._returned and self.lost is None
+
+    def rejoin(self) -> None:
+        self._returned = False
+
+    # Its copies of the session's files
 
     def publish(self, path: Path) -> None:
-        """Send the file, unless the host has the session's folder itself."""
-        if not self._shares_folder:
+        if self.folder != str(self._own_folder):
             for offset, chunk, last in chunks_of(path):
-                self.line.ask("write", path.name, offset, chunk, last)
+                self._ask("write", path.name, offset, chunk, last)
 
     def remove(self, file: str) -> None:
-        """Let the host remove its copy; do not wait for that."""
-        if not self._shares_folder:
-            self.line.order("remove", file)
+        if self.folder != str(self._own_folder):
+            self._order("remove", file)
 
     def fetch(self, file: str) -> Path:
-        """Return a copy of the host's file in the session's folder."""
-        path = self._folder / file
-        offset, last = 0, self._shares_folder
+        path = self._own_folder / file
+        offset, last = 0, self.folder == str(self._own_folder)
         while not last:
-            chunk = self.line.ask("read", file, offset)
+            chunk = self._ask("read", file, offset)
             last = len(chunk) < CHUNK_BYTES
             try:
                 write_chunk(path, offset, chunk, last=last)
@@ -181,20 +344,9 @@ class RayHost(WorkerHost):
             offset += len(chunk)
         return path
 
-    def kill(self) -> None:
-        """End the workers at once; what they have reported before is forgotten."""
-        self.line.ask("kill")
-        self._forget()
 
-    def close(self) -> None:
-        """End the workers and the actor; those of a lost host find out that they are left alone."""
-        self._closed = True
-        try:
-            self.line.close()
-        finally:
-            self._forget()
-
-    def _forget(self) -> None:
-        # A generation that nobody speaks of any more.
-        self._generation += 1
-        self._process_ids = []
+def reason_of(error: Exception) -> str:
+    """Return what an error of Ray's means for a host, in words of ours."""
+    if isinstance(error, ActorDiedError | ActorUnavailableError):
+        return "the process that keeps its workers has ended, or Ray's on that host has"
+    return f"Ray says {' '.join(str(error).split())[:300] or type(error).__name__}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,22 +69,23 @@ class HostPlan:
     kind: str
     node: RayNode | None = None
 
-    def fits(self, node: RayNode) -> bool:
-        """Return whether a node has enough accelerators, in use or not."""
-        return node.resources[self.kind] >= len(self.workers)
+    def possible(self, nodes: Iterable[RayNode], others: Set[str] = frozenset()) -> list[RayNode]:
+        """Return the nodes that the host can be, the best first; their accelerators may be in use.
 
-    def possible(self, nodes: Iterable[RayNode]) -> list[RayNode]:
-        """Return the nodes that a lost host can be again, the best first.
-
-        Its own, then one that is called like it or has its address, then the smallest.
+        That which it was before, then those that are called like it or have that one's address,
+        then the smallest that are called like none of ``others``.
         """
-        own, address = (self.node.identity, self.node.address) if self.node else ("", "")
+        own = {self.name, self.node.address if self.node else ""}
+
+        def fits(node: RayNode) -> bool:
+            is_free = own & set(node.called) or not others & set(node.called)
+            return bool(is_free) and node.resources[self.kind] >= len(self.workers)
 
         def rank(node: RayNode) -> tuple[bool, bool, int]:
-            is_called_so = {self.name, address} & set(node.called)
-            return node.identity != own, not is_called_so, node.resources[self.kind]
+            is_other = self.node is None or node.identity != self.node.identity
+            return is_other, not own & set(node.called), node.resources[self.kind]
 
-        return sorted(filter(self.fits, nodes), key=rank)
+        return sorted(filter(fits, nodes), key=rank)
 
     def __str__(self) -> str:
         return f"{self.name} ({len(self.workers)} {self.kind})"
@@ -164,26 +165,13 @@ def hosts_of(cluster: Cluster, workers: int, *, gpus: bool) -> list[HostPlan]:
 
 
 def matched(plans: Sequence[HostPlan], nodes: Sequence[RayNode]) -> list[HostPlan]:
-    """Find the node of every host that there is one for.
-
-    The node that is called like the host, by label, name or address, if it is large enough; else
-    the smallest with enough accelerators that no host is called like.
-    """
-    found = list(plans)
-    left = {node.identity: node for node in nodes}
-    names = {plan.name for plan in plans}
-
-    def place(number: int, nodes: Iterable[RayNode]) -> None:
-        fitting = [node for node in nodes if plans[number].fits(node)]
-        if fitting and found[number].node is None:
-            node = min(fitting, key=lambda node: node.resources[plans[number].kind])
-            found[number] = replace(plans[number], node=left.pop(node.identity))
-
-    for number, plan in enumerate(plans):
-        place(number, [node for node in left.values() if plan.name in node.called][:1])
+    """Find the node of every host that there is one for, see :meth:`HostPlan.possible`."""
+    found, left, names = list(plans), list(nodes), {plan.name for plan in plans}
     # The largest first: a small one might take its node.
     for number in sorted(range(len(plans)), key=lambda number: -len(plans[number].workers)):
-        place(number, [node for node in left.values() if not names & set(node.called)])
+        for node in plans[number].possible(left, names)[:1]:
+            found[number] = replace(plans[number], node=node)
+            left.remove(node)
     return found
 
 

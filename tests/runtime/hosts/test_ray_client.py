@@ -23,7 +23,7 @@ method = Method(policy="pipeoptim")
 with ClusterSession(captured, cluster=sys.argv[1], time_limits=PATIENT) as session:
     hosts = session.worker_group.hosts.hosts
     # The cluster's machines have none of this program's files.
-    assert not any(host.line.facts.folder == str(session.folder) for host in hosts)
+    assert not any(host.folder == str(session.folder) for host in hosts)
     session.use_samples(*samples())
     placement = placements(captured)["straight"]
     for _ in range(2):

@@ -112,8 +112,8 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     assert same(*found)
     # It may remove the last ones a moment later.
     other: Any = session.worker_group.hosts.hosts[1]
-    other.line.ask("remove", "nothing")
-    files = [path.name for path in Path(other.line.facts.folder).iterdir()]
+    other._ask("remove", "nothing")
+    files = [path.name for path in Path(other.folder).iterdir()]
     assert "model.safetensors" in files
     assert not [name for name in files if "stream" in name]
 

@@ -154,26 +154,29 @@ def test_a_lost_host_is_found_on_its_node_then_by_what_it_is_called_then_by_size
     assert replace(lost, node=None).possible([fitting, called]) == [called, fitting]
 
 
-class _Line:
-    """As ActorLine, of nodes some of which others use, are gone, or have other versions."""
+class _Host:
+    """As RayHost, of nodes some of which others use, are gone, or have other versions."""
 
     busy: tuple[RayNode, ...] = ()
     gone: tuple[RayNode, ...] = ()
     others: tuple[RayNode, ...] = ()
     asked: list[str]
+    is_missed = False
 
-    def __init__(self, plan: HostPlan, *_: Any) -> None:
-        self.plan, self.lost = plan, None if plan.node else HostLost("not there")
+    def __init__(self, plan: HostPlan, *_: Any, **__: Any) -> None:
+        self.plan, self.name, self.workers = plan, plan.name, plan.workers
+        self.lost = None if plan.node else HostLost("not there")
         self.given_back = False
 
     def reserve(self) -> None:
         assert self.plan.node is not None
         self.asked.append(self.plan.node.address)
 
-    def begin(self, _seconds: float) -> bool:
+    def begin(self, _seconds: float, *, is_here: bool) -> bool:
+        assert not is_here
         return self.plan.node not in self.busy
 
-    def open(self, _folder: str | None) -> None:
+    def open(self) -> None:
         if self.plan.node in self.gone:
             raise HostLost("gone again")
         if self.plan.node in self.others:
@@ -190,8 +193,7 @@ def _session(nodes: list[RayNode], **of: Any) -> Iterator[Any]:
         patch.setattr(module, "nodes_of_cluster", lambda: nodes)
         patch.setattr(module, "connect", lambda address: None)
         patch.setattr(module, "listens", lambda *_: True)
-        patch.setattr(module, "RayHost", lambda line, *_: line)
-        patch.setattr(module, "ActorLine", type("Line", (_Line,), {"asked": [], **of}))
+        patch.setattr(module, "RayHost", type("Host", (_Host,), {"asked": [], **of}))
 
         def begun(least: int | None = None) -> Any:
             limits = TimeLimits(gathering_seconds=1e-9)
@@ -204,14 +206,15 @@ def test_a_session_begins_without_hosts_that_others_use_if_it_may() -> None:
     a, b = node("10.0.0.3", cpus=2, hostname="a"), node("10.0.0.5", cpus=2, hostname="b")
     with _session([a, b]) as begun:
         session = begun()
-        assert [line.plan.node for line in session.hosts] == [a, b]
-        session.close()
+        assert [host.plan.node for host in session.hosts] == [a, b]
+        session.release()
     with _session([a, b], busy=(a,)) as begun:
         with pytest.raises(InvalidCluster, match=r"used by another program or session: a \(2 CPU"):
             begun()
         session = begun(2)
-        assert [line.plan.node for line in session.hosts] == [None, b]
-        session.close()
+        assert [host.plan.node for host in session.hosts] == [None, b]
+        assert session.absent == {0, 1}
+        session.release()
         assert session.hosts[1].given_back
 
 
@@ -224,17 +227,20 @@ def test_a_lost_host_is_looked_for_on_all_nodes_that_are_no_other_hosts() -> Non
         lost = session.hosts[0]
         lost.lost = HostLost("cut off")
         nodes[:] = [b, busy, gone, other]
-        assert session._sought(lost) is None
-        assert lost.given_back
+        session._seek_one(lost)
+        assert (session.hosts[0], lost.given_back) == (lost, True)
         # That one has other versions, and is not asked again.
         lost.asked.clear()
         nodes.append(free)
-        found = session._sought(lost)
+        session._seek_one(lost)
+        found = session.hosts[0]
         assert lost.asked == [one.address for one in (busy, gone, free)]
-        assert (found.plan.node, found.plan.workers) == (free, (0, 1))
+        assert (found.plan.node, found.workers) == (free, (0, 1))
         # The node of another lost host is its own.
         session.hosts[1].lost = HostLost("cut off")
         nodes[:] = [replace(b, identity="again")]
-        assert session._sought(found) is None
-        assert session._sought(session.hosts[1]).plan.node == nodes[0]
-        session.close()
+        session._seek_one(found)
+        assert session.hosts[0] is found
+        session._seek_one(session.hosts[1])
+        assert session.hosts[1].plan.node == nodes[0]
+        session.release()

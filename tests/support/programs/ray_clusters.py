@@ -9,7 +9,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
@@ -21,8 +21,8 @@ from benchmarks.emulated_cluster.programs import free_port
 from benchmarks.emulated_cluster.ray_hosts import ALONE, RayNodeProcess
 from drlpp.io.documents import write_document
 from drlpp.runtime import TimeLimits
-from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.runtime.session import session as session_module
+from drlpp.runtime.session.present_hosts import PresentHosts
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.processes import children_of, process_of
 from tests.support.programs.certificates import certified
@@ -188,15 +188,20 @@ def patience(limits: TimeLimits = PATIENT) -> Iterator[None]:
 def look_until_it_has_returned(
     patch: pytest.MonkeyPatch, expected: Callable[[], bool] = lambda: True
 ) -> None:
-    """Let who looks for a lost host wait until it is found, while it is expected to be."""
-    look = RayHost.has_returned
+    """Let who looks for lost hosts wait until they are found, while they are expected to be."""
+    take_back = PresentHosts.take_back
 
-    def look_until_it_has(host: RayHost, worker: int) -> bool:
-        if expected() and not look(host, worker) and host._again is not None:
-            host._again.result(120)
-        return look(host, worker)
+    def is_missed(present: PresentHosts) -> bool:
+        hosts = present.all.of_worker
+        return not all(hosts[worker].has_returned(worker) for worker in present._given_up)
 
-    patch.setattr(RayHost, "has_returned", look_until_it_has)
+    def look(present: PresentHosts, files: Iterable[str]) -> tuple[int, ...]:
+        give_up = time.monotonic() + 120
+        while expected() and is_missed(present) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        return take_back(present, files)
+
+    patch.setattr(PresentHosts, "take_back", look)
 
 
 def hosts_file(path: Path, hosts: Mapping[str, int]) -> Path:
