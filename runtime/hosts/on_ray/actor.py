@@ -20,10 +20,11 @@ from multiprocessing import connection as mp_connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from drlpp.errors import StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.ipc.file_chunks import read_chunk, write_chunk
 from drlpp.runtime.ipc.protocol import Command, Failed, WorkerSpec
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -173,13 +174,19 @@ class HostKeeper:
             failed = Failed("StorageFailure", f"host {self.host.name}: {error}")
             self._loop.call_soon_threadsafe(self._report, [Answered(worker, failed)])
 
-    def write(self, file: str, offset: int, chunk: bytes, last: bool) -> None:
-        """Write a chunk of the host's copy of a file."""
-        write_chunk(self._folder / file, offset, chunk, last=last)
+    def write(self, file: str, content: np.ndarray[Any, Any]) -> None:
+        """Write the host's copy of a file, which takes over its name when it is whole."""
+        partial = self._folder / f".{file}.partial"
+        try:
+            partial.write_bytes(content)
+            partial.replace(self._folder / file)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
 
-    def read(self, file: str, offset: int) -> bytes:
-        """Return a chunk of a file that a worker has written."""
-        return read_chunk(self._folder / file, offset)
+    def read(self, file: str) -> np.ndarray[Any, Any]:
+        """Return a file that a worker has written."""
+        return np.fromfile(self._folder / file, np.uint8)
 
     def close(self) -> None:
         """End the workers and remove the files; this object is of no use after that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.exceptions import (
     ActorDiedError,
@@ -27,7 +29,6 @@ from drlpp.io.disk_errors import is_storage_error
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.hosts.on_ray.actor import Report, host_actor, machine_identity
 from drlpp.runtime.hosts.on_ray.nodes import HostPlan
-from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES, chunks_of, write_chunk
 from drlpp.runtime.ipc.protocol import Command, RunResult, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
@@ -320,28 +321,26 @@ class RayHost(WorkerHost):
     def rejoin(self) -> None:
         self._returned = False
 
-    # Its copies of the session's files
+    # Its copies of the session's files, which travel by Ray's stores of objects
+
+    @property
+    def _shares_folder(self) -> bool:
+        return self.folder == str(self._own_folder)
 
     def publish(self, path: Path) -> None:
-        if self.folder != str(self._own_folder):
-            for offset, chunk, last in chunks_of(path):
-                self._ask("write", path.name, offset, chunk, last)
+        if not self._shares_folder:
+            # However long it takes: whether the host lives is known meanwhile.
+            content = ray.put(np.fromfile(path, np.uint8))
+            self._reply(self._order("write", path.name, content), math.inf)
 
     def remove(self, file: str) -> None:
-        if self.folder != str(self._own_folder):
+        if not self._shares_folder:
             self._order("remove", file)
 
     def fetch(self, file: str) -> Path:
         path = self._own_folder / file
-        offset, last = 0, self.folder == str(self._own_folder)
-        while not last:
-            chunk = self._ask("read", file, offset)
-            last = len(chunk) < CHUNK_BYTES
-            try:
-                write_chunk(path, offset, chunk, last=last)
-            except OSError as error:
-                raise StorageFailure(f"{path}: cannot be written ({error.strerror})") from None
-            offset += len(chunk)
+        if not self._shares_folder:
+            path.write_bytes(self._reply(self._order("read", file), math.inf))
         return path
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from drlpp.errors import InvalidFile
 from drlpp.placement.measurements_file import Entry, read_measurements
-from tests.endurance.faults.leftovers import unfinished_in
+from tests.endurance.faults.leftovers import killed_at_random, unfinished_in
 from tests.endurance.faults.trials import Trial
-from tests.support.processes import descendants, wait_until_gone
 
 _PROGRAM = Path(__file__).parents[3] / "train_agent.py"
 _BUDGET = 12
@@ -29,7 +24,6 @@ _OPTIONS = (
 )
 _LATEST_SECONDS = 0.3
 _LONGEST_SECONDS = 300.0
-_POLL_SECONDS = 0.02
 
 
 class AgentTrials:
@@ -45,27 +39,31 @@ class AgentTrials:
         placement was measured twice.
 
         Raises:
-            RuntimeError: the run cannot be begun, or not be ended.
+            RuntimeError: the run cannot be begun, or not be resumed.
         """
         chance = random.Random(f"agent {seed}")
         out = self._folder / f"agent-{seed}"
-        temporary = self._folder / f"agent-temporary-{seed}"
-        temporary.mkdir()
-        with _running(out, temporary) as run:
-            _wait_for_entries(run, out, chance.randrange(1, _BUDGET - 1))
-            time.sleep(chance.uniform(0, _LATEST_SECONDS))
-            family = descendants(run.pid)
-            begin = time.perf_counter()
+        agent = out.with_suffix(".yaml")
+        agent.write_text(ENDLESS)
+        command = [sys.executable, _PROGRAM, "--agent", agent, "--out", out, *_OPTIONS]
+        first = [str(part) for part in command]
+        count = chance.randrange(1, _BUDGET - 1)
+        seconds, left = killed_at_random(
+            first, out, lambda _said: len(_entries(out)) >= count, _LATEST_SECONDS, chance
+        )
         before = _entries(out)
-        left = wait_until_gone(family, temporary)
-        seconds = time.perf_counter() - begin
-        with _running(out, temporary, "--resume") as resumed:
-            resumed.wait(_LONGEST_SECONDS)
+        resumed = subprocess.run(
+            [*first, "--resume"],
+            cwd=_PROGRAM.parent,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_SECONDS,
+            check=False,
+        )
         if resumed.returncode:
-            raise RuntimeError(f"{out.name} did not resume; it said: {_last_words(out)}")
-        left += unfinished_in(out)
+            raise RuntimeError(f"{out.name} did not resume; it said: {resumed.stderr[-500:]}")
         went_on = is_kept(before, _entries(out))
-        return Trial(kind, "learning", "", "", seconds, went_on, left)
+        return Trial(kind, "learning", "", "", seconds, went_on, left + unfinished_in(out))
 
 
 def is_kept(before: list[Entry], after: list[Entry]) -> bool:
@@ -74,45 +72,8 @@ def is_kept(before: list[Entry], after: list[Entry]) -> bool:
     return after[: len(before)] == before and set(counts.values()) == {1} and len(counts) >= _BUDGET
 
 
-@contextmanager
-def _running(out: Path, temporary: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the program, and kill it at the end of the block if it still runs."""
-    agent = out.with_suffix(".yaml")
-    agent.write_text(ENDLESS)
-    arguments = ("--agent", agent, "--out", out, *_OPTIONS, *more)
-    # Its errors go next to its folder, which it wants empty.
-    with out.with_suffix(".log").open("wb") as log:
-        run = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), *map(str, arguments)],
-            cwd=_PROGRAM.parent,
-            env={**os.environ, "TMPDIR": str(temporary)},
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
-    try:
-        yield run
-    finally:
-        run.kill()
-        run.wait()
-
-
-def _last_words(out: Path) -> str:
-    lines = out.with_suffix(".log").read_text(errors="replace").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "nothing")
-
-
 def _entries(out: Path) -> list[Entry]:
     try:
         return list(read_measurements(out / "measurements.jsonl")[1])
     except InvalidFile:
         return []
-
-
-def _wait_for_entries(run: subprocess.Popen[bytes], out: Path, count: int) -> None:
-    deadline = time.monotonic() + _LONGEST_SECONDS
-    while len(_entries(out)) < count:
-        if run.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(
-                f"{out.name} did not measure {count} placements; it said: {_last_words(out)}"
-            )
-        time.sleep(_POLL_SECONDS)

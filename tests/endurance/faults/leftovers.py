@@ -1,17 +1,69 @@
-"""What is left behind: by a block of a program, or by a run that was killed."""
+"""A program that is killed, and what is left behind: by it, or by a block of this one."""
 
 from __future__ import annotations
 
 import os
+import random
 import re
+import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from drlpp.io.documents import is_temporary
 from drlpp.io.folder_lock import LOCK_NAME
-from tests.support.processes import workers_of
+from tests.support.processes import descendants, wait_until_gone, workers_of
+
+_ROOT = Path(__file__).parents[3]
+_LONGEST_SECONDS = 300.0
+
+
+def killed_at_random(
+    command: Sequence[str],
+    out: Path,
+    is_ready: Callable[[str], bool],
+    latest_seconds: float,
+    chance: random.Random,
+) -> tuple[float, list[str]]:
+    """Start a program and kill it up to so many seconds after it is ready.
+
+    Args:
+        command: of the program.
+        out: what it prints and its temporary files get names like this.
+        is_ready: returns whether it is, given what it has printed.
+        latest_seconds: to wait after that.
+        chance: says how long.
+
+    Returns:
+        The seconds until nothing was left of it, and what is.
+
+    Raises:
+        RuntimeError: it ends before it is ready, or takes too long.
+    """
+    log = out.with_suffix(".log")
+    temporary = out.with_name(f"{out.name}-temporary")
+    temporary.mkdir()
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            command, cwd=_ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
+        ) as program,
+    ):
+        try:
+            while not is_ready(said := log.read_text(errors="replace")):
+                if program.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{out.name} did not begin; it said: {said[-500:]}")
+                time.sleep(0.02)
+            time.sleep(chance.uniform(0, latest_seconds))
+            family, begin = descendants(program.pid), time.perf_counter()
+        finally:
+            program.kill()
+    left = wait_until_gone(family, temporary)
+    return time.perf_counter() - begin, left
 
 
 @contextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +26,8 @@ from drlpp.runtime import ClusterSession, PipelineTrainer, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.endurance.faults.leftovers import everything_gone, unfinished_in
+from tests.endurance.faults.leftovers import everything_gone, killed_at_random, unfinished_in
 from tests.endurance.faults.strikes import FAULTS, allow_files, release, strike
-from tests.support.processes import descendants, wait_until_gone
 
 ACCELERATORS = (0, 0, 1)
 DATA = "tests.endurance.faults.strikes:samples"
@@ -143,7 +141,7 @@ class FaultTrials:
                 failure, reason = "", ""
                 try:
                     self._train(
-                        out, TrainerCallbacks(on_begin=struck.begin), self._patience_seconds
+                        out, TrainerCallbacks(on_begin=struck.start), self._patience_seconds
                     )
                 except RunFailure as error:
                     failure, reason = error.kind, str(error)
@@ -174,7 +172,7 @@ class FaultTrials:
             session.measure(self.placement, 30)
             for _ in range(_MOST_DRAWS):
                 with self._striking(kind, chance) as struck:
-                    struck.begin()
+                    struck.start()
                     outcome = session.measure(self.placement, _MINIBATCHES)
                     seconds = struck.seconds
                 failed = isinstance(outcome, FailedMeasurement)
@@ -194,32 +192,19 @@ class FaultTrials:
 
     def _killed_controller(self, seed: int) -> Trial:
         """Kill a program that trains at a random moment; resume it, and see what remains of it."""
-        chance = random.Random(f"controller {seed}")
         out = self._folder / f"controller-{seed}"
-        temporary = self._folder / f"temporary-{seed}"
-        temporary.mkdir()
         path = self._folder / "placement.json"
         if not path.exists():
             write_document(path, self._document)
-        with subprocess.Popen(
+        seconds, left = killed_at_random(
             program_of(path, DATA, self._epochs, out),
-            env={**os.environ, "TMPDIR": str(temporary)},
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as controller:
-            assert controller.stdout is not None
-            if not controller.stdout.readline():
-                raise RuntimeError("the program ended before it began to train")
-            time.sleep(chance.uniform(0, 0.8 * self._seconds))
-            family = descendants(controller.pid)
-            begin = time.perf_counter()
-            controller.kill()
-            controller.wait()
-        left = wait_until_gone(family, temporary)
-        seconds = time.perf_counter() - begin
+            out,
+            lambda said: BEGINS in said,
+            0.8 * self._seconds,
+            random.Random(f"controller {seed}"),
+        )
         went_on = self._goes_on(out)
-        left += unfinished_in(out)
-        return Trial("controller", "training", "", "", seconds, went_on, left)
+        return Trial("controller", "training", "", "", seconds, went_on, left + unfinished_in(out))
 
     def _goes_on(self, out: Path) -> bool:
         release(self.triggers)
@@ -228,29 +213,25 @@ class FaultTrials:
 
     @contextmanager
     def _striking(self, kind: str, chance: random.Random) -> Iterator[_Strike]:
-        struck = _Strike(kind, self.triggers, chance, 0.9 * self._seconds)
+        struck = _Strike(chance.uniform(0, 0.9 * self._seconds), kind, self.triggers, chance)
         try:
             yield struck
         finally:
             struck.cancel()
+            if struck.ident is not None:
+                struck.join()
             allow_files()
             release(self.triggers)
 
 
-class _Strike:
-    """A fault that happens some time after :meth:`begin`, if there is a worker by then."""
+class _Strike(threading.Timer):
+    """A fault that happens so many seconds after :meth:`start`, if there is a worker by then."""
 
-    def __init__(
-        self, kind: str, triggers: Path, chance: random.Random, longest_seconds: float
-    ) -> None:
+    def __init__(self, seconds: float, *strike_: Any) -> None:
+        super().__init__(seconds, self._now)
+        self._arguments = strike_
         self._at = 0.0
         self.happened = False
-        self._timer = threading.Timer(chance.uniform(0, longest_seconds), self._now)
-        self._arguments = (kind, triggers, chance)
-
-    def begin(self) -> None:
-        """Start the clock."""
-        self._timer.start()
 
     def _now(self) -> None:
         self._at = time.perf_counter()
@@ -260,12 +241,6 @@ class _Strike:
     def seconds(self) -> float:
         """Since the fault."""
         return time.perf_counter() - self._at if self._at else 0.0
-
-    def cancel(self) -> None:
-        """Return when no fault can happen any more."""
-        self._timer.cancel()
-        if self._timer.ident is not None:
-            self._timer.join()
 
 
 BEGINS, GOES_ON, ENDS = "begins", "goes on", "ends"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
 
 from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
 from drlpp.capturing.capture import capture
@@ -42,6 +45,7 @@ _MEASUREMENT = Measurement(
     median_seconds=0.1,
     standard_deviation_seconds=0.01,
     minibatches=30,
+    steadiness=0.9,
     workers=(
         WorkerUsage(
             worker=0,
@@ -71,6 +75,7 @@ _METHOD = Method(
     recompute=True,
     precision="float16",
     loss_scale=1024.0,
+    stage_momentum=0.95,
     annealing_minibatches=10,
     correction_decay=0.1,
 )
@@ -78,7 +83,7 @@ _METHOD = Method(
 
 @cache
 def every_document() -> dict[str, Document]:
-    """Return a document of every kind; a kind that is missing here is an error."""
+    """Return a document of every kind; a kind or a field that is missing here is an error."""
     reference = ModelReference.named("awd_lm", sequence_length=3, dropout=0.5, tied=True)
     graph = capture(reference, check=False).graph
     half = len(graph) // 2
@@ -147,15 +152,31 @@ def every_document() -> dict[str, Document]:
     missing = {
         kind for kind, one in document_kinds().items() if one.__module__.startswith("drlpp.")
     } - found.keys()
+    known: dict[str, bool] = {}
+    for document in (*documents, *measurement_lines()):
+        _note_fields(document, known)
+    missing |= {field for field, is_given in known.items() if not is_given}
     if missing:
-        raise ValueError(f"there is no document of the kinds {sorted(missing)} to try")
+        raise ValueError(f"there is nothing to try of {sorted(missing)}")
     return found
+
+
+def _note_fields(value: Any, known: dict[str, bool]) -> None:
+    """Note of every field of records whether any has it."""
+    if isinstance(value, BaseModel):
+        for name, held in value:
+            field = f"{type(value).__name__}.{name}"
+            known[field] = known.get(field, False) or held is not None
+            _note_fields(held, known)
+    elif isinstance(value, list | tuple | dict):
+        for held in value.values() if isinstance(value, dict) else value:
+            _note_fields(held, known)
 
 
 def _race(contender: Contender) -> TrainingRace:
     """Return a race that has ended: both candidates, and their finals, have all their curves."""
-    points = tuple(Point(minibatches=m, seconds=m / 10, loss=2.0 - m / 10) for m in (0, 5, 10))
-    curve = Curve(points=points)
+    points = tuple(Point(minibatches=m, seconds=m / 10, loss=2 - m / 10, score=0.5) for m in (0, 5))
+    curve = Curve(points=points, failure="it failed")
     return TrainingRace(
         model="made up",
         data="digits",
@@ -167,6 +188,7 @@ def _race(contender: Contender) -> TrainingRace:
             contender,
         ),
         target_loss=1.0,
+        target_seconds=9.0,
         limit_seconds=9.0,
         rates=(0.1,),
         finals=2,
@@ -206,6 +228,7 @@ def _profile(graph: OpGraph) -> Profile:
         forward_spread_seconds=0.001,
         backward_spread_seconds=0.001,
         kept_bytes=1000,
+        working_bytes=1000,
     )
     return Profile(
         graph=graph,

@@ -39,17 +39,12 @@ def captured() -> CapturedModel:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[RayCluster]:
+def cluster() -> Iterator[RayCluster]:
     with ray_cluster((2, 1)) as cluster:
         yield cluster
 
 
-@pytest.fixture
-def cluster(nodes: RayCluster) -> RayCluster:
-    """Two nodes, whatever became of them in another test."""
-    nodes.mend()
-    return nodes
-
+pytestmark = pytest.mark.system
 
 ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
 LINK = Link(bandwidth_bytes_per_second=1e9)
@@ -63,52 +58,6 @@ def _placed(captured: CapturedModel, *hosts: Host) -> PlacementFile:
     return document.model_copy(update={"cluster": cluster})
 
 
-@pytest.mark.system
-def test_hosts_that_are_lost_and_found_again_cost_no_sample(
-    captured: CapturedModel,
-    cluster: RayCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its node is started again; only its actor ended; another node takes its place."""
-    document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
-    look_until_it_has_returned(monkeypatch)
-    strikes: dict[int, Callable[[], None]] = {
-        2: lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL),
-        4: lambda: os.kill(cluster.actor(1), signal.SIGKILL),
-        6: lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL),
-        # It would fail if the last node had no actor.
-        8: lambda: print(cluster.actor(2)),
-    }
-    helps = iter([lambda: cluster.restart(1), lambda: None, lambda: cluster.join(4)])
-
-    def strike(report: EpochReport) -> None:
-        strikes.get(report.epoch, lambda: None)()
-
-    def help_(note: str) -> None:
-        if "cannot be reached" in note:
-            next(helps)()
-
-    trainer = PipelineTrainer(
-        document,
-        model=captured,
-        elastic=Elastic(1, 3),
-        cluster=cluster.address,
-        time_limits=PATIENT,
-        out=tmp_path,
-        observer=TrainerCallbacks(on_epoch=strike, on_note=help_),
-    )
-    result = trainer.fit(every_sample(), epochs=9)
-    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 9.0) for layer in range(4)}
-    changes = changes_in(tmp_path)
-    assert [(one.given_up, one.returned, one.configuration) for one in changes] == [
-        ((2,), (), "1-1"),
-        ((), (2,), "1-1-1"),
-    ] * 3
-    assert [one.epochs for one in changes] == [2, 3, 4, 5, 6, 7]
-
-
-@pytest.mark.system
 def test_a_host_that_another_session_uses_is_missing_until_it_is_free(
     captured: CapturedModel,
     cluster: RayCluster,
@@ -146,3 +95,49 @@ def test_a_host_that_another_session_uses_is_missing_until_it_is_free(
     )
     (change,) = changes_in(tmp_path)
     assert (change.returned, change.configuration) == ((2,), "1-1-1")
+
+
+def test_hosts_that_are_lost_and_found_again_cost_no_sample(
+    captured: CapturedModel,
+    cluster: RayCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only its actor ended, and it is there again; another node takes the place of its node.
+
+    The last test, since it leaves other nodes behind.
+    """
+    document = _placed(captured, Host(name="large", accelerators=2), Host(name="b", accelerators=1))
+    look_until_it_has_returned(monkeypatch)
+    strikes: dict[int, Callable[[], None]] = {
+        2: lambda: os.kill(cluster.actor(1), signal.SIGKILL),
+        4: lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL),
+        # It would fail if the last node had no actor.
+        6: lambda: print(cluster.actor(2)),
+    }
+    helps = iter([lambda: None, lambda: cluster.join(4)])
+
+    def strike(report: EpochReport) -> None:
+        strikes.get(report.epoch, lambda: None)()
+
+    def help_(note: str) -> None:
+        if "cannot be reached" in note:
+            next(helps)()
+
+    trainer = PipelineTrainer(
+        document,
+        model=captured,
+        elastic=Elastic(1, 3),
+        cluster=cluster.address,
+        time_limits=PATIENT,
+        out=tmp_path,
+        observer=TrainerCallbacks(on_epoch=strike, on_note=help_),
+    )
+    result = trainer.fit(every_sample(), epochs=7)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 7.0) for layer in range(4)}
+    changes = changes_in(tmp_path)
+    assert [(one.given_up, one.returned, one.configuration) for one in changes] == [
+        ((2,), (), "1-1"),
+        ((), (2,), "1-1-1"),
+    ] * 2
+    assert [one.epochs for one in changes] == [2, 3, 4, 5]

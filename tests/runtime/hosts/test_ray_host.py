@@ -20,7 +20,6 @@ from drlpp.runtime.hosts.on_ray import host as module
 from drlpp.runtime.hosts.on_ray.actor import HostKeeper
 from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.runtime.hosts.on_ray.nodes import HostPlan, RayNode
-from drlpp.runtime.ipc.file_chunks import CHUNK_BYTES
 from drlpp.runtime.ipc.protocol import Collect, Failed, RunResult, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
@@ -89,6 +88,7 @@ HOSTS: list[RayHost] = []
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Actor]:
     monkeypatch.setattr(module.ray, "get", get)
+    monkeypatch.setattr(module.ray, "put", lambda content: content)
     actor = Actor()
     yield actor
     for host in HOSTS:
@@ -126,21 +126,21 @@ def started(host: RayHost) -> int:
     return process
 
 
-def test_files_travel_in_chunks(actor: Actor, tmp_path: Path) -> None:
+def test_files_travel(actor: Actor, tmp_path: Path) -> None:
     host = host_of(actor, tmp_path)
     path = tmp_path / "file"
-    for size in (0, 5, CHUNK_BYTES, 2 * CHUNK_BYTES + 1):
+    for size in (0, 5, 10**7):
         path.write_bytes(content := os.urandom(size))
         host.publish(path)
         path.unlink()
         assert host.fetch("file").read_bytes() == content
         assert (Path(host.folder) / "file").read_bytes() == content
         host.remove("file")
-    host._ask("write", "file", 0, b"first", False)
-    with pytest.raises(RunFailure, match=r"host far: .* a chunk is missing before byte 9"):
-        host._ask("write", "file", 9, b"third", True)
-    with pytest.raises(RunFailure, match="No such file"):
+    with pytest.raises(RunFailure, match=r"host far: .*No such file"):
         host.fetch("file")
+    shutil.rmtree(host.folder)
+    with pytest.raises(RunFailure, match=r"host far: .*No such file"):
+        host.publish(Path(__file__))
 
 
 def test_workers_start_end_and_are_replaced(actor: Actor, tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emulated_cluster.programs import free_port
 from tests.support.programs.certificates import certified
-from tests.support.programs.ray_clusters import RayCluster, client_address, ray_cluster
+from tests.support.programs.ray_clusters import RayCluster, ray_cluster
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 PROGRAM = """
@@ -63,10 +62,8 @@ def test_only_programs_with_the_token_get_in() -> None:
 @pytest.mark.timeout(400)
 def test_an_encrypted_cluster_takes_programs_with_its_certificate(tmp_path: Path) -> None:
     """And says within seconds that it takes no others, which Ray would let try for minutes."""
-    port = free_port()
-    options = {0: ["--ray-client-server-port", str(port)]}
-    with ray_cluster((1, 1), options=options, encrypted=True) as cluster:
-        client = client_address(cluster, port)
+    with ray_cluster((1, 1), encrypted=True) as cluster:
+        client = cluster.client_address
         for address in (cluster.address, client):
             code, out, err = run(cluster, {}, address)
             assert (code, out) == (0, "2\n"), err

@@ -24,7 +24,7 @@ from drlpp.runtime import TimeLimits
 from drlpp.runtime.session import session as session_module
 from drlpp.runtime.session.present_hosts import PresentHosts
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.processes import children_of, process_of
+from tests.support.processes import descendants, process_of
 from tests.support.programs.certificates import certified
 
 START_SECONDS = 120.0
@@ -38,7 +38,6 @@ class RayCluster:
     Args:
         cpus: of every node.
         environment: of every node, besides this process's.
-        options: of every node.
         encrypted: by TLS, with a certificate of the nodes' addresses.
     """
 
@@ -46,7 +45,6 @@ class RayCluster:
         self,
         cpus: Sequence[int],
         environment: Mapping[str, str] | None = None,
-        options: Mapping[int, Sequence[str]] | None = None,
         *,
         encrypted: bool = False,
     ) -> None:
@@ -59,12 +57,10 @@ class RayCluster:
             MARK: self.name,
             "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
         }
-        self._options = options or {}
         # Other clusters of this machine have others.
         self._network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
         self._cpus = list(cpus)
-        self._first = len(cpus)
-        self._port = free_port()
+        self._port, self._client_port = free_port(), free_port()
         self.nodes: list[RayNodeProcess] = []
         if encrypted:
             self.environment |= certified(self.folder, self.addresses)
@@ -79,6 +75,17 @@ class RayCluster:
         """What users give for --cluster."""
         return f"{self.addresses[0]}:{self._port}"
 
+    @property
+    def client_address(self) -> str:
+        """The same from outside; Ray Client's server begins after the nodes."""
+        give_up = time.monotonic() + START_SECONDS
+        server = self.addresses[0], self._client_port
+        while True:
+            with suppress(OSError), socket.create_connection(server, timeout=5):
+                return f"ray://{server[0]}:{server[1]}"
+            assert time.monotonic() < give_up, "Ray Client's server has not begun"
+            time.sleep(0.5)
+
     def start(self) -> None:
         """Start all nodes."""
         for number in range(len(self.addresses)):
@@ -89,29 +96,11 @@ class RayCluster:
         self._cpus.append(cpus)
         self.nodes.append(self._started(len(self.nodes)))
 
-    def restart(self, number: int) -> None:
-        """Replace a node that has ended."""
-        self.nodes[number].stop()
-        self.nodes[number] = self._started(number)
-
-    def mend(self) -> None:
-        """Have the nodes again that there were at first, and no others."""
-        for node in self.nodes[self._first :]:
-            node.stop()
-        del self.nodes[self._first :], self._cpus[self._first :]
-        for number in range(self._first):
-            if not self._runs(number):
-                self.restart(number)
-
-    def _runs(self, number: int) -> bool:
-        with suppress(RuntimeError):
-            return self.process(number, "/raylet") > 0
-        return False
-
     def _started(self, number: int) -> RayNodeProcess:
         options = ["--num-cpus", str(self._cpus[number]), "--object-store-memory", "100000000"]
-        options += ["--include-log-monitor=false", *self._options.get(number, ())]
+        options += ["--include-log-monitor=false"]
         if number == 0:
+            options += ["--ray-client-server-port", str(self._client_port)]
             # Nobody asks it for more nodes.
             options += ["--temp-dir", str(self.folder), "--no-monitor"]
         node = RayNodeProcess(
@@ -154,14 +143,13 @@ class RayCluster:
 def ray_cluster(
     cpus: Sequence[int] = (2, 2),
     environment: Mapping[str, str] | None = None,
-    options: Mapping[int, Sequence[str]] | None = None,
     *,
     encrypted: bool = False,
 ) -> Iterator[RayCluster]:
     """Lend a cluster; this process leaves it at the end, if it has joined."""
     import ray
 
-    cluster = RayCluster(cpus, environment, options, encrypted=encrypted)
+    cluster = RayCluster(cpus, environment, encrypted=encrypted)
     before = {name: os.environ.get(name) for name in ALONE}
     os.environ.update(ALONE)
     try:
@@ -209,21 +197,3 @@ def hosts_file(path: Path, hosts: Mapping[str, int]) -> Path:
     link = Link(bandwidth_bytes_per_second=1e9)
     named = tuple(Host(name=name, accelerators=count) for name, count in hosts.items())
     return write_document(path, Cluster(hosts=named, within_host=link, between_hosts=link))
-
-
-def client_address(cluster: RayCluster, port: int) -> str:
-    """Return where Ray Client reaches a cluster, when its server has begun: after the nodes."""
-    give_up = time.monotonic() + START_SECONDS
-    while True:
-        with suppress(OSError), socket.create_connection((cluster.addresses[0], port), timeout=5):
-            return f"ray://{cluster.addresses[0]}:{port}"
-        assert time.monotonic() < give_up, "Ray Client's server has not begun"
-        time.sleep(0.5)
-
-
-def descendants(process: int) -> list[int]:
-    """Children of a process, and theirs."""
-    found = []
-    for child in children_of(process):
-        found += [child, *descendants(child)]
-    return found
