@@ -7,10 +7,10 @@ hears the same events of it, wherever it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from drlpp.runtime.ipc.protocol import Answer, Command, StoreAddress, WorkerSpec
 
@@ -142,3 +142,43 @@ class WorkerHost(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ask the workers to end, and kill those that do not."""
+
+
+class Places(NamedTuple):
+    """Where some workers are, in their order.
+
+    Attributes:
+        host_names: the name of every worker's host.
+        machines: the machine of every worker, and the cores that may be used there.
+    """
+
+    host_names: tuple[str, ...]
+    machines: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class Hosts:
+    """The hosts of a session, in the order of their workers.
+
+    Args:
+        hosts: may be replaced by others with the same workers, after they were lost.
+        absent: the workers of hosts that are not there yet.
+    """
+
+    def __init__(self, hosts: Iterable[WorkerHost], absent: Iterable[int] = ()) -> None:
+        self.hosts: list[Any] = list(hosts)
+        self.absent = frozenset(absent)
+
+    def release(self) -> None:
+        """Let others have the hosts, when all are closed."""
+
+    @property
+    def of_worker(self) -> dict[int, WorkerHost]:
+        """The host of every worker."""
+        return {worker: host for host in self.hosts for worker in host.workers}
+
+    @property
+    def places(self) -> Places:
+        """Where all are now."""
+        found = [host for _, host in sorted(self.of_worker.items(), key=lambda pair: pair[0])]
+        machines = tuple((host.machine, host.cores) for host in found)
+        return Places(tuple(host.name for host in found), machines)

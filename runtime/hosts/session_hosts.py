@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from drlpp.errors import InvalidInput
 from drlpp.runtime.device.emulation import available_cores
-from drlpp.runtime.hosts.host import WorkerHost
+from drlpp.runtime.hosts.host import Hosts
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.specs.cluster import Cluster
@@ -17,48 +16,8 @@ from drlpp.specs.cluster import Cluster
 _WORKERS_PER_CORE, _LEAST_MOST_WORKERS = 4, 64
 """More workers than these only wait for each other and fill the memory. A file may ask for more."""
 
-PlaceWorkers = Callable[[int, Path, TimeLimits], "Hosts"]
+PlaceWorkers = Callable[[int, Path, TimeLimits], Hosts]
 """Says where a number of workers run whose session has that folder and those limits."""
-
-
-class Places(NamedTuple):
-    """Where some workers are, in their order.
-
-    Attributes:
-        host_names: the name of every worker's host.
-        machines: the machine of every worker, and the cores that may be used there.
-    """
-
-    host_names: tuple[str, ...]
-    machines: tuple[tuple[str, tuple[int, ...]], ...]
-
-
-class Hosts:
-    """The hosts of a session, in the order of their workers.
-
-    Args:
-        hosts: may be replaced by others with the same workers, after they were lost.
-        absent: the workers of hosts that are not there yet.
-    """
-
-    def __init__(self, hosts: Iterable[WorkerHost], absent: Iterable[int] = ()) -> None:
-        self.hosts: list[Any] = list(hosts)
-        self.absent = frozenset(absent)
-
-    def release(self) -> None:
-        """Let others have the hosts, when all are closed."""
-
-    @property
-    def of_worker(self) -> dict[int, WorkerHost]:
-        """The host of every worker."""
-        return {worker: host for host in self.hosts for worker in host.workers}
-
-    @property
-    def places(self) -> Places:
-        """Where all are now."""
-        found = [host for _, host in sorted(self.of_worker.items(), key=lambda pair: pair[0])]
-        machines = tuple((host.machine, host.cores) for host in found)
-        return Places(tuple(host.name for host in found), machines)
 
 
 def default_num_workers(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.session_hosts import Places
+from drlpp.runtime.hosts.host import Places
 from drlpp.runtime.ipc.protocol import Route, TimeLink
 from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.specs.cluster import Cluster, Host, Link

@@ -29,7 +29,7 @@ from drlpp.placement.measurement import Outcome
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.session_hosts import Places
+from drlpp.runtime.hosts.host import Places
 from drlpp.runtime.ipc.protocol import OperatorTimes, ProfileOperators
 from drlpp.runtime.session.cluster_discovery import (
     computing_at_once,

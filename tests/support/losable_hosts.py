@@ -15,9 +15,8 @@ from typing import Any
 from unittest import mock
 
 from drlpp.errors import HostLost
-from drlpp.runtime.hosts.host import WorkerHost
+from drlpp.runtime.hosts.host import Hosts, WorkerHost
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import session as session_module
 

@@ -178,7 +178,7 @@ class HostKeeper:
         """Write the host's copy of a file, which takes over its name when it is whole."""
         partial = self._folder / f".{file}.partial"
         try:
-            partial.write_bytes(content)
+            partial.write_bytes(content.data)
             partial.replace(self._folder / file)
         except OSError:
             partial.unlink(missing_ok=True)

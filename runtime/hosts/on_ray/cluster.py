@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import RayError
 
 from drlpp.errors import HostLost, InvalidCluster, InvalidInput
+from drlpp.runtime.hosts.host import Hosts
 from drlpp.runtime.hosts.on_ray.connection import (
     CLIENT,
     connect,
@@ -30,7 +31,6 @@ from drlpp.runtime.hosts.on_ray.nodes import (
     kind_of_accelerators,
     matched,
 )
-from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.specs.cluster import Cluster
 

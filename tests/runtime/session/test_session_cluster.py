@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.hosts.host import Hosts
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.session.cluster_discovery import (
     crowded_machine,
     ends_to_measure,

@@ -11,8 +11,7 @@ from drlpp.capturing.capture import capture
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
-from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.hosts.host import Answered, Event, Hosts, WorkerHost
 from drlpp.runtime.ipc.protocol import Failed, Load, Release, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.session import worker_group
