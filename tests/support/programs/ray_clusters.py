@@ -9,7 +9,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
@@ -22,7 +22,7 @@ from benchmarks.emulated_cluster.ray_hosts import ALONE, RayNodeProcess
 from drlpp.io.documents import write_document
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.session import session as session_module
-from drlpp.runtime.session.present_hosts import PresentHosts
+from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.processes import descendants, process_of
 from tests.support.programs.certificates import certified
@@ -177,19 +177,19 @@ def look_until_it_has_returned(
     patch: pytest.MonkeyPatch, expected: Callable[[], bool] = lambda: True
 ) -> None:
     """Let who looks for lost hosts wait until they are found, while they are expected to be."""
-    take_back = PresentHosts.take_back
+    take_back = WorkerGroup.take_back
 
-    def is_missed(present: PresentHosts) -> bool:
-        hosts = present.all.of_worker
-        return not all(hosts[worker].has_returned(worker) for worker in present._given_up)
+    def is_missed(group: WorkerGroup) -> bool:
+        hosts = group.hosts.of_worker
+        return not all(hosts[worker].has_returned(worker) for worker in group._given_up)
 
-    def look(present: PresentHosts, files: Iterable[str]) -> tuple[int, ...]:
+    def look(group: WorkerGroup) -> tuple[int, ...]:
         give_up = time.monotonic() + 120
-        while expected() and is_missed(present) and time.monotonic() < give_up:
+        while expected() and is_missed(group) and time.monotonic() < give_up:
             time.sleep(0.05)
-        return take_back(present, files)
+        return take_back(group)
 
-    patch.setattr(PresentHosts, "take_back", look)
+    patch.setattr(WorkerGroup, "take_back", look)
 
 
 def hosts_file(path: Path, hosts: Mapping[str, int]) -> Path:
