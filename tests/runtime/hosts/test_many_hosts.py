@@ -11,18 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks.emulated_cluster import EmulatedCluster
-from drlpp.capturing.capture import capture
 from drlpp.errors import WorkerLost
 from drlpp.io.documents import read_document
-from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import Minibatches, run_reference
 from drlpp.specs.cluster import Cluster
-from tests.support.models.forked import largest_difference, order, placements, samples
 from tests.support.programs.emulated_clusters import SLOW, names_left, needs_kernel, two_hosts
-from tests.support.programs.many_hosts_programs import METHOD, MINIBATCHES, OPTIMIZER, SHAPE
 
 pytestmark = [needs_kernel, pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -49,21 +43,8 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
         time.sleep(0.1)
 
 
-def test_hosts_train_to_the_references_weights_and_their_link_is_measured(
-    emulated: EmulatedCluster, tmp_path: Path
-) -> None:
+def test_the_link_between_hosts_is_measured(emulated: EmulatedCluster, tmp_path: Path) -> None:
     emulated.run(program("measure", tmp_path), timeout=300)
-    captured = capture(ModelReference.named("tests.support.models.small:forked"))
-    expected = run_reference(
-        captured,
-        placements(captured)[SHAPE],
-        Minibatches(*samples(), order(MINIBATCHES)),
-        MINIBATCHES,
-        method=METHOD,
-        optimizer=OPTIMIZER,
-    )
-    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
-    assert largest_difference(weights, expected.state) < 1e-9
     measured = read_document(tmp_path / "cluster.json", Cluster)
     assert measured.host_of == CLUSTER.host_of
     assert measured.between_hosts is not None
