@@ -75,7 +75,6 @@ _METHOD = Method(
     recompute=True,
     precision="float16",
     loss_scale=1024.0,
-    stage_momentum=0.95,
     annealing_minibatches=10,
     correction_decay=0.1,
 )
@@ -188,7 +187,6 @@ def _race(contender: Contender) -> TrainingRace:
             contender,
         ),
         target_loss=1.0,
-        target_seconds=9.0,
         limit_seconds=9.0,
         rates=(0.1,),
         finals=2,
