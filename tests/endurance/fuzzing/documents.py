@@ -174,7 +174,9 @@ def _note_fields(value: Any, known: dict[str, bool]) -> None:
 
 def _race(contender: Contender) -> TrainingRace:
     """Return a race that has ended: both candidates, and their finals, have all their curves."""
-    points = tuple(Point(minibatches=m, seconds=m / 10, loss=2 - m / 10, score=0.5) for m in (0, 5))
+    points = tuple(
+        Point(minibatches=m, seconds=m / 10, loss=2.0 - m / 10, score=0.5) for m in (0, 5, 10)
+    )
     curve = Curve(points=points, failure="it failed")
     return TrainingRace(
         model="made up",

@@ -258,3 +258,17 @@ def test_a_host_that_has_died_is_missed_once_somebody_asks(actor: Actor, tmp_pat
     again.rejoin()
     assert not again.has_returned(1)
     assert (again.machine, again.cores) == ("another machine", (4, 5))
+
+
+def test_a_host_that_nobody_asks_any_more_ends(
+    actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda _code: ended.set())
+    actor.keeper.host.limits = TimeLimits(host_silence_seconds=0.5, lease_seconds=1.5)
+    lease = actor.keeper.end_when_left_alone()
+    asyncio.run_coroutine_threadsafe(lease, actor.loop)
+    for _ in range(5):
+        actor.call.remote("next_events").result()
+        assert not ended.is_set()
+    assert ended.wait(30)
