@@ -1,12 +1,6 @@
 """Agents that place models: drl-pp's, trained with PPO; one policy for all models; guided."""
 
-from drlpp.agents.callbacks import (
-    AtomicCheckpointCallback,
-    BestPlacementCallback,
-    MeasurementBudgetCallback,
-)
 from drlpp.agents.guided.guided import GuidedDRLPP
-from drlpp.agents.guided.retrace import retrace
 from drlpp.agents.hyperparameters import (
     AGENTS,
     AgentHyperparameters,
@@ -14,7 +8,11 @@ from drlpp.agents.hyperparameters import (
     Hyperparameters,
     hyperparameters_of,
 )
-from drlpp.agents.learning import learn_placement
+from drlpp.agents.learning import (
+    AtomicCheckpointCallback,
+    MeasurementBudgetCallback,
+    learn_placement,
+)
 from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.agents.paper.encoder import GraphConvolution, GraphEncoder
 from drlpp.agents.paper.partitioner import RecurrentPartitioner
@@ -34,18 +32,13 @@ __all__ = [
     "hyperparameters_of",
     "learn_placement",
     "MeasurementBudgetCallback",
-    "BestPlacementCallback",
     "AtomicCheckpointCallback",
     "PlacementPolicy",
     "TransferPolicy",
     "PlacementContext",
     "PRETRAINED",
-    "retrace",
     "GraphEncoder",
     "GraphConvolution",
     "RecurrentPartitioner",
     "PipelineScheduler",
 ]
-
-# By name for the paper's agent too, which does not import what stands on it.
-DRLPP.policy_aliases["TransferPolicy"] = TransferPolicy

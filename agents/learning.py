@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
 import signal
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 
-from drlpp.agents.callbacks import (
-    AtomicCheckpointCallback,
-    MeasurementBudgetCallback,
-)
 from drlpp.agents.guided.guided import GuidedDRLPP
 from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.measuring_display import measuring_shown
-from drlpp.agents.saved_agent import load_agent
+from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.search_file import Sureness
+from drlpp.errors import InvalidFile
+from drlpp.io.documents import write_atomically
 from drlpp.io.run_folder import AGENT_NAME
 from drlpp.placement.placement import Placement, Stage
 
@@ -68,18 +69,17 @@ def learn_placement(
         return _measure_undivided(memory, budget, console)
     env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint, events = out / AGENT_NAME, str(out / "tensorboard")
+    agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
+    # It may not be the first that measures for this memory.
+    agent.num_timesteps = memory.distinct
     if checkpoint.exists():
-        agent = load_agent(hyperparameters.algorithm, checkpoint, env, tensorboard_log=events)
+        take_up(agent, checkpoint)
         # Not the noise of the first rollouts once more.
-        agent.set_random_seed((agent.seed or 0) + agent.num_timesteps)
-    else:
-        agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
-        # It may not be the first that measures for this memory.
-        agent.num_timesteps = memory.distinct
+        agent.set_random_seed(seed + agent.num_timesteps)
     interrupted = threading.Event()
     callbacks = CallbackList(
         [
-            InterruptCallback(interrupted),
+            ConvertCallback(lambda *_: not interrupted.is_set()),
             AtomicCheckpointCallback(checkpoint),
             MeasurementBudgetCallback(memory, budget),
         ]
@@ -140,12 +140,97 @@ def _noticing_interrupts(interrupted: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-class InterruptCallback(BaseCallback):
-    """Ends learning when ``interrupted``."""
+def take_up(agent: DRLPP, path: Path) -> None:
+    """Let a new agent go on where the one of a file stopped.
 
-    def __init__(self, interrupted: threading.Event) -> None:
-        super().__init__()
-        self._interrupted = interrupted
+    It gets its weights and counts, and the best placements from the memory. stable-baselines3 keeps
+    what is no JSON as pickles, which may name any function to call: none of them is read here. (Its
+    own ``DRLPP.load(path)`` reads them, as its users know.)
+
+    Raises:
+        InvalidFile: it is not an agent for this model.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            saved = json.loads(archive.read("data"))
+        agent.set_parameters(str(path), device=agent.device)
+        for name in ("num_timesteps", "restarts", "_rollouts_stuck", "_n_updates"):
+            setattr(agent, name, int(saved.get(name, 0)))
+        baseline = saved.get("baseline")
+        agent.baseline = None if baseline is None else float(baseline)
+    # Whatever a damaged or hostile file makes the libraries say.
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InvalidFile(
+            f"{path}: not a saved agent for this model ({reason}); delete it to let a new agent "
+            "begin with what has been measured"
+        ) from None
+    agent.remember()
+
+
+class MeasurementBudgetCallback(BaseCallback):
+    """Stops learning when enough distinct placements have been measured.
+
+    Args:
+        memory: of the environment; what it holds from an earlier run counts.
+        budget: how many distinct placements may be measured, failed ones included.
+        patience: also stop after this many steps without a new one, since a policy that has
+            settled asks for the same placements for ever. Steps that asked for what cannot run do
+            not count.
+    """
+
+    def __init__(
+        self, memory: MeasurementMemory, budget: int, patience: int = 500, verbose: int = 0
+    ) -> None:
+        super().__init__(verbose)
+        self.memory = memory
+        self.budget = budget
+        self.patience = patience
+        self._distinct = memory.distinct
+        self._steps_without_new = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget is spent; ``learn`` asks only after its first step."""
+        return self.memory.distinct >= self.budget
+
+    def _on_training_start(self) -> None:
+        self._distinct = self.memory.distinct
+        self._steps_without_new = 0
 
     def _on_step(self) -> bool:
-        return not self._interrupted.is_set()
+        errors = [info.get("error_type") for info in self.locals["infos"]]
+        self._steps_without_new += any(error != "invalid placement" for error in errors)
+        if self.memory.distinct > self._distinct:
+            self._distinct = self.memory.distinct
+            self._steps_without_new = 0
+        return not self.exhausted and self._steps_without_new < self.patience
+
+
+class AtomicCheckpointCallback(BaseCallback):
+    """Saves the model after every update, and at the end, over the same file.
+
+    The file is replaced in one step, so that a run that is killed at any moment leaves a whole
+    model behind, at most one update old.
+
+    Args:
+        path: the file, like ``model.zip``; load it with ``DRLPP.load(path, env)``.
+    """
+
+    def __init__(self, path: str | Path, verbose: int = 0) -> None:
+        super().__init__(verbose)
+        self.path = Path(path)
+
+    def _on_rollout_start(self) -> None:
+        self._save()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_training_end(self) -> None:
+        self._save()
+
+    def _save(self) -> None:
+        content = io.BytesIO()
+        self.model.save(content)
+        write_atomically(self.path, content.getvalue())

@@ -7,11 +7,9 @@ Importing this package registers them: ``PlacementEnv`` as ``drlpp/PlacementLive
 
 import gymnasium as _gym
 
-from drlpp.envs.action_codec import ActionCodec
+from drlpp.envs.codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
-from drlpp.envs.measuring.contracted_measurer import ContractedMeasurer
-from drlpp.envs.measuring.episode_state import EpisodeState
-from drlpp.envs.measuring.measurer import Measurer
+from drlpp.envs.measuring.measurer import ContractedMeasurer, Measurer
 from drlpp.envs.measuring.memory import MeasurementMemory, MemorySummary
 from drlpp.envs.measuring_env import MeasuringEnv
 from drlpp.envs.placement_env import PlacementEnv
@@ -27,18 +25,17 @@ __all__ = [
     "PlacementEnv",
     "StepwisePlacementEnv",
     "MeasuringEnv",
-    "EpisodeState",
 ]
 
 for _name, _stepwise in (("Placement", False), ("PlacementStepwise", True)):
     _gym.register(
         id=f"drlpp/{_name}Live-v0",
-        entry_point="drlpp.envs.live:make_live",
+        entry_point="drlpp.envs.making:make_live",
         nondeterministic=True,
         kwargs={"stepwise": _stepwise},
     )
     _gym.register(
         id=f"drlpp/{_name}Sim-v0",
-        entry_point="drlpp.envs.simulated:make_sim",
+        entry_point="drlpp.envs.making:make_sim",
         kwargs={"stepwise": _stepwise},
     )

@@ -12,9 +12,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.envs.action_codec import ActionCodec
+from drlpp.envs.codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
-from drlpp.envs.measuring.episode_state import EpisodeState
 from drlpp.envs.measuring.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
@@ -27,28 +26,6 @@ INVALID_REWARD = -10.0
 """A reward below −ln(seconds) of anything that takes less than six hours for a minibatch."""
 
 
-class InvalidRenderMode(InvalidInput, TypeError):
-    """An environment was asked for a way to render, of which these have none.
-
-    It is a ``TypeError`` too: stable-baselines3 asks every environment for ``rgb_array``, and makes
-    one without where that is one.
-    """
-
-    def __init__(self, message: str) -> None:
-        # gymnasium.make raises it again, with all arguments behind the message.
-        super().__init__(message.partition(" was raised from the environment creator")[0])
-
-
-def check_render_mode(render_mode: str | None) -> None:
-    """Raise if an environment is to draw.
-
-    Raises:
-        InvalidInput: it is.
-    """
-    if render_mode is not None:
-        raise InvalidRenderMode(f"render_mode is {render_mode!r}; these environments have none")
-
-
 class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
     """An environment whose episodes end with the measurement of one placement.
 
@@ -58,8 +35,8 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         owns_measurer: whether closing the environment closes the measurer.
         declared: what is known beforehand; if left out, costs are guessed from sizes. If it has a
             space, what is staler than that allows is not measured, but cannot run.
-        codec: between candidates and actions; if left out, actions are placements, all run with the
-            measurer's method.
+        codec: between candidates and actions; if left out, actions are placements, run with the
+            measurer's method, or with one of the space that is declared.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (the annotation is gymnasium's)
@@ -73,37 +50,20 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         codec: ActionCodec | None = None,
     ) -> None:
         self.memory = memory
-        self.codec = codec or ActionCodec(
-            len(memory.graph), memory.accelerators, memory.measurer.method
-        )
         self.declared = declared or CostPrior.from_sizes(
             memory.graph, memory.accelerators, memory.measurer.method
         )
-        if self.declared.space is not None:
-            memory.most_staleness = self.declared.space.most_staleness
+        space = self.declared.space
+        if space is not None:
+            memory.most_staleness = space.most_staleness
+        self.codec = codec or ActionCodec(
+            len(memory.graph),
+            memory.accelerators,
+            self.declared.method if space else memory.measurer.method,
+            space.methods if space else (),
+        )
         self.invalid_reward = invalid_reward
         self._owns_measurer = owns_measurer
-        self._seed: int | None = None
-        self._last: tuple[Candidate, Outcome] | None = None
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Note the seed; without one the last stays."""
-        super().reset(seed=seed, options=options)
-        self._seed = self._seed if seed is None else seed
-        return np.zeros(self.observation_space.shape or (), np.float32), {}
-
-    @property
-    def state(self) -> EpisodeState | None:
-        """What the last measurement was of and what it gave; None before the first.
-
-        It can be written with ``write_document``, read with ``read_document`` and replayed on a
-        measurer of the same model and accelerators (:meth:`EpisodeState.replay`).
-        """
-        if self._last is None:
-            return None
-        return EpisodeState.of(self.memory, *self._last, self._seed)
 
     @property
     def graph(self) -> OpGraph:
@@ -119,11 +79,6 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
     def summary(self) -> MemorySummary:
         """What has been measured so far."""
         return self.memory.summary
-
-    @property
-    def minibatches(self) -> int:
-        """The number of minibatches that a placement is measured over at a time."""
-        return self.memory.minibatches_of_a_run
 
     @property
     def outcomes(self) -> dict[Candidate, Outcome]:
@@ -142,24 +97,16 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         if self._owns_measurer:
             self.memory.close()
 
-    def measure(self, candidate: Candidate) -> Outcome:
-        """Return what measuring a candidate gives, from memory if it is known.
+    def _reward(self, candidate: Candidate) -> tuple[float, dict[str, Any]]:
+        """Return −ln(seconds per minibatch) of a candidate (drl-pp eq. 2) and ``info``.
 
-        One that cannot be run is a failed measurement, ``invalid placement``, and does not count as
-        measured.
+        One that cannot be run does not count as measured.
         """
-        outcome: Outcome
         try:
-            outcome, _ = self.memory.measure(candidate)
+            outcome = self.memory.measure(candidate)
         except InvalidInput as error:
             # Also one that the method cannot run, such as 2BW with too many minibatches in flight.
-            outcome = FailedMeasurement(failure=INVALID, reason=str(error))
-        self._last = candidate, outcome
-        return outcome
-
-    def _reward(self, candidate: Candidate) -> tuple[float, dict[str, Any]]:
-        """Return −ln(seconds per minibatch) of a candidate (drl-pp eq. 2) and ``info``."""
-        outcome = self.measure(candidate)
+            return self._penalty(INVALID, str(error))
         if isinstance(outcome, FailedMeasurement):
             return self._penalty(outcome.failure, outcome.reason)
         seconds = outcome.seconds_per_minibatch

@@ -8,11 +8,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from drlpp.envs.action_codec import ActionCodec
+from drlpp.envs.codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
-from drlpp.envs.method_codec import MethodCodec
 
 
 class PlacementEnv(MeasuringEnv):
@@ -29,7 +28,7 @@ class PlacementEnv(MeasuringEnv):
     accelerator that holds a stage without operators is idle. Where `declared` has a space of M
     methods, a last entry is the method's number in it. Where they differ in depth or recomputation,
     there is one for every stage that there may be: each has its own recomputation, and the depth of
-    the links into it, and all else is of the first (`MethodCodec`). If accelerators hold two stages
+    the links into it, and all else is of the first (`ActionCodec`). If accelerators hold two stages
     each with one of these methods, operators have 2 A stages to choose from, and with such a method
     the accelerator of stage k holds the stage as far from the end as well.
 
@@ -59,8 +58,8 @@ class PlacementEnv(MeasuringEnv):
     |                 |                          | `error in the model`                          |
     | `reason`        | cannot run, or failed    | a sentence: what is wrong, what would be right|
 
-    How many placements were measured, failed or answered from memory is the attribute `summary`;
-    it is no part of `info`, which for the simulator depends on the action alone.
+    How many placements were measured and failed is the attribute `summary`; it is no part
+    of `info`, which for the simulator depends on the action alone.
 
     ## Starting State
     The only one. `reset` touches nothing.
@@ -90,10 +89,6 @@ class PlacementEnv(MeasuringEnv):
         budget: int | None = None,
         codec: ActionCodec | None = None,
     ) -> None:
-        if codec is None and declared is not None and declared.space is not None:
-            codec = MethodCodec(
-                len(memory.graph), memory.accelerators, declared.method, declared.space.methods
-            )
         super().__init__(memory, invalid_reward, owns_measurer, declared, codec)
         self.budget = budget
         self.action_space = self.codec.space

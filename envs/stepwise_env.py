@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from drlpp.envs.codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring.memory import MeasurementMemory
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
@@ -67,7 +68,8 @@ class StepwisePlacementEnv(MeasuringEnv):
         owns_measurer: bool = False,
         declared: CostPrior | None = None,
     ) -> None:
-        super().__init__(memory, invalid_reward, owns_measurer, declared)
+        placements = ActionCodec(len(memory.graph), memory.accelerators, memory.measurer.method)
+        super().__init__(memory, invalid_reward, owns_measurer, declared, placements)
         self._decisions = len(self.codec.space.nvec)
         self._stages: list[int] = []
         self.action_space = spaces.Discrete(self.accelerators)
@@ -110,7 +112,7 @@ class StepwisePlacementEnv(MeasuringEnv):
 
         The shape is ``(A,)``.
         """
-        stage_of, held = self.codec.split(self._stages)
+        stage_of, held, _ = self.codec.split(self._stages)
         mask = np.zeros(self.accelerators, np.bool_)
         if len(stage_of) < len(self.graph):
             read = self.graph.predecessors[len(stage_of)]

@@ -236,19 +236,6 @@ def test_the_guided_agent_with_its_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_the_papers_agent_chooses_the_method_if_it_is_asked(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    asked = ("--agent", "tuned", "--vary", "depth,recompute", "--max-staleness", "1")
-    finish(out, 4, *asked)
-    methods = [json.loads(line).get("method") for line in measured(out)]
-    assert len({json.dumps(method) for method in methods}) > 1
-    placements = [json.loads(line)["placement"]["stages"] for line in measured(out)]
-    two = [(m or {}) for m, stages in zip(methods, placements, strict=True) if len(stages) == 2]
-    assert two
-    assert all(method.get("in_flight_per_link", 0) == 0 for method in two), "else s is 2"
-
-
-@pytest.mark.system
 def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     # Tests that run in the background ignore Ctrl-C.
@@ -370,6 +357,7 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--timeout", "-3"], "a time limit of -3.0 s was given"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
+        (["--agent", "drl-pp", "--vary", "depth"], "agent drl-pp chooses placements alone"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_folder(

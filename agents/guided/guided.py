@@ -27,11 +27,10 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from drlpp.agents.guided.idle import assign_idle_accelerators
-from drlpp.agents.guided.retrace import retrace
+from drlpp.agents.guided.retrace import assign_idle_accelerators, retrace
 from drlpp.agents.paper.algorithm import DRLPP
-from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals
-from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer
+from drlpp.agents.paper.rollout import Rewarded, TrajectoryBuffer
+from drlpp.agents.paper.scalars import log_rollout, log_totals, totals_of
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.envs import ActionCodec, CostPrior
@@ -40,7 +39,6 @@ from drlpp.envs.measuring_env import outcome_in
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners.calibration.recalibration import Options, Recalibration
-from drlpp.planners.problem import Objective
 from drlpp.planners.search import Space
 
 _CANDIDATES = 4
@@ -123,10 +121,6 @@ class GuidedDRLPP(DRLPP):
         # A saved agent has weights of its own.
         self.policy_kwargs.pop("pretrained", None)
 
-    def _check_rollout(self) -> None:
-        # What is imagined touches no environment.
-        pass
-
     def predict(
         self,
         observation: NDArray[np.float32] | dict[str, NDArray[np.float32]],
@@ -157,7 +151,7 @@ class GuidedDRLPP(DRLPP):
         if self._recalibration is None:
             known: CostPrior = env.get_attr("declared")[0]
             declared = known.with_seed(self.seed or 0)
-            space = declared.space or Space(self._codec(env).method, frozenset())
+            space = declared.space or Space(self._codec(env).methods[0], frozenset())
             found = Recalibration(
                 declared.problem,
                 space,
@@ -194,7 +188,7 @@ class GuidedDRLPP(DRLPP):
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
         callback.on_rollout_start()
-        before = Totals.of(env)
+        before = totals_of(env)
         search, codec = self.recalibration(env), self._codec(env)
         imagined = self._imagine(search, codec) if self.practice else []
         count = 1 if len(search.measured) < _ONE_BY_ONE else self.proposals
@@ -217,7 +211,7 @@ class GuidedDRLPP(DRLPP):
         if search.best(1):
             self.best_action = codec.encode(search.best(1)[0][0]).tolist()
         self._log_expectations(expected, results)
-        log_totals(self.logger, before, Totals.of(env), len(filled))
+        log_totals(self.logger, before, totals_of(env), len(filled))
         if rollout_buffer.content:
             log_rollout(self.logger, rollout_buffer, self.baseline)
         if stopped:
@@ -248,7 +242,7 @@ class GuidedDRLPP(DRLPP):
             candidate = codec.decode(trajectory.action)
             seconds = found[candidate] = surrogate(candidate)
             fits = surrogate.fits(candidate, seconds)
-            self.rollout_buffer.add(
+            self.rollout_buffer.content.append(
                 Rewarded(
                     trajectory,
                     -math.log(seconds) if fits else self._penalty,
@@ -277,23 +271,13 @@ class GuidedDRLPP(DRLPP):
 
         best = search.best(len(search.measured))
         walked = [found for found in best if not found[0].placement.is_folded]
-        return [
-            Rewarded(self._retraced(one.placement, objective, draw), -math.log(seconds), None)
-            for one, seconds in walked[: self.elites]
-        ]
-
-    def _retraced(
-        self, placement: Placement, objective: Objective, draw: random.Random
-    ) -> Trajectory:
-        context, accelerators = self.policy.context, self.policy.accelerators
-        complete = assign_idle_accelerators(placement, accelerators, objective)
-        return retrace(
-            context,
-            accelerators,
-            complete.stage_of_operator(len(context)),
-            complete.stage_of_accelerator(accelerators),
-            draw,
-        )
+        accelerators = self.policy.accelerators
+        elites = []
+        for candidate, seconds in walked[: self.elites]:
+            complete = assign_idle_accelerators(candidate.placement, accelerators, objective)
+            walk = retrace(self.policy.context, complete, draw)
+            elites.append(Rewarded(walk, -math.log(seconds), None))
+        return elites
 
     def _log_expectations(
         self, expected: list[float], results: list[tuple[float, dict[str, Any]]]

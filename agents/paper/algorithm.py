@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import cycle, islice
+from random import Random
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,13 +20,21 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from drlpp.agents.paper.advantages import SMALLEST_SPREAD, StageBaselines, less_penalties, scaled
 from drlpp.agents.paper.policy import PlacementPolicy, TrajectoryPolicy
-from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals, log_updates
-from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
+from drlpp.agents.paper.rollout import (
+    SMALLEST_SPREAD,
+    Rewarded,
+    StageBaselines,
+    Trajectory,
+    TrajectoryBuffer,
+    best_of,
+)
+from drlpp.agents.paper.scalars import log_rollout, log_totals, log_updates, totals_of
 from drlpp.agents.paper.update import Batch, Update, evaluate_batch, imitation_loss, surprise
+from drlpp.agents.paper.walk import Walk
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
+from drlpp.placement.measurement import Measurement
 
 _PASSES_OF_A_RESTART = 200
 """The most passes over the best placements in which new weights learn to draw them."""
@@ -49,7 +58,7 @@ class DRLPP(OnPolicyAlgorithm):
     the others; ``advantage_clip`` bounds what it weighs itself.
 
     Args:
-        policy: ``"PlacementPolicy"``, ``"TransferPolicy"``, or another ``TrajectoryPolicy``.
+        policy: ``"PlacementPolicy"``, or another ``TrajectoryPolicy``.
         env: a ``PlacementEnv``, or several in a ``VecEnv``.
         learning_rate: of Adam, or its schedule by remaining progress (default 1e-3).
         partitions_per_rollout: n, partition schemes for each update (default 8).
@@ -62,33 +71,28 @@ class DRLPP(OnPolicyAlgorithm):
         clip_range: of the probability ratio, or its schedule (default 0.2).
         ent_coef: weight of the mean entropy of the partitioner's choices (default 0.01).
         scheduler_ent_coef: weight of the mean entropy of the scheduler's (default 0.01).
-        normalize_advantage: divide by the rollout's standard deviation, or by 0.02 if that is
-            more, so that the noise of a settled policy is not blown up (default True).
-        advantage_clip: bound of the normalised advantages (default 3).
+        advantage_clip: bound of advantages, in the rollout's standard deviations, or in 0.02 if
+            that is more, so that the noise of a settled policy is not blown up (default 3).
         baseline_decay: weight of the past in the baseline; 0 is the rollout's own average
             (default 0.5).
         max_grad_norm: to which the gradient is clipped (default 0.5).
-        target_kl: stop the passes when the mean KL divergence is above 1.5 times this (default
-            None: never).
         imitation_coef: weight of self-imitation, which is not the paper's: minus the mean
             log-probability of the choices that led to the best placements so far (default 0).
         elites: how many of the best distinct placements are imitated (default 8).
         stage_baselines: take the average over placements with as many stages for the baseline, and
             reward the number of stages by the best seen with it, which is not the paper's
-            (:class:`~drlpp.agents.paper.advantages.StageBaselines`; default False).
+            (:class:`~drlpp.agents.paper.rollout.StageBaselines`; default False).
         restart_after: begin with new weights, which first learn to draw the best placements so far,
             when as many rollouts in a row brought no new placement while their average was worse
             than the best by more than 2%; 0, the paper's, is never (default 0).
-        stats_window_size: episodes in ``rollout/ep_rew_mean`` (default 100).
-        tensorboard_log: folder of TensorBoard's files (default None).
         policy_kwargs: arguments of the policy; its ``graph`` is taken from ``env``.
-        verbose: 0 nothing, 1 the log, 2 more.
-        seed: of weights and samples (default None).
         device: of the policy (default "cpu"; it is small).
+        options: those of every algorithm of stable-baselines3: ``tensorboard_log``, ``seed``,
+            ``verbose``, ``stats_window_size``.
 
     Raises:
         InvalidInput: if ``env`` is no placement environment, or one of another graph than the
-            agent was saved with, or if a rollout does not divide by the number of environments.
+            agent was saved with.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"PlacementPolicy": PlacementPolicy}
@@ -108,22 +112,17 @@ class DRLPP(OnPolicyAlgorithm):
         clip_range: float | Schedule = 0.2,
         ent_coef: float = 0.01,
         scheduler_ent_coef: float = 0.01,
-        normalize_advantage: bool = True,
         advantage_clip: float = 3.0,
         baseline_decay: float = 0.5,
         max_grad_norm: float = 0.5,
-        target_kl: float | None = None,
         imitation_coef: float = 0.0,
         elites: int = 8,
         stage_baselines: bool = False,
         restart_after: int = 0,
-        stats_window_size: int = 100,
-        tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
-        verbose: int = 0,
-        seed: int | None = None,
         device: torch.device | str = "cpu",
         _init_setup_model: bool = True,
+        **options: Any,
     ) -> None:
         super().__init__(
             policy=policy,  # type: ignore[arg-type]
@@ -137,15 +136,12 @@ class DRLPP(OnPolicyAlgorithm):
             max_grad_norm=max_grad_norm,
             use_sde=False,
             sde_sample_freq=-1,
-            stats_window_size=stats_window_size,
-            tensorboard_log=tensorboard_log,
             # A copy, since the graph is added to it.
             policy_kwargs=dict(policy_kwargs or {}),
-            verbose=verbose,
-            seed=seed,
             device=device,
             supported_action_spaces=(spaces.MultiDiscrete,),
             _init_setup_model=False,
+            **options,
         )
         self.partitions_per_rollout = partitions_per_rollout
         self.placements_per_partition = placements_per_partition
@@ -153,10 +149,8 @@ class DRLPP(OnPolicyAlgorithm):
         self.n_epochs = n_epochs
         self.clip_range = FloatSchedule(clip_range)
         self.scheduler_ent_coef = scheduler_ent_coef
-        self.normalize_advantage = normalize_advantage
         self.advantage_clip = advantage_clip
         self.baseline_decay = baseline_decay
-        self.target_kl = target_kl
         self.imitation_coef = imitation_coef
         self.elites = elites
         self.stage_baselines = StageBaselines(baseline_decay) if stage_baselines else None
@@ -171,7 +165,6 @@ class DRLPP(OnPolicyAlgorithm):
     def _setup_model(self) -> None:
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
-        self._check_rollout()
         if self.env is not None:
             self._take_graph(self.env)
         self.rollout_buffer = TrajectoryBuffer()
@@ -181,14 +174,6 @@ class DRLPP(OnPolicyAlgorithm):
         return self.policy_class(  # type: ignore[return-value]
             self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
         ).to(self.device)
-
-    def _check_rollout(self) -> None:
-        placements = self.partitions_per_rollout * self.placements_per_partition
-        if placements % self.n_envs:
-            raise InvalidInput(
-                f"a rollout of {placements} placements does not divide by {self.n_envs} "
-                "environments; choose a multiple"
-            )
 
     def _take_graph(self, env: VecEnv) -> None:
         if not env.has_attr("graph") or not env.has_attr("summary"):
@@ -221,36 +206,32 @@ class DRLPP(OnPolicyAlgorithm):
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
         callback.on_rollout_start()
-        before = Totals.of(env)
-        trajectories = self.policy.sample(
-            self.partitions_per_rollout, self.placements_per_partition
-        )
+        before = totals_of(env)
+        walks = self.policy.partition(self.partitions_per_rollout)
+        missing = [walk for walk in walks for _ in range(self.placements_per_partition)]
         redraws_left = self.redraws
-        while trajectories:
+        while missing:
+            # Further placements of the same schemes fill up the last step of all environments.
+            idle = -len(missing) % env.num_envs
+            trajectories = self.policy.place([*missing, *islice(cycle(missing), idle)])
             results, stopped = self._measure([t.action for t in trajectories], env, callback)
-            for trajectory, (reward, info) in zip(trajectories, results, strict=False):
-                rollout_buffer.add(Rewarded(trajectory, reward, info.get("error_type")))
+            rollout_buffer.content += [
+                Rewarded(trajectory, reward, info.get("error_type"))
+                for trajectory, (reward, info) in zip(trajectories, results, strict=False)
+            ]
             if stopped:
                 return False
-            trajectories = self._draw_again(env.num_envs) if redraws_left else []
+            # Those that cannot run are drawn again (§3.3).
+            again = redraws_left > 0
+            missing = rollout_buffer.missing(self.placements_per_partition) if again else []
             redraws_left -= 1
-        after = Totals.of(env)
+        after = totals_of(env)
         self._rollouts_stuck = 0 if after.distinct > before.distinct else self._rollouts_stuck + 1
         log_totals(self.logger, before, after, len(rollout_buffer.content))
         log_rollout(self.logger, rollout_buffer, self.baseline)
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
-
-    def _draw_again(self, environments: int) -> list[Trajectory]:
-        """Draw a new placement for each that could not run (§3.3).
-
-        The placements fill whole steps of all environments: further placements of the same schemes
-        fill up the last step.
-        """
-        missing = self.rollout_buffer.missing(self.placements_per_partition)
-        idle = -len(missing) % environments
-        return self.policy.resample([*missing, *islice(cycle(missing), idle)])
 
     def _measure(
         self, actions: Sequence[NDArray[np.int64]], env: VecEnv, callback: BaseCallback
@@ -287,18 +268,7 @@ class DRLPP(OnPolicyAlgorithm):
         if self._stuck:
             self._restart()
             return
-        walks, partition_rewards = buffer.partition_rewards()
-        stages = [walk.stages for walk in walks]
-        if self.stage_baselines is not None:
-            partition_rewards += self.stage_baselines.standings(stages)
-        trajectories = [rewarded.trajectory for rewarded in buffer.content]
-        placed = self._advantages(buffer.rewards, [t.walk.stages for t in trajectories])
-        batch = Batch(
-            walks,
-            self._advantages(partition_rewards, stages),
-            trajectories,
-            less_penalties(placed, buffer.content),
-        )
+        batch = self._batch()
         updates: list[Update] = []
         losses: list[float] = []
         for _ in range(self.n_epochs):
@@ -313,8 +283,6 @@ class DRLPP(OnPolicyAlgorithm):
             if self.imitation_coef and self._elites:
                 loss = loss + self.imitation_coef * imitation_loss(self.policy, self._elites)
             losses.append(loss.item())
-            if self.target_kl is not None and update.approx_kl > 1.5 * self.target_kl:
-                break
             self._step(loss)
         self._n_updates += len(updates)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -337,16 +305,28 @@ class DRLPP(OnPolicyAlgorithm):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return super().learn(
-                total_timesteps,
-                callback,
-                log_interval,
-                tb_log_name,
-                reset_num_timesteps,
-                progress_bar,
-            )
+            own = total_timesteps, callback, log_interval, tb_log_name
+            return super().learn(*own, reset_num_timesteps, progress_bar)
         finally:
             torch.set_num_threads(threads)
+
+    def remember(self) -> None:
+        """Take the placements that the environments remember for what this agent has found."""
+        assert self.env is not None
+        graph, draw, found = self.policy.graph, Random(self.seed), []
+        for outcomes in self.env.get_attr("outcomes"):
+            for candidate, outcome in outcomes.items():
+                placement = candidate.placement
+                idle = len(placement.accelerators) < self.policy.accelerators
+                if isinstance(outcome, Measurement) and not idle and not placement.is_folded:
+                    walk = Walk(graph, self.policy.accelerators).retraced(placement, draw)
+                    held = placement.stage_of_accelerator(self.policy.accelerators)
+                    trajectory = Trajectory(walk, held, (math.nan,) * len(held))
+                    reward = -math.log(outcome.seconds_per_minibatch)
+                    found.append(Rewarded(trajectory, reward, None))
+        self._elites = best_of(found, self.elites)
+        if self.stage_baselines is not None:
+            self.stage_baselines.update(found)
 
     def _choose_elites(self) -> list[Rewarded]:
         """Return the best distinct placements so far."""
@@ -383,6 +363,27 @@ class DRLPP(OnPolicyAlgorithm):
             past = average if self.baseline is None else self.baseline
             self.baseline = self.baseline_decay * past + (1 - self.baseline_decay) * average
 
+    def _batch(self) -> Batch:
+        """Return the rollout with how much better than expected each reward is.
+
+        Where nine placements in ten cannot run, pushing away from those nine is mostly noise, and
+        the tenth has to stand out: so the average of the penalties is taken off all placements'.
+        """
+        buffer = self.rollout_buffer
+        walks, partition_rewards = buffer.partition_rewards()
+        stages = [walk.stages for walk in walks]
+        if self.stage_baselines is not None:
+            partition_rewards += self.stage_baselines.standings(stages)
+        trajectories = [rewarded.trajectory for rewarded in buffer.content]
+        placed = self._advantages(buffer.rewards, [t.walk.stages for t in trajectories])
+        invalid = torch.tensor([rewarded.invalid for rewarded in buffer.content])
+        return Batch(
+            walks,
+            self._advantages(partition_rewards, stages),
+            trajectories,
+            placed - (placed * invalid).mean(),
+        )
+
     def _advantages(self, rewards: NDArray[np.float64], stages: Sequence[int]) -> Tensor:
         by_stages = self.stage_baselines
         baseline = self.baseline if by_stages is None else by_stages.averages(stages)
@@ -390,5 +391,6 @@ class DRLPP(OnPolicyAlgorithm):
         if baseline is None or not len(measured):
             # Nothing was measured: every choice was bad, and there is no scale.
             return torch.full((len(rewards),), -1.0)
-        spread = max(measured.std(), SMALLEST_SPREAD) if self.normalize_advantage else 1.0
-        return scaled(rewards - baseline, spread, self.advantage_clip)
+        spread = max(measured.std(), SMALLEST_SPREAD)
+        above = ((rewards - baseline) / spread).clip(-self.advantage_clip, self.advantage_clip)
+        return torch.from_numpy(above.astype(np.float32))

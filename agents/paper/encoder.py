@@ -1,14 +1,62 @@
-"""The graph encoder: three graph convolutions (drl-pp §3.1, eq. 1)."""
+"""What drl-pp's encoder sees of a graph, and its three graph convolutions (drl-pp §3.1, eq. 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MeanAggregation
 from torch_geometric.utils import add_self_loops
+
+from drlpp.capturing.graph import OpGraph
+
+
+def node_features(graph: OpGraph) -> Tensor:
+    """Return the features of every operator: one-hot type, then five numbers from 0 to 1.
+
+    The numbers are input degree, input size, output degree, output size and parameter size, each
+    divided by the largest in the graph. The input size counts the tensors that an operator reads
+    from others, so that of the model's own inputs is 0.
+
+    Returns:
+        Shape ``(operators, types + 5)``, float32.
+    """
+    types = sorted({operator.type for operator in graph.operators})
+    one_hot = torch.zeros(len(graph), len(types))
+    for operator in graph.operators:
+        one_hot[operator.id, types.index(operator.type)] = 1.0
+    input_bytes = [0] * len(graph)
+    for edge in graph.edges:
+        outputs = graph.operators[edge.source].outputs
+        input_bytes[edge.target] += sum(outputs[index].bytes_ for index in edge.outputs)
+    columns = [
+        [len(read) for read in graph.predecessors],
+        input_bytes,
+        [len(readers) for readers in graph.successors],
+        [operator.output_bytes for operator in graph.operators],
+        [operator.parameter_bytes for operator in graph.operators],
+    ]
+    numbers = torch.tensor(columns, dtype=torch.float64).T
+    largest = numbers.max(dim=0).values.clamp(min=1.0)
+    return torch.cat([one_hot, (numbers / largest).float()], dim=1)
+
+
+def undirected_edges(graph: OpGraph) -> Tensor:
+    """Return every pair of joined operators in both directions, once each.
+
+    Operators are joined by a tensor, or by a weight that both read and train.
+
+    Returns:
+        Source and target operators, shape ``(2, edges)``, int64.
+    """
+    pairs = {(edge.source, edge.target) for edge in graph.edges}
+    for shared in graph.shared_parameters:
+        if shared.trained:
+            pairs |= set(combinations(shared.operators, 2))
+    both = sorted(pairs | {(target, source) for source, target in pairs})
+    return torch.tensor(both, dtype=torch.int64).reshape(-1, 2).T
 
 
 class GraphConvolution(nn.Module):

@@ -8,11 +8,59 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from drlpp.agents.paper.recurrence import Recurrence
+from drlpp.agents.paper.scheduler import drawn, entropies
 from drlpp.agents.paper.walk import CUT, Decision, PartitionWalk, Walk
 from drlpp.capturing.graph import OpGraph
 
 CALIBRATION_WALKS = 32
+
+
+class Recurrence(nn.Module):
+    """One LSTM layer, stepped by hand, whose inputs are projected once.
+
+    The partitioner needs the state after every operator, and from each of those states one step
+    for every candidate, so it shares the projections and the states. A state is one tensor, hidden
+    and cell side by side. The arithmetic and the initial weights are those of
+    ``torch.nn.LSTMCell``.
+
+    Args:
+        in_features: F_in.
+        units: width of the hidden and of the cell state.
+    """
+
+    def __init__(self, in_features: int, units: int) -> None:
+        super().__init__()
+        self.units = units
+        self.input = nn.Linear(in_features, 4 * units)
+        self.recurrent = nn.Linear(units, 4 * units, bias=False)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(units**-0.5), units**-0.5)
+
+    def initial(self, batch: int) -> Tensor:
+        """Return the state H̃ of an empty partition (Algorithm 1, line 1).
+
+        It is zeros, ``(batch, 2·units)``.
+        """
+        return self.recurrent.weight.new_zeros(batch, 2 * self.units)
+
+    def from_states(self, states: Tensor) -> Tensor:
+        """Return what ``states`` add to the gates of the next step, ``(batch, 4·units)``."""
+        return self.recurrent(states[..., : self.units])
+
+    def cell(self, states: Tensor) -> Tensor:
+        """Return the cell half of ``states``."""
+        return states[..., self.units :]
+
+    def advance(self, gates: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """Take one step from cell states alone; return hidden and cell states apart."""
+        enter, forget, update, leave = gates.chunk(4, dim=-1)
+        cell = forget.sigmoid() * cells + enter.sigmoid() * update.tanh()
+        return leave.sigmoid() * cell.tanh(), cell
+
+    def forward(self, projected: Tensor, states: Tensor) -> Tensor:
+        """Take one step from projected inputs, ``(batch, 4·units)``."""
+        gates = projected + self.from_states(states)
+        return torch.cat(self.advance(gates, self.cell(states)), dim=-1)
 
 
 class RecurrentPartitioner(nn.Module):
@@ -145,19 +193,15 @@ class RecurrentPartitioner(nn.Module):
                 [not walks[index].begins for index in active],
             )
             log_probs = logits.log_softmax(dim=1)
-            columns = (
-                log_probs.argmax(dim=1)
-                if deterministic
-                else torch.multinomial(log_probs.exp(), 1).squeeze(1)
-            )
-            taken = log_probs.gather(1, columns.unsqueeze(1)).squeeze(1)
+            columns = drawn(log_probs, deterministic)
+            taken = log_probs.gather(1, columns).squeeze(1).tolist()
             # Operators that the selector has still to read, and those that it read as candidates.
             added: dict[int, tuple[int, ...]] = {}
             known: dict[int, tuple[int, int]] = {}
             new_partitions = []
             before = 0
             for index, operators, column, log_prob in zip(
-                active, candidates, columns.tolist(), taken.tolist(), strict=True
+                active, candidates, columns.squeeze(1).tolist(), taken, strict=True
             ):
                 walk = walks[index]
                 starts_again = walk.begins and walk.cuts > 0
@@ -168,9 +212,8 @@ class RecurrentPartitioner(nn.Module):
                     known[index] = before + column - 1, added.pop(index)[0]
                 before += len(operators)
             if new_partitions:
-                cutter[new_partitions] = self.cutter(
-                    summaries[new_partitions], cutter[new_partitions]
-                )
+                projected_summaries = self.cutter.input(summaries[new_partitions])
+                cutter[new_partitions] = self.cutter(projected_summaries, cutter[new_partitions])
                 carried[new_partitions] = self.cutter.from_states(cutter[new_partitions])
                 selector[new_partitions] = cutter[new_partitions]
                 summaries[new_partitions] = 0.0
@@ -181,8 +224,7 @@ class RecurrentPartitioner(nn.Module):
             for position in range(max(map(len, added.values()), default=0)):
                 rows = [index for index in added if len(added[index]) > position]
                 read = [added[index][position] for index in rows]
-                gates = projected[read] + self.selector.from_states(selector[rows])
-                selector[rows] = self.selector.step(gates, selector[rows])
+                selector[rows] = self.selector(projected[read], selector[rows])
                 summaries[rows] += nodes[read] / len(self.graph)
         return [walk.result() for walk in walks]
 
@@ -206,9 +248,8 @@ class RecurrentPartitioner(nn.Module):
             return nodes.new_zeros(0), nodes.new_zeros(0)
         log_probs = self._replay_logits(nodes, walks, decisions).log_softmax(dim=1)
         columns = torch.tensor([[decision.choice + 1] for _, decision in decisions])
-        # Impossible choices have log-probability −∞, and 0 · ∞ is no number.
-        entropies = -(log_probs.exp() * log_probs.clamp(min=-1e9)).sum(dim=1)
-        return log_probs.gather(1, columns.to(nodes.device)).squeeze(1), entropies
+        spread = entropies(log_probs)
+        return log_probs.gather(1, columns.to(nodes.device)).squeeze(1), spread
 
     def _replay_logits(
         self,
@@ -256,7 +297,7 @@ class RecurrentPartitioner(nn.Module):
         """
         states = [self.cutter.initial(len(at_starts))]
         for summary in at_starts.diff(dim=1).unbind(dim=1):
-            states.append(self.cutter(summary, states[-1]))
+            states.append(self.cutter(self.cutter.input(summary), states[-1]))
         return torch.stack(states, dim=1)
 
     def _selector_states(self, inputs: Tensor, cutter: Tensor, starts: Tensor) -> Tensor:
@@ -276,8 +317,7 @@ class RecurrentPartitioner(nn.Module):
             if position and len(rows):
                 first = _rows(cutter.flatten(end_dim=1), rows * starts.shape[1] + partitions)
                 before = before.index_copy(0, rows.to(before.device), first)
-            gates = projected + self.selector.from_states(before)
-            states.append(self.selector.step(gates, before))
+            states.append(self.selector(projected, before))
         return torch.stack(states)
 
     def _logits(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drlpp.agents.paper.policy import PolicyEvaluation, TrajectoryPolicy
-from drlpp.agents.paper.trajectory import Rewarded, Trajectory
+from drlpp.agents.paper.rollout import Rewarded, Trajectory
 from drlpp.agents.paper.walk import PartitionWalk
 
 
@@ -29,15 +29,6 @@ class Batch(NamedTuple):
     placement_advantages: Tensor
 
 
-class Surrogate(NamedTuple):
-    """PPO's clipped objective of some choices; the counts are sums over them."""
-
-    loss: Tensor
-    kl: float
-    clipped: float
-    choices: int
-
-
 class Update(NamedTuple):
     """One pass over the rollout: the loss without entropies, and what is logged."""
 
@@ -55,14 +46,7 @@ def evaluate_batch(batch: Batch, evaluation: PolicyEvaluation, clip_range: float
     its placement. The means over the two kinds of choices are added, so that neither weighs more
     for being more numerous.
     """
-    free = [
-        [
-            log_prob
-            for log_prob, decision in zip(walk.log_probs, walk.decisions, strict=True)
-            if not decision.forced
-        ]
-        for walk in batch.walks
-    ]
+    free = [walk.free_log_probs for walk in batch.walks]
     choices = torch.tensor([len(log_probs) for log_probs in free], dtype=torch.int64)
     partitioner = clipped_surrogate(
         evaluation.partitioner_log_probs,
@@ -78,22 +62,25 @@ def evaluate_batch(batch: Batch, evaluation: PolicyEvaluation, clip_range: float
         batch.placement_advantages[:, None].expand_as(old)[chosen],
         clip_range,
     )
-    total = max(partitioner.choices + scheduler.choices, 1)
+    total = len(evaluation.partitioner_log_probs) + len(evaluation.scheduler_log_probs)
+    loss, kl, clipped = (
+        of_walks + placed for of_walks, placed in zip(partitioner, scheduler, strict=True)
+    )
     return Update(
-        policy_gradient_loss=partitioner.loss + scheduler.loss,
+        policy_gradient_loss=loss,
         partitioner_entropy=mean(evaluation.partitioner_entropies),
         scheduler_entropy=mean(evaluation.scheduler_entropies),
-        approx_kl=(partitioner.kl + scheduler.kl) / total,
-        clip_fraction=(partitioner.clipped + scheduler.clipped) / total,
+        approx_kl=kl.item() / max(total, 1),
+        clip_fraction=clipped.item() / max(total, 1),
     )
 
 
 def clipped_surrogate(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float
-) -> Surrogate:
-    """Compute the clipped surrogate objective by choice.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return PPO's clipped loss, and the sums over the choices of their KL and of those clipped.
 
-    All tensors have shape ``(choices,)``.
+    The ratio is clipped by choice. All tensors have shape ``(choices,)``.
     """
     log_ratio = log_probs - old_log_probs.to(log_probs.device)
     advantages = advantages.to(log_probs.device)
@@ -101,9 +88,9 @@ def clipped_surrogate(
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
     loss = -mean(torch.min(advantages * ratio, advantages * clipped))
     with torch.no_grad():
-        kl = (ratio - 1 - log_ratio).sum().item()
-        outside = ((ratio - 1).abs() > clip_range).sum().item()
-    return Surrogate(loss, kl, outside, len(log_probs))
+        kl = (ratio - 1 - log_ratio).sum().double()
+        outside = ((ratio - 1).abs() > clip_range).sum()
+    return loss, kl, outside
 
 
 def imitation_loss(policy: TrajectoryPolicy, elites: Sequence[Rewarded]) -> Tensor:

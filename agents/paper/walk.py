@@ -13,8 +13,13 @@ been placed) and drags in everything it depends on, until the partition is cut::
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
+from random import Random
 from typing import Protocol
+
+from drlpp.placement.placement import Placement
 
 CUT = -1
 """The choice that ends a partition; other choices are positions in the list of candidates."""
@@ -87,6 +92,12 @@ class PartitionWalk:
         """The number of partitions."""
         return max(self.stage_of_operator) + 1
 
+    @property
+    def free_log_probs(self) -> list[float]:
+        """The logarithms of the probabilities of the choices that were not forced."""
+        pairs = zip(self.log_probs, self.decisions, strict=True)
+        return [log_prob for log_prob, decision in pairs if not decision.forced]
+
 
 class Walk:
     """A walk in the making.
@@ -100,6 +111,7 @@ class Walk:
         partitions: K, the largest number of partitions.
 
     Attributes:
+        order: the operators that have been walked to.
         cuts: how many cuts have been made.
     """
 
@@ -107,7 +119,7 @@ class Walk:
         self._predecessors = graph.predecessors
         self._successors = graph.successors
         self._partitions = partitions
-        self._order: list[int] = []
+        self.order: list[int] = []
         self._starts: list[int] = []
         self._decisions: list[Decision] = []
         self._log_probs: list[float] = []
@@ -138,7 +150,7 @@ class Walk:
         candidates = self.candidates
         self._decisions.append(
             Decision(
-                placed=len(self._order),
+                placed=len(self.order),
                 partition=max(len(self._starts) - 1, 0),
                 candidates=candidates,
                 may_cut=not self.begins,
@@ -150,22 +162,40 @@ class Walk:
             self.cuts += 1
             return ()
         if self.begins:
-            self._starts.append(len(self._order))
+            self._starts.append(len(self.order))
         added = self._missing_predecessors(candidates[choice])
         for operator in added:
             self._stage_of[operator] = len(self._starts) - 1
             self._candidates.update(self._successors[operator])
-        self._order += added
+        self.order += added
         # What is added may have been a candidate, or become one through what it depends on.
         self._candidates.difference_update(added)
         self._sorted = None
         return added
 
+    def retraced(self, placement: Placement, draw: Random) -> PartitionWalk:
+        """Walk to the stages of a valid placement, and return the finished walk.
+
+        At every choice, one of the candidates of the stage in the making is drawn; what it depends
+        on is of this stage or of earlier ones. When the stage is whole, it is cut. No policy has
+        made these choices, so their log-probabilities are not numbers: they are to be taken from
+        ``evaluate`` where they are needed.
+        """
+        stage_of = placement.stage_of_operator(len(self._stage_of))
+        left = Counter(stage_of)
+        while not self.finished:
+            if not self.begins and not left[self.cuts]:
+                self.take(CUT, math.nan)
+                continue
+            inside = [i for i, op in enumerate(self.candidates) if stage_of[op] == self.cuts]
+            left[self.cuts] -= len(self.take(draw.choice(inside), math.nan))
+        return self.result()
+
     def result(self) -> PartitionWalk:
         """Return the finished walk; operators without a partition become the last one (line 24)."""
         stage_of = [len(self._starts) if stage < 0 else stage for stage in self._stage_of]
         return PartitionWalk(
-            order=tuple(self._order),
+            order=tuple(self.order),
             starts=tuple(self._starts),
             stage_of_operator=tuple(stage_of),
             decisions=tuple(self._decisions),

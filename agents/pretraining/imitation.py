@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drlpp.agents.guided.retrace import retrace
-from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.rollout import Trajectory
 from drlpp.agents.paper.walk import CUT
 from drlpp.agents.pretraining.problems import SolvedProblem
-from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.context import ContextBatch
+from drlpp.agents.transfer.priced_walk import PricedWalk, priced
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.transfer_scheduler import Partitions
-from drlpp.agents.transfer.walk_record import RecordedWalk, recorded
 
 
 class ImitationLoss(NamedTuple):
@@ -57,18 +57,14 @@ def imitation_loss(
     encoded = network.encode(batch)
     indices = list(range(len(problems)))
     trajectories = [_optimal(solved, draw) for solved in problems]
-    walks = [
-        recorded(solved.context, trajectory.walk)
-        for solved, trajectory in zip(problems, trajectories, strict=True)
-    ]
+    walks = [priced(s.context, t.walk) for s, t in zip(problems, trajectories, strict=True)]
     logits, _ = network.partitioner.logits(encoded, indices, walks)
-    right = torch.from_numpy(right_choices(walks, logits.shape[1]))
+    right = torch.from_numpy(_right_choices(walks, logits.shape[1]))
+    partitions = Partitions.of(encoded, indices, walks)
     scores, _ = network.scheduler.scores(
-        encoded,
-        Partitions.of(encoded, indices, walks),
-        [trajectory.stage_of_accelerator for trajectory in trajectories],
+        encoded, partitions, [t.stage_of_accelerator for t in trajectories]
     )
-    stages = torch.from_numpy(right_stages(problems, trajectories, scores.shape[1:]))
+    stages = torch.from_numpy(_right_stages(problems, trajectories, scores.shape[1:]))
     several = scores.isfinite().sum(dim=2) > 1
     return ImitationLoss(
         partitioner=-_probability(logits, right).mean(),
@@ -79,55 +75,43 @@ def imitation_loss(
 
 def _optimal(solved: SolvedProblem, draw: Random) -> Trajectory:
     """Draw a walk to the optimum, equal accelerators in random places."""
-    placement, accelerators = solved.imitated, solved.context.accelerators
-    costs = solved.context.costs
-    assert costs is not None
-    stage_of = [0] * accelerators
-    for index, stage in enumerate(placement.stages):
-        for accelerator in stage.accelerators:
-            stage_of[accelerator] = index
-    for speed in set(costs.speeds.tolist()):
-        equal = [a for a in range(accelerators) if costs.speeds[a] == speed]
-        shuffled = draw.sample(equal, len(equal))
-        stages = [stage_of[a] for a in shuffled]
-        for accelerator, index in zip(equal, stages, strict=True):
-            stage_of[accelerator] = index
-    stage_of_operator = placement.stage_of_operator(len(solved.context))
-    return retrace(solved.context, accelerators, stage_of_operator, stage_of, draw)
+    speeds = solved.context.costs.speeds
+    places = list(range(len(speeds)))
+    for speed in set(speeds.tolist()):
+        equal = [a for a in range(len(speeds)) if speeds[a] == speed]
+        for place, accelerator in zip(equal, draw.sample(equal, len(equal)), strict=True):
+            places[accelerator] = place
+    return retrace(solved.context, solved.imitated.on(places), draw)
 
 
-def right_choices(walks: Sequence[RecordedWalk], width: int) -> NDArray[numpy.bool_]:
+def _right_choices(walks: Sequence[PricedWalk], width: int) -> NDArray[numpy.bool_]:
     """Return the choices that stay with the walks' partitions, ``(D, width)``.
 
     Column 0 is the cut.
     """
-    rows = []
-    for walk in walks:
-        record = walk.record
-        stage_of = numpy.array(walk.stage_of_operator)
-        right = numpy.zeros((len(record.choice), width), dtype=bool)
-        right[:, 0] = record.choice == CUT
-        row = numpy.repeat(numpy.arange(len(record.choice)), record.counts)
-        first = numpy.cumsum(record.counts) - record.counts
-        column = numpy.arange(len(row)) - first[row] + 1
-        right[row, column] = (stage_of[record.candidates] == record.cuts[row]) & ~right[row, 0]
-        rows.append(right)
-    return numpy.concatenate(rows)
+    right = numpy.zeros((sum(len(walk.standings) for walk in walks), width), dtype=bool)
+    made = [(w, at, c) for w in walks for at, c in zip(w.standings, w.chosen, strict=True)]
+    for row, (walk, standing, chosen) in enumerate(made):
+        if chosen == CUT:
+            right[row, 0] = True
+        else:
+            stages = [walk.stage_of_operator[operator] for operator in standing.candidates]
+            right[row, 1 : 1 + len(stages)] = numpy.array(stages) == standing.cuts
+    return right
 
 
-def right_stages(
+def _right_stages(
     problems: Sequence[SolvedProblem], trajectories: Sequence[Trajectory], shape: Sequence[int]
 ) -> NDArray[numpy.bool_]:
     """Return the stages that every accelerator may take instead of an equal one, ``(P, A, K)``."""
     right = numpy.zeros((len(problems), *shape), dtype=bool)
     right[:, :, 0] = True
     for row, (solved, trajectory) in enumerate(zip(problems, trajectories, strict=True)):
-        costs, order = solved.context.costs, solved.context.accelerator_order
-        assert costs is not None
+        speeds, order = solved.context.costs.speeds, solved.context.accelerator_order
         for turn, accelerator in enumerate(order):
             right[row, accelerator] = False
             for later in order[turn:]:
-                if costs.speeds[later] == costs.speeds[accelerator]:
+                if speeds[later] == speeds[accelerator]:
                     right[row, accelerator, trajectory.stage_of_accelerator[later]] = True
     return right
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
-from drlpp.agents.guided.idle import assign_idle_accelerators
-from drlpp.agents.paper.trajectory import Trajectory
-from drlpp.agents.pretraining.canonical import with_latest_cuts
+from drlpp.agents.guided.retrace import assign_idle_accelerators
+from drlpp.agents.paper.rollout import Trajectory
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.planners import Limits, PlanningProblem, Space, best_plan, downsets_of, exact
-from drlpp.planners.problem import AnalyticObjective
+from drlpp.planners.problem import AnalyticObjective, Objective
 from drlpp.schedule.method import DEFAULT_METHOD
 from drlpp.specs.cluster import Link, local_cluster
 
@@ -31,11 +29,16 @@ OPERATORS, ACCELERATORS = (8, 60), (2, 8)
 """The smallest and the largest model and cluster that are drawn."""
 
 SINGLE_STAGES = 0.25
-"""How many of the problems with a single stage as optimum are taken."""
+"""How many of the problems with a single stage as optimum, nearly half of all and soon learned, are
+taken."""
 
+_KEPT = 4000
+"""How many of the latest problems are used further."""
 
 _BRIEF = Limits(judged=300, patience=1)
 """Of the search for a placement on unequal accelerators."""
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,25 +69,15 @@ class SolvedProblem:
     @classmethod
     def solve(cls, family: str, problem: PlanningProblem) -> SolvedProblem:
         """Plan exactly, or for unequal accelerators by a search."""
-        if len(set(problem.cluster.speeds)) == 1:
-            return cls.of(family, problem, exact(problem).placement)
-        found = best_plan(problem, Space(DEFAULT_METHOD, frozenset()), limits=_BRIEF)
-        plans = (found.placement, *(plan.placement for plan in found.others))
-        return cls.of(family, problem, min(plans, key=AnalyticObjective(problem)))
-
-    @classmethod
-    def of(
-        cls,
-        family: str,
-        problem: PlanningProblem,
-        optimum: Placement,
-        imitated: Placement | None = None,
-    ) -> SolvedProblem:
-        """Return a problem with an optimum that is known, and what is imitated if that is, too."""
         objective = AnalyticObjective(problem)
-        if imitated is None:
-            busy = assign_idle_accelerators(optimum, problem.cluster.accelerators, objective)
-            imitated = with_latest_cuts(busy, problem.workload, objective)
+        if len(set(problem.cluster.speeds)) == 1:
+            optimum = exact(problem).placement
+        else:
+            found = best_plan(problem, Space(DEFAULT_METHOD, frozenset()), limits=_BRIEF)
+            plans = (found.placement, *(plan.placement for plan in found.others))
+            optimum = min(plans, key=objective)
+        busy = assign_idle_accelerators(optimum, problem.cluster.accelerators, objective)
+        imitated = with_latest_cuts(busy, problem.workload, objective)
         return cls(
             family=family,
             problem=problem,
@@ -118,12 +111,33 @@ def placement_of(trajectory: Trajectory) -> Placement:
     )
 
 
-def draw_anything(
-    draw: Random, operators: tuple[int, int], accelerators: tuple[int, int]
-) -> tuple[str, PlanningProblem]:
-    """Draw a family, and a problem of it within the limits of its size."""
-    family = draw.choice(FAMILIES)
-    return family, draw_problem(family, draw.randint(*operators), draw.randint(*accelerators), draw)
+def with_latest_cuts(placement: Placement, workload: Workload, objective: Objective) -> Placement:
+    """Let every stage take over what it can from the next, as long as nothing gets slower.
+
+    Only the slowest stage decides how fast a placement is, so where the others are cut matters
+    little, and a planner's choice among them is arbitrary. Cut as late as possible, a stage ends
+    where it would become too slow, which can be seen from the stage itself.
+
+    Args:
+        placement: any valid one.
+        workload: that it places.
+        objective: what is not to grow.
+    """
+    accelerators = placement.stage_of_accelerator(1 + max(placement.accelerators))
+    stage_of = list(placement.stage_of_operator(len(workload)))
+    limit = objective(placement) * (1 + _ROUNDING)
+    for number in range(1, len(placement.stages)):
+        left = stage_of.count(number)
+        for operator, current in enumerate(stage_of):
+            ready = all(stage_of[source] < number for source in workload.predecessors[operator])
+            if current != number or not ready or left == 1:
+                continue
+            stage_of[operator] = number - 1
+            if objective(Placement.from_assignment(stage_of, accelerators)) > limit:
+                stage_of[operator] = number
+            else:
+                left -= 1
+    return Placement.from_assignment(stage_of, accelerators)
 
 
 def draw_problem(family: str, operators: int, accelerators: int, draw: Random) -> PlanningProblem:
@@ -169,38 +183,13 @@ def _with_side_costs(workload: Workload, draw: Random) -> Workload:
     )
 
 
-def solved_if_taken(
-    draw: Random,
-    operators: tuple[int, int] = OPERATORS,
-    accelerators: tuple[int, int] = ACCELERATORS,
-    single_stages: float = SINGLE_STAGES,
-) -> SolvedProblem | None:
-    """Draw and solve a problem; None if it takes long to solve, or has too simple an optimum.
-
-    Args:
-        draw: of all that is drawn.
-        operators: the smallest and the largest model.
-        accelerators: the smallest and the largest cluster.
-        single_stages: how many of the problems with a single stage as optimum, nearly half of all
-            and soon learned, are taken.
-    """
-    family, problem = draw_anything(draw, operators, accelerators)
-    if downsets_of(problem.workload, MOST_DOWNSETS) is None:
-        return None
-    solved = SolvedProblem.solve(family, problem)
-    if len(solved.optimum.stages) == 1 and draw.random() > single_stages:
-        return None
-    return solved
-
-
 class ProblemStream:
     """A stream of solved problems: new ones all the time, the latest kept for further use.
 
     Args:
         draw: of all that is drawn.
-        operators, accelerators, single_stages: see :func:`solved_if_taken`.
-        kept: how many of the latest problems :meth:`recent` draws from.
-        ahead: problems that were solved before, which come first.
+        operators: the smallest and the largest model.
+        accelerators: the smallest and the largest cluster.
     """
 
     def __init__(
@@ -208,27 +197,24 @@ class ProblemStream:
         draw: Random,
         operators: tuple[int, int] = OPERATORS,
         accelerators: tuple[int, int] = ACCELERATORS,
-        kept: int = 4000,
-        single_stages: float = SINGLE_STAGES,
-        ahead: Iterable[SolvedProblem] = (),
     ) -> None:
         self._draw = draw
-        self._sizes = operators, accelerators
-        self._single_stages = single_stages
-        self._ahead = iter(ahead)
-        self._kept: deque[SolvedProblem] = deque(maxlen=kept)
-
-    def __len__(self) -> int:
-        """Return the number of problems that are kept."""
-        return len(self._kept)
+        self._operators = operators
+        self._accelerators = accelerators
+        self._kept: deque[SolvedProblem] = deque(maxlen=_KEPT)
 
     def new(self) -> SolvedProblem:
-        """Return a problem that was never seen."""
-        solved = next(self._ahead, None)
-        while solved is None:
-            solved = solved_if_taken(self._draw, *self._sizes, self._single_stages)
-        self._kept.append(solved)
-        return solved
+        """Return a problem that was never seen; none that takes long, few with a single stage."""
+        while True:
+            family, draw = self._draw.choice(FAMILIES), self._draw
+            sizes = draw.randint(*self._operators), draw.randint(*self._accelerators)
+            problem = draw_problem(family, *sizes, draw)
+            if downsets_of(problem.workload, MOST_DOWNSETS) is None:
+                continue
+            solved = SolvedProblem.solve(family, problem)
+            if len(solved.optimum.stages) > 1 or draw.random() <= SINGLE_STAGES:
+                self._kept.append(solved)
+                return solved
 
     def recent(self, count: int) -> list[SolvedProblem]:
         """Return some of the latest problems, none twice."""

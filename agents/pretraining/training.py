@@ -1,25 +1,42 @@
-"""The two stages one after the other, within a time limit."""
+"""Pre-training within a time limit: imitate optima, then make those likelier that are fast."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import numpy
 import torch
+from numpy.typing import NDArray
 
+from drlpp.agents.paper.rollout import Trajectory
+from drlpp.agents.paper.update import Batch, Update, evaluate_batch
 from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import ProblemStream, SolvedProblem
-from drlpp.agents.pretraining.reinforcement import evaluate_rollout, sample_rollout
-from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.context import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import load_weights
 
-Report = Callable[[str], None]
+_VALIDATED = 128
+"""Problems that gaps are reported of."""
+
+_IMITATED, _NEW = 64, 4
+"""Problems in a step of imitation, and those of them that were never seen before."""
+
+_ROLLOUT, _PLACEMENTS, _EPOCHS = 24, 8, 2
+"""Problems in a rollout, a quarter of them new; placements of each; passes over a rollout."""
+
+_PPO_LEARNING_RATE, _CLIP_RANGE, _ENTROPY = 5e-4, 0.2, 0.002
+_PPO_IMITATION = 0.1
+"""Weight of imitation in the first pass over a rollout."""
+
+_SMALLEST_SPREAD = 0.03
+"""Standard deviation of a problem's rewards below which differences are left small: 3%."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +47,8 @@ class Pretraining:
         minutes: of both stages together.
         seed: of weights and problems.
         start: weights to begin with.
-        imitation_share: of the time, for stage 1.
-        learning_rate: of Adam in stage 1; it falls to a twentieth along half a cosine.
-        problems: imitated in a step of stage 1.
-        new_problems: of them, never seen before.
-        rl_learning_rate: in stage 2.
-        rl_problems: in a rollout of stage 2, a quarter of them new.
-        rl_placements: of each.
-        rl_epochs: passes over a rollout.
-        clip_range: of PPO.
-        entropy: weight of the entropy in stage 2.
-        rl_imitation: weight of imitation in stage 2, in the first pass over a rollout.
+        imitation_share: of the time, for imitation.
+        learning_rate: of Adam in imitation; it falls to a twentieth along half a cosine.
     """
 
     minutes: float
@@ -48,19 +56,9 @@ class Pretraining:
     start: Path | None = None
     imitation_share: float = 0.4
     learning_rate: float = 1e-3
-    problems: int = 64
-    new_problems: int = 4
-    rl_learning_rate: float = 5e-4
-    rl_problems: int = 24
-    rl_placements: int = 8
-    rl_epochs: int = 2
-    clip_range: float = 0.2
-    entropy: float = 0.002
-    rl_imitation: float = 0.1
 
 
-@dataclass(frozen=True)
-class Gaps:
+class Gaps(NamedTuple):
     """How much longer greedy placements take than the optimum by the rule, in percent."""
 
     mean: float
@@ -69,98 +67,129 @@ class Gaps:
     worst: float
 
 
+class Rollout(NamedTuple):
+    """Placements of several problems, as many of each.
+
+    Attributes:
+        batch: the problems' contexts.
+        contexts: for every trajectory the index of its problem.
+        trajectories: what was sampled.
+        gaps: how much longer each takes than the optimum.
+        advantages: −ln(seconds) above the mean of the same problem's, in standard deviations.
+    """
+
+    batch: ContextBatch
+    contexts: list[int]
+    trajectories: list[Trajectory]
+    gaps: NDArray[numpy.float64]
+    advantages: NDArray[numpy.float64]
+
+
 def pretrain(
-    options: Pretraining, report: Report, ahead: Iterable[SolvedProblem] = ()
+    options: Pretraining, report: Callable[[str], None]
 ) -> tuple[TransferNetwork, dict[str, str]]:
     """Train a network, and return it with what to note about it.
 
     Args:
         options: see there.
         report: gets a line at a time on how training proceeds.
-        ahead: problems that were solved before, which come first; others are solved in between.
     """
     torch.manual_seed(options.seed)
     draw = Random(options.seed)
     unseen = ProblemStream(Random(options.seed + 1_000_003))
-    stream = ProblemStream(draw, ahead=ahead)
-    validation = [unseen.new() for _ in range(128)]
-    for _ in range(options.problems):
+    stream = ProblemStream(draw)
+    validation = [unseen.new() for _ in range(_VALIDATED)]
+    for _ in range(_IMITATED):
         stream.new()
     network = TransferNetwork()
     before = {} if options.start is None else load_weights(network, options.start)
-    seconds = options.minutes * 60
-    imitation = _imitate(network, options, stream, validation, seconds, report, draw)
-    share = 1 - options.imitation_share
-    rollouts = _reinforce(network, options, stream, validation, seconds * share, report, draw)
-    gaps = greedy_gaps(network, validation)
-    report(f"after both stages: {gaps}")
-    # Where the start came from is no one else's folder; its name is in the command.
-    notes = {name: str(value) for name, value in asdict(options).items() if name != "start"}
-    notes |= {f"start_{name}": value for name, value in before.items()}
-    notes |= {"imitation_steps": str(imitation), "rollouts": str(rollouts)}
-    notes |= {f"validation_{name}_percent": f"{value:.2f}" for name, value in asdict(gaps).items()}
-    return network, notes
-
-
-def _imitate(
-    network: TransferNetwork,
-    options: Pretraining,
-    stream: ProblemStream,
-    validation: Sequence[SolvedProblem],
-    seconds: float,
-    report: Report,
-    draw: Random,
-) -> int:
+    seconds = options.minutes * 60 * options.imitation_share
     optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
-    clock, steps, losses = _Clock(seconds * options.imitation_share), 0, []
-    while clock.share < 1:
-        _set_rate(optimizer, options.learning_rate, clock.share)
-        problems = [stream.new() for _ in range(options.new_problems)]
-        problems += stream.recent(options.problems - len(problems))
+    steps, losses = 0, []
+    for due in _timed(optimizer, options.learning_rate, seconds):
+        problems = [stream.new() for _ in range(_NEW)]
+        problems += stream.recent(_IMITATED - len(problems))
         loss = imitation_loss(network, problems, draw)
         _step(network, optimizer, loss.total)
         steps += 1
         losses.append([part.item() for part in loss])
-        if clock.due():
+        if due:
             parts = " ".join(f"{value:.4f}" for value in numpy.mean(losses, axis=0))
             report(f"imitation {steps}: loss {parts}, {greedy_gaps(network, validation)}")
             losses = []
-    return steps
-
-
-def _reinforce(
-    network: TransferNetwork,
-    options: Pretraining,
-    stream: ProblemStream,
-    validation: Sequence[SolvedProblem],
-    seconds: float,
-    report: Report,
-    draw: Random,
-) -> int:
-    optimizer = torch.optim.Adam(network.parameters(), lr=options.rl_learning_rate)
-    clock, rollouts, means = _Clock(seconds), 0, []
-    while clock.share < 1:
-        _set_rate(optimizer, options.rl_learning_rate, clock.share)
-        problems = [stream.new() for _ in range(options.rl_problems // 4)]
-        problems += stream.recent(options.rl_problems - len(problems))
-        rollout = sample_rollout(network, problems, options.rl_placements)
-        for epoch in range(options.rl_epochs):
-            update = evaluate_rollout(network, rollout, options.clip_range)
-            entropy = update.partitioner_entropy + update.scheduler_entropy
-            loss = update.policy_gradient_loss - options.entropy * entropy
-            if epoch == 0:
-                loss = loss + options.rl_imitation * imitation_loss(network, problems, draw).total
-            _step(network, optimizer, loss)
+    optimizer = torch.optim.Adam(network.parameters(), lr=_PPO_LEARNING_RATE)
+    rollouts, means = 0, []
+    for due in _timed(optimizer, _PPO_LEARNING_RATE, options.minutes * 60 - seconds):
+        problems = [stream.new() for _ in range(_ROLLOUT // 4)]
+        problems += stream.recent(_ROLLOUT - len(problems))
+        means.append(_reinforce(network, optimizer, problems, draw))
         rollouts += 1
-        means.append([float(numpy.median(rollout.gaps)), update.approx_kl, entropy.item()])
-        if clock.due():
+        if due:
             median, kl, spread = numpy.mean(means, axis=0)
             report(
                 f"rollout {rollouts}: sampled gap {100 * median:.2f}%, kl {kl:.4f}, "
                 f"entropy {spread:.3f}, {greedy_gaps(network, validation)}"
             )
             means = []
-    return rollouts
+    gaps = greedy_gaps(network, validation)
+    report(f"after both stages: {gaps}")
+    # Where the start came from is no one else's folder; its name is in the command.
+    notes = {name: str(value) for name, value in asdict(replace(options, start=None)).items()}
+    notes |= {f"start_{name}": value for name, value in before.items()}
+    notes |= {"imitation_steps": str(steps), "rollouts": str(rollouts)}
+    notes |= {f"validation_{name}_percent": f"{gap:.2f}" for name, gap in gaps._asdict().items()}
+    return network, notes
+
+
+def _reinforce(
+    network: TransferNetwork,
+    optimizer: torch.optim.Optimizer,
+    problems: Sequence[SolvedProblem],
+    draw: Random,
+) -> tuple[float, float, float]:
+    """Update on a rollout; return its median gap, and the last pass's KL and entropy."""
+    rollout = sample_rollout(network, problems, _PLACEMENTS)
+    for epoch in range(_EPOCHS):
+        update = evaluate_rollout(network, rollout, _CLIP_RANGE)
+        entropy = update.partitioner_entropy + update.scheduler_entropy
+        loss = update.policy_gradient_loss - _ENTROPY * entropy
+        if epoch == 0:
+            loss = loss + _PPO_IMITATION * imitation_loss(network, problems, draw).total
+        _step(network, optimizer, loss)
+    return float(numpy.median(rollout.gaps)), update.approx_kl, entropy.item()
+
+
+def sample_rollout(
+    network: TransferNetwork, problems: Sequence[SolvedProblem], placements: int
+) -> Rollout:
+    """Sample ``placements`` of every problem and evaluate them by the rule."""
+    batch = ContextBatch.of([solved.context for solved in problems])
+    contexts = [index for index in range(len(problems)) for _ in range(placements)]
+    trajectories = network.sample(batch, contexts)
+    gaps = numpy.array(
+        [problems[i].gap(t) for i, t in zip(contexts, trajectories, strict=True)]
+    ).reshape(len(problems), placements)
+    rewards = -numpy.log1p(gaps)
+    spread = numpy.maximum(rewards.std(axis=1, keepdims=True), _SMALLEST_SPREAD)
+    advantages = (rewards - rewards.mean(axis=1, keepdims=True)) / spread
+    return Rollout(batch, contexts, trajectories, gaps.ravel(), advantages.ravel())
+
+
+def evaluate_rollout(network: TransferNetwork, rollout: Rollout, clip_range: float) -> Update:
+    """Compute PPO's objective on a rollout (:func:`~drlpp.agents.paper.update.evaluate_batch`)."""
+    walks = [trajectory.walk for trajectory in rollout.trajectories]
+    advantages = torch.from_numpy(rollout.advantages.astype(numpy.float32))
+    evaluation = network.evaluate(
+        rollout.batch, rollout.contexts, walks, rollout.contexts, rollout.trajectories
+    )
+    most = evaluation.scheduler_free.shape[1]
+    padded = [
+        Trajectory(
+            t.walk, t.stage_of_accelerator, t.log_probs + (math.nan,) * (most - len(t.log_probs))
+        )
+        for t in rollout.trajectories
+    ]
+    return evaluate_batch(Batch(walks, advantages, padded, advantages), evaluation, clip_range)
 
 
 @torch.no_grad()
@@ -173,6 +202,17 @@ def greedy_gaps(network: TransferNetwork, problems: Sequence[SolvedProblem]) -> 
     return Gaps(round(float(numpy.mean(gaps)), 2), *quantiles)
 
 
+def _timed(optimizer: torch.optim.Optimizer, highest_rate: float, seconds: float) -> Iterator[bool]:
+    """Yield until time is over, with a falling learning rate; true where a report is due."""
+    begin, reported = time.monotonic(), 0.0
+    while (share := (time.monotonic() - begin) / max(seconds, 1e-9)) < 1:
+        for group in optimizer.param_groups:
+            group["lr"] = highest_rate * (0.05 + 0.95 * (1 + math.cos(math.pi * share)) / 2)
+        due = share >= reported + 0.05
+        reported = share if due else reported
+        yield due
+
+
 def _step(network: TransferNetwork, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()
@@ -181,30 +221,3 @@ def _step(network: TransferNetwork, optimizer: torch.optim.Optimizer, loss: torc
     network.scheduler.embeddings.weight.grad = None
     torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
     optimizer.step()
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, highest: float, share: float) -> None:
-    rate = highest * (0.05 + 0.95 * (1 + math.cos(math.pi * min(share, 1))) / 2)
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-class _Clock:
-    """How much of a time limit is over, and when the next report is due: twenty in all."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = max(seconds, 1e-9)
-        self._begin = time.monotonic()
-        self._reported = 0.0
-
-    @property
-    def share(self) -> float:
-        """The part of the time limit that is over, 1 at the end."""
-        return (time.monotonic() - self._begin) / self._seconds
-
-    def due(self) -> bool:
-        """Return whether it is time for a report, and wait for the next one if so."""
-        if self.share < self._reported + 0.05:
-            return False
-        self._reported = self.share
-        return True

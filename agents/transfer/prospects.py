@@ -33,7 +33,7 @@ def partition_features(
     speeds: Array,
     scales: Array,
     estimates: Array,
-) -> tuple[Array, Array]:
+) -> Array:
     """Return numbers on partitions in the making, R of them.
 
     For every target: how many accelerators the partition needs to keep within it, and how many are
@@ -53,8 +53,7 @@ def partition_features(
         estimates: of the optimum, in ideals, ``(R,)``.
 
     Returns:
-        The numbers, ``(R, PARTITION_NUMBERS)``, and the accelerators that the partition needs for
-        each target, ``(R, targets)``.
+        ``(R, PARTITION_NUMBERS)``.
     """
     count = accelerators.astype(float)
     by_replicas = ideals_by_replicas(sums, scales, int(accelerators.max(initial=1)))
@@ -88,7 +87,7 @@ def partition_features(
     others[:, 13] = rest / count
     others[:, 15] = partitions_left / count
     others[:, 16] = numpy.minimum(partitions_left, 3) / 3
-    return numbers, needed
+    return numbers
 
 
 def pair_features(

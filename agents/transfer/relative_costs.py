@@ -39,6 +39,11 @@ class RelativeTensor:
     backward: float
     kept: bool
 
+    @property
+    def both(self) -> float:
+        """Ideals of the tensor and its gradient."""
+        return self.forward + self.backward
+
 
 @dataclass(frozen=True)
 class RelativeCosts:
@@ -110,11 +115,6 @@ class RelativeCosts:
             sharing=workload.sharing_seconds_per_byte * bandwidth / speed,
             speeds=speeds / speed,
         )
-
-    @property
-    def accelerators(self) -> int:
-        """The number of accelerators, A."""
-        return len(self.speeds)
 
     @cached_property
     def made_by(self) -> tuple[tuple[int, ...], ...]:

@@ -8,11 +8,27 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.agents.paper.encoder import GraphEncoder
-from drlpp.agents.transfer.context import GLOBAL_FEATURES, OPERATOR_FEATURES
-from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.context import GLOBAL_FEATURES, OPERATOR_FEATURES, ContextBatch
+from drlpp.costs.stage_cost import Array
 
 _SCANNED = 32
 _ESTIMATOR_UNITS = (32, 32, 32)
+
+
+class Encoded(NamedTuple):
+    """Contexts as the networks see them.
+
+    Attributes:
+        batch: the contexts.
+        nodes: representations of all operators, ``(all operators, units)``.
+        contexts: representations of the contexts, ``(C, hidden)``.
+        estimates: of their optima, in ideals, ``(C,)``.
+    """
+
+    batch: ContextBatch
+    nodes: Tensor
+    contexts: Tensor
+    estimates: Array
 
 
 class Estimate(NamedTuple):

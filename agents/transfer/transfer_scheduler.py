@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -10,12 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drlpp.agents.paper.scheduler import AssignmentEvaluation
-from drlpp.agents.transfer.context import ACCELERATOR_FEATURES
-from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.paper.scheduler import AssignmentEvaluation, drawn
+from drlpp.agents.transfer.context import ACCELERATOR_FEATURES, ContextBatch
+from drlpp.agents.transfer.priced_walk import PricedWalk
 from drlpp.agents.transfer.prospects import PAIR_NUMBERS, pair_features
-from drlpp.agents.transfer.transfer_choices import Encoded
-from drlpp.agents.transfer.walk_record import RecordedWalk
+from drlpp.agents.transfer.transfer_encoder import Encoded
 from drlpp.costs.stage_cost import Array
 
 EMBEDDED_ACCELERATORS = 64
@@ -43,35 +42,25 @@ class Partitions:
 
     @classmethod
     def of(
-        cls, encoded: Encoded, contexts: Sequence[int], walks: Sequence[RecordedWalk]
+        cls, encoded: Encoded, contexts: Sequence[int], walks: Sequence[PricedWalk]
     ) -> Partitions:
         """Collect the partitions of walks."""
-        most = max(walk.stages for walk in walks)
+        counts = numpy.array([len(walk.stage_sums) for walk in walks])
+        most = int(counts.max())
+        exists = numpy.arange(most) < counts[:, None]
         sums = numpy.zeros((len(walks), most, 4))
-        exists = numpy.zeros((len(walks), most), dtype=bool)
-        for row, walk in enumerate(walks):
-            sums[row, : walk.stages] = walk.record.stage_sums
-            exists[row, : walk.stages] = True
-        offsets = encoded.batch.first[numpy.array(contexts)]
-        operators = numpy.concatenate(
-            [
-                numpy.arange(len(w.stage_of_operator)) + at
-                for w, at in zip(walks, offsets, strict=True)
-            ]
-        )
-        stages = numpy.concatenate(
-            [numpy.array(w.stage_of_operator) + row * most for row, w in enumerate(walks)]
-        )
+        sums[exists] = [one for walk in walks for one in walk.stage_sums]
+        context = numpy.array(contexts, dtype=numpy.int64)
+        sizes = [len(walk.stage_of_operator) for walk in walks]
+        operators = numpy.concatenate([numpy.arange(size) for size in sizes])
+        operators += encoded.batch.first[context].repeat(sizes)
+        stages = numpy.concatenate([walk.stage_of_operator for walk in walks])
+        stages += (numpy.arange(len(walks)) * most).repeat(sizes)
         index = torch.from_numpy(stages).to(encoded.nodes.device)
         members = encoded.nodes[torch.from_numpy(operators).to(index.device)]
         total = members.new_zeros(len(walks) * most, members.shape[1]).index_add(0, index, members)
         size = torch.bincount(index, minlength=len(total)).clamp(min=1)[:, None]
-        return cls(
-            context=numpy.array(contexts, dtype=numpy.int64),
-            sums=sums,
-            exists=exists,
-            summaries=(total / size).view(len(walks), most, -1),
-        )
+        return cls(context, sums, exists, (total / size).view(len(walks), most, -1))
 
 
 class TransferScheduler(nn.Module):
@@ -114,34 +103,19 @@ class TransferScheduler(nn.Module):
             For every scheme the partition of every accelerator, and the logarithms of the
             probabilities, both in the order of the accelerators' numbers.
         """
-        order = _Order.of(encoded.batch, partitions.context)
-        fixed = self._fixed(encoded, partitions, order)
-        count, most = partitions.exists.shape
-        replicas, slowest = numpy.zeros((count, most)), numpy.full((count, most), numpy.inf)
-        stage_of = numpy.zeros((count, order.most), dtype=numpy.int64)
-        log_probs = numpy.zeros((count, order.most))
-        rows = numpy.arange(count)
-        for turn in range(order.most):
-            scores = self._scores(
-                encoded, partitions, fixed[:, turn], order, turn, replicas, slowest
+
+        def draw(scores: Tensor, _: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
+            found: NDArray[numpy.int64] = (
+                drawn(scores.log_softmax(dim=1), deterministic).squeeze(1).cpu().numpy()
             )
-            policy = scores.log_softmax(dim=1)
-            chosen = (
-                policy.argmax(dim=1)
-                if deterministic
-                else torch.multinomial(policy.exp(), 1).squeeze(1)
-            )
-            taken = policy.gather(1, chosen[:, None]).squeeze(1).cpu().numpy()
-            stages, there = chosen.cpu().numpy(), order.exists[:, turn]
-            replicas[rows[there], stages[there]] += 1
-            slowest[rows[there], stages[there]] = numpy.minimum(
-                slowest[rows[there], stages[there]], order.speeds[there, turn]
-            )
-            stage_of[rows[there], order.index[there, turn]] = stages[there]
-            log_probs[rows[there], order.index[there, turn]] = taken[there]
+            return found
+
+        scores, stages = self._in_turn(encoded, partitions, draw)
+        chosen = torch.from_numpy(stages).to(scores.device)
+        log_probs = AssignmentEvaluation.of(scores, chosen).log_probs
         counts = encoded.batch.accelerators[partitions.context].tolist()
         return (
-            [tuple(row[:n]) for row, n in zip(stage_of.tolist(), counts, strict=True)],
+            [tuple(row[:n]) for row, n in zip(stages.tolist(), counts, strict=True)],
             [tuple(row[:n]) for row, n in zip(log_probs.tolist(), counts, strict=True)],
         )
 
@@ -150,68 +124,84 @@ class TransferScheduler(nn.Module):
         encoded: Encoded,
         partitions: Partitions,
         stage_of_accelerator: Sequence[Sequence[int]],
-    ) -> tuple[Tensor, NDArray[numpy.int64]]:
-        """Score all choices that led to assignments, in one pass.
+    ) -> tuple[Tensor, Tensor]:
+        """Score all choices that led to assignments.
 
         Returns:
             ``(P, accelerators, K)`` by the accelerators' numbers, −∞ where a partition does not
             exist or may not be chosen, and the partition that each chose, ``(P, accelerators)``.
             Accelerators that a smaller cluster does not have may choose the first partition only.
         """
-        order = _Order.of(encoded.batch, partitions.context)
-        fixed = self._fixed(encoded, partitions, order)
-        count, most = partitions.exists.shape
-        chosen = numpy.zeros((count, order.most), dtype=numpy.int64)
+        chosen = numpy.zeros(
+            (len(stage_of_accelerator), int(encoded.batch.accelerators.max())), dtype=numpy.int64
+        )
         for row, stages in enumerate(stage_of_accelerator):
             chosen[row, : len(stages)] = stages
-        by_turn = numpy.take_along_axis(chosen, order.index, axis=1)
-        taken = (by_turn[..., None] == numpy.arange(most)) & order.exists[..., None]
-        replicas = taken.cumsum(axis=1) - taken
-        held = numpy.where(taken, order.speeds[..., None], numpy.inf)
-        slowest = numpy.full(held.shape, numpy.inf)
-        slowest[:, 1:] = numpy.minimum.accumulate(held, axis=1)[:, :-1]
-        scores = torch.stack(
-            [
-                self._scores(
-                    encoded,
-                    partitions,
-                    fixed[:, turn],
-                    order,
-                    turn,
-                    replicas[:, turn].astype(float),
-                    slowest[:, turn],
-                )
-                for turn in range(order.most)
-            ],
-            dim=1,
-        )
-        turn_of = torch.from_numpy(order.turn)[..., None].expand(-1, -1, most).to(scores.device)
-        return scores.gather(1, turn_of), chosen
 
-    def evaluate(
+        def replay(_: Tensor, accelerators: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
+            return chosen[numpy.arange(len(chosen)), accelerators]
+
+        scores, _ = self._in_turn(encoded, partitions, replay)
+        return scores, torch.from_numpy(chosen).to(scores.device)
+
+    def _in_turn(
         self,
         encoded: Encoded,
         partitions: Partitions,
-        stage_of_accelerator: Sequence[Sequence[int]],
-    ) -> AssignmentEvaluation:
-        """Replay assignments."""
-        scores, stages = self.scores(encoded, partitions, stage_of_accelerator)
-        log_policy = scores.log_softmax(dim=2)
-        chosen = torch.from_numpy(stages).to(scores.device)[..., None]
-        return AssignmentEvaluation(
-            log_probs=log_policy.gather(2, chosen).squeeze(2),
-            # Impossible choices have log-probability −∞, and 0 · ∞ is no number.
-            entropies=-(log_policy.exp() * log_policy.clamp(min=-1e9)).sum(dim=2),
-            free=scores.isfinite().sum(dim=2) > 1,
-        )
+        choose: Callable[[Tensor, NDArray[numpy.int64]], NDArray[numpy.int64]],
+    ) -> tuple[Tensor, NDArray[numpy.int64]]:
+        """Let one accelerator of every scheme after the other choose.
 
-    def _fixed(self, encoded: Encoded, partitions: Partitions, order: _Order) -> Tensor:
-        """Compute what no choice changes, ``(P, A, K, hidden)``.
+        Args:
+            encoded: the contexts.
+            partitions: of the schemes.
+            choose: given the scores, ``(P, K)``, and whose turn it is, ``(P,)``, the partition
+                that each chooses.
 
-        The second axis is accelerators by turn, the third is partitions.
+        Returns:
+            The scores, ``(P, accelerators, K)``, and what was chosen, ``(P, accelerators)``.
         """
+        batch, context, exists = encoded.batch, partitions.context, partitions.exists
+        order, speeds = (each[context] for each in _fastest_first(batch))
+        fixed = self._fixed(encoded, partitions, torch.from_numpy(order))
+        rows = numpy.arange(len(context))
+        replicas, slowest = numpy.zeros(exists.shape), numpy.full(exists.shape, numpy.inf)
+        chosen = numpy.zeros(order.shape, dtype=numpy.int64)
+        scores = []
+        for turn, index in enumerate(order.T):
+            left = batch.accelerators[context] - turn
+            numbers = pair_features(
+                sums=partitions.sums,
+                exists=exists,
+                replicas=replicas,
+                slowest=slowest,
+                speeds=speeds[:, turn],
+                left=left.astype(float),
+                scales=batch.scales[context],
+                estimates=encoded.estimates[context],
+            )
+            pairs = self.pair(torch.from_numpy(numbers.astype(numpy.float32)).to(fixed.device))
+            unheld = exists & (replicas == 0)
+            binding = unheld.sum(axis=1, keepdims=True) >= left[:, None]
+            allowed = exists & (unheld | ~binding)
+            allowed[left <= 0] = numpy.arange(exists.shape[1]) == 0
+            found = self.score(fixed[:, turn] + pairs).squeeze(2)
+            forbidden = torch.from_numpy(~allowed).to(found.device)
+            scores.append(found.masked_fill(forbidden, -torch.inf))
+            taken = choose(scores[-1], index)
+            there = left > 0
+            at = rows[there], taken[there]
+            replicas[at] += 1
+            slowest[at] = numpy.minimum(slowest[at], speeds[there, turn])
+            chosen[rows, index] = numpy.where(there, taken, 0)
+        turn_of = torch.from_numpy(order.argsort(axis=1))[..., None].to(fixed.device)
+        by_turn = torch.stack(scores, dim=1)
+        return by_turn.gather(1, turn_of.expand(-1, -1, exists.shape[1])), chosen
+
+    def _fixed(self, encoded: Encoded, partitions: Partitions, order: Tensor) -> Tensor:
+        """Compute what no choice changes, ``(P, A, K, hidden)``, for accelerators in ``order``."""
         features = encoded.batch.accelerator_features[torch.from_numpy(partitions.context)]
-        index = torch.from_numpy(order.index).to(features.device)
+        index = order.to(features.device)
         by_turn = features.gather(1, index[..., None].expand(-1, -1, features.shape[2]))
         learned = self.embeddings(index.clamp(max=EMBEDDED_ACCELERATORS - 1))
         learned = learned * (index < EMBEDDED_ACCELERATORS)[..., None]
@@ -220,69 +210,14 @@ class TransferScheduler(nn.Module):
         stages = self.summary(partitions.summaries) + context[:, None]
         return accelerators[:, :, None] + stages[:, None]
 
-    def _scores(
-        self,
-        encoded: Encoded,
-        partitions: Partitions,
-        fixed: Tensor,
-        order: _Order,
-        turn: int,
-        replicas: Array,
-        slowest: Array,
-    ) -> Tensor:
-        """Score the choices of one turn, ``(P, K)``."""
-        batch, context, exists = encoded.batch, partitions.context, partitions.exists
-        left = batch.accelerators[context] - turn
-        numbers = pair_features(
-            sums=partitions.sums,
-            exists=exists,
-            replicas=replicas,
-            slowest=slowest,
-            speeds=order.speeds[:, turn],
-            left=left.astype(float),
-            scales=batch.scales[context],
-            estimates=encoded.estimates[context],
-        )
-        pairs = self.pair(torch.from_numpy(numbers.astype(numpy.float32)).to(fixed.device))
-        unheld = exists & (replicas == 0)
-        binding = unheld.sum(axis=1, keepdims=True) >= left[:, None]
-        allowed = exists & (unheld | ~binding)
-        allowed[left <= 0] = numpy.arange(exists.shape[1]) == 0
-        scores = self.score(fixed + pairs).squeeze(2)
-        return scores.masked_fill(~torch.from_numpy(allowed).to(scores.device), -torch.inf)
 
-
-@dataclass(frozen=True)
-class _Order:
-    """Who chooses when, padded to the largest cluster.
-
-    Attributes:
-        index: the accelerator of every turn, ``(P, A)``.
-        turn: the turn of every accelerator, ``(P, A)``.
-        exists: whether there is such a turn, ``(P, A)``.
-        speeds: of the accelerator of every turn, ``(P, A)``.
-    """
-
-    index: NDArray[numpy.int64]
-    turn: NDArray[numpy.int64]
-    exists: NDArray[numpy.bool_]
-    speeds: Array
-
-    @property
-    def most(self) -> int:
-        """The largest number of accelerators."""
-        return self.index.shape[1]
-
-    @classmethod
-    def of(cls, batch: ContextBatch, context: NDArray[numpy.int64]) -> _Order:
-        """Put the fastest first."""
-        most = int(batch.accelerators.max())
-        index = numpy.tile(numpy.arange(most), (len(batch.contexts), 1))
-        speeds = numpy.ones(index.shape)
-        for row, each in enumerate(batch.contexts):
-            order = list(each.accelerator_order)
-            index[row, : len(order)] = order
-            assert each.costs is not None
-            speeds[row, : len(order)] = each.costs.speeds[order]
-        exists = numpy.arange(most) < batch.accelerators[:, None]
-        return cls(index[context], index.argsort(axis=1)[context], exists[context], speeds[context])
+def _fastest_first(batch: ContextBatch) -> tuple[NDArray[numpy.int64], Array]:
+    """Return whose turn it is, turn by turn, and their speeds; padded, both ``(C, A)``."""
+    most = int(batch.accelerators.max())
+    index = numpy.tile(numpy.arange(most), (len(batch.contexts), 1))
+    speeds = numpy.ones(index.shape)
+    for row, each in enumerate(batch.contexts):
+        order = list(each.accelerator_order)
+        index[row, : len(order)] = order
+        speeds[row, : len(order)] = each.costs.speeds[order]
+    return index, speeds

@@ -29,13 +29,11 @@ Observer = Callable[[Candidate, Outcome], None]
 class MemorySummary(NamedTuple):
     """Counts of a memory, and the fewest seconds per minibatch in it (``None`` without any).
 
-    ``distinct`` counts every placement that was measured, ``failed`` those that failed, and
-    ``hits`` how often an outcome was answered from memory since it was opened.
+    ``distinct`` counts every placement that was measured, ``failed`` those that failed.
     """
 
     distinct: int
     failed: int
-    hits: int
     best_seconds: float | None
 
 
@@ -94,10 +92,7 @@ class MeasurementMemory:
         self.most_staleness: int | None = None
         self._runs: dict[Candidate, list[Measurement]] = {}
         self._outcomes: dict[Candidate, Outcome] = {}
-        self._not_asked_for: set[Candidate] = set()
         self._best: tuple[Candidate, Measurement] | None = None
-        self._failed = 0
-        self._hits = 0
         self._header = Header(
             model=self.graph.model,
             graph_fingerprint=self.graph.fingerprint,
@@ -138,39 +133,24 @@ class MeasurementMemory:
         return len(self._outcomes)
 
     @property
-    def failed(self) -> int:
-        """How many of the distinct placements failed."""
-        return self._failed
-
-    @property
-    def hits(self) -> int:
-        """How often a placement was answered from memory since it was opened.
-
-        The first answer about a placement that was measured ahead is none.
-        """
-        return self._hits
-
-    @property
     def summary(self) -> MemorySummary:
         """All counts at once, small enough to be sent between processes."""
         seconds = None if self._best is None else self._best[1].seconds_per_minibatch
-        return MemorySummary(self.distinct, self.failed, self.hits, seconds)
+        failed = sum(isinstance(one, FailedMeasurement) for one in self._outcomes.values())
+        return MemorySummary(self.distinct, failed, seconds)
 
-    def measure(self, placement: Placement | Candidate) -> tuple[Outcome, bool]:
-        """Return the outcome of a candidate, and whether it was remembered rather than measured.
+    def measure(self, placement: Placement | Candidate) -> Outcome:
+        """Return the outcome of a candidate, which is measured if it is not known.
 
         Raises:
             InvalidInput: it cannot be run.
         """
         key = self._key(placement)
-        remembered = key in self._outcomes and key not in self._not_asked_for
-        self._hits += remembered
         if key not in self._outcomes:
             plan = self._plan(key)
             while key not in self._outcomes:
                 self._run(plan)
-        self._not_asked_for.discard(key)
-        return self._outcomes[key], remembered
+        return self._outcomes[key]
 
     def measure_together(
         self, placements: Iterable[Placement | Candidate], most: int | None = None
@@ -195,7 +175,6 @@ class MeasurementMemory:
                 if key not in self._outcomes and len(self._runs.get(key, ())) <= number:
                     with suppress(InvalidInput):
                         self._run(plan)
-        self._not_asked_for.update(p.candidate for p in new if p.candidate in self._outcomes)
 
     def best(self) -> tuple[Candidate, Measurement] | None:
         """Return the candidate with the fewest seconds per minibatch, the earliest of equals."""
@@ -259,7 +238,6 @@ class MeasurementMemory:
     def _remember(self, candidate: Candidate, run: Outcome) -> None:
         if isinstance(run, FailedMeasurement):
             self._outcomes[candidate] = run
-            self._failed += 1
             return
         runs = self._runs.setdefault(candidate, [])
         runs.append(run)

@@ -1,20 +1,86 @@
-"""Learning a placement in one call."""
+"""Learning in one call: budgets are kept, Ctrl-C ends it, and agents go on from their files."""
 
 from __future__ import annotations
 
+import base64
 import io
+import json
+import math
 import os
 import signal
+import zipfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
+import pytest
+import torch
 from rich.console import Console
+from stable_baselines3.common.save_util import data_to_json
 
-from drlpp.agents import AGENTS, learn_placement
-from drlpp.envs import MeasurementMemory
+from drlpp.agents import (
+    AGENTS,
+    DRLPP,
+    AtomicCheckpointCallback,
+    GuidedHyperparameters,
+    Hyperparameters,
+    MeasurementBudgetCallback,
+    learn_placement,
+)
+from drlpp.agents.learning import take_up
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.errors import InvalidFile
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome
-from tests.support.planning.fake_measurer import FakeMeasurer, chain
+from tests.support.planning.fake_measurer import FakeMeasurer, branching, chain
+
+SMALL = Hyperparameters(partitions_per_rollout=4, placements_per_partition=2, feasible=True)
+QUIET: dict[str, Any] = {"seed": 0, "console": Console(quiet=True)}
+
+
+def agent_and_memory(
+    operators: int = 10, accelerators: int = 4, path: Path | None = None
+) -> tuple[DRLPP, MeasurementMemory]:
+    memory = MeasurementMemory(FakeMeasurer(chain(operators), accelerators), path=path)
+    return SMALL.build(PlacementEnv(memory), seed=0), memory
+
+
+def test_learning_stops_when_the_budget_is_spent(tmp_path: Path) -> None:
+    agent, memory = agent_and_memory(path=tmp_path / "memory.jsonl")
+    callback = MeasurementBudgetCallback(memory, budget=12)
+    assert not callback.exhausted
+    agent.learn(10_000, callback=callback)
+    assert callback.exhausted
+    assert memory.distinct == 12
+    resumed, memory = agent_and_memory(path=tmp_path / "memory.jsonl")
+    resumed.learn(10_000, callback=MeasurementBudgetCallback(memory, budget=20))
+    assert memory.distinct == 20
+    assert len(memory.measurer.measured) == 8  # type: ignore[attr-defined]
+
+
+def test_learning_stops_when_nothing_new_is_asked_for() -> None:
+    agent, memory = agent_and_memory(operators=2, accelerators=1)
+    agent.learn(10_000, callback=MeasurementBudgetCallback(memory, budget=100, patience=30))
+    assert memory.distinct == 1
+    assert agent.num_timesteps == 31
+
+
+def test_a_kill_while_saving_leaves_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, _ = agent_and_memory()
+    path = tmp_path / "model.zip"
+    agent.learn(8, callback=AtomicCheckpointCallback(path))
+    before = path.read_bytes()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(8, callback=AtomicCheckpointCallback(path), reset_num_timesteps=False)
+    assert path.read_bytes() == before
 
 
 class Swallowing(FakeMeasurer):
@@ -30,15 +96,7 @@ class Swallowing(FakeMeasurer):
 def test_ctrl_c_is_not_lost_where_the_exception_is(tmp_path: Path) -> None:
     memory = MeasurementMemory(Swallowing(chain(8)))
     before = signal.getsignal(signal.SIGINT)
-    finished = learn_placement(
-        memory,
-        tmp_path,
-        hyperparameters=AGENTS["tuned"],
-        budget=30,
-        seed=0,
-        console=Console(quiet=True),
-    )
-    assert not finished
+    assert not learn_placement(memory, tmp_path, hyperparameters=SMALL, budget=30, **QUIET)
     assert 3 < memory.distinct < 30
     assert signal.getsignal(signal.SIGINT) == before
 
@@ -47,10 +105,90 @@ def test_with_nothing_to_choose_it_ends_at_once(tmp_path: Path) -> None:
     measurer = FakeMeasurer(chain(1))
     memory = MeasurementMemory(measurer, repetitions=2)
     console = Console(record=True, quiet=False, file=io.StringIO(), width=200)
-    options = {"hyperparameters": AGENTS["guided"], "seed": 0, "console": console}
+    options: dict[str, Any] = {"hyperparameters": AGENTS["guided"], "seed": 0, "console": console}
     assert learn_placement(memory, tmp_path, budget=100, **options)
     assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3", "4"]
     assert len(measurer.measured) == 2 * 4
     assert "nothing to choose: the model is one operator" in console.export_text()
     assert learn_placement(memory, tmp_path, budget=100, **options), "begun again"
     assert len(measurer.measured) == 2 * 4
+
+
+PRACTISING = GuidedHyperparameters(practice=True, pretrained=False, draws=2, evaluations=16, gain=0)
+MENDED = SMALL.model_copy(update={"stage_baselines": True, "restart_after": 5})
+
+
+@pytest.mark.parametrize(("agent", "budget"), [(MENDED, 12), (PRACTISING, 3)])
+def test_an_agent_is_taken_up_with_what_it_has_learned(
+    agent: Hyperparameters | GuidedHyperparameters, budget: int, tmp_path: Path
+) -> None:
+    path, graph = tmp_path / "measurements.jsonl", branching(6)
+    memory = MeasurementMemory(FakeMeasurer(graph, 3), path=path)
+    assert learn_placement(memory, tmp_path, hyperparameters=agent, budget=budget, **QUIET)
+    saved = DRLPP.load(tmp_path / "agent.zip")
+    again = MeasurementMemory(FakeMeasurer(graph, 3), path=path)
+    found = agent.build(PlacementEnv(again), seed=0)
+    take_up(found, tmp_path / "agent.zip")
+    for name, value in saved.policy.state_dict().items():
+        assert torch.equal(found.policy.state_dict()[name], value), name
+    states = [one.policy.optimizer.state_dict()["state"].values() for one in (saved, found)]
+    steps = [[state["step"] for state in each] for each in states]
+    assert steps[0] == steps[1] != []
+    for name in ("num_timesteps", "baseline", "restarts", "_n_updates", "_rollouts_stuck"):
+        assert getattr(found, name) == getattr(saved, name), name
+    if found.stage_baselines is not None:
+        # The best are those of the memory.
+        best = [measurement for _, measurement in again.fastest(agent.elites)]
+        rewards = [elite.reward for elite in found._elites]
+        assert rewards == pytest.approx([-math.log(one.seconds_per_minibatch) for one in best])
+        assert found.stage_baselines.standings([1, 2]).any()
+    assert learn_placement(again, tmp_path, hyperparameters=agent, budget=budget + 1, **QUIET)
+    assert again.distinct == budget + 1
+    assert len(again.measurer.measured) == 1  # type: ignore[attr-defined]
+
+
+class _Calls:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch trapped",)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    agent, _ = agent_and_memory()
+    agent.save("agent.zip")
+    return tmp_path / "agent.zip"
+
+
+def rewritten(path: Path, name: str, content: bytes) -> None:
+    with zipfile.ZipFile(path) as archive:
+        files = {file: archive.read(file) for file in archive.namelist()} | {name: content}
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, value in files.items():
+            archive.writestr(file, value)
+
+
+@pytest.mark.parametrize("key", ["policy_class", "_elites", "anything"])
+def test_a_strangers_agent_runs_nothing(saved: Path, key: str) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        data = json.loads(archive.read("data"))
+    hostile = base64.b64encode(cloudpickle.dumps(_Calls())).decode()
+    data[key] = {":type:": "x", ":serialized:": hostile}
+    assert ":serialized:" in data_to_json({"it": _Calls()}), "as stable-baselines3 writes it"
+    rewritten(saved, "data", json.dumps(data).encode())
+    take_up(agent_and_memory()[0], saved)
+    assert not Path("trapped").exists()
+
+
+def test_what_is_no_agent_of_this_model_is_refused(saved: Path) -> None:
+    with pytest.raises(InvalidFile, match=r"not a saved agent .*size mismatch.* delete it"):
+        take_up(agent_and_memory(accelerators=3)[0], saved)
+    content = io.BytesIO()
+    torch.save(_Calls(), content)
+    before = saved.read_bytes()
+    for name, wrong in (("policy.pth", content.getvalue()), ("data", b'{"num_timesteps": "x"}')):
+        saved.write_bytes(before)
+        rewritten(saved, name, wrong)
+        with pytest.raises(InvalidFile, match=r"not a saved agent .* delete it"):
+            take_up(agent_and_memory()[0], saved)
+    assert not Path("trapped").exists()

@@ -32,7 +32,6 @@ KINDS = [
     "microbatches",
     "search",
     "training race",
-    "episode state",
 ]
 
 

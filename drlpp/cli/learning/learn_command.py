@@ -77,7 +77,7 @@ def learn(
     With --data the fastest placements are then raced to a loss (drlpp race), which decides.
     """
     # Imported here, so that --help and errors in arguments do not wait for torch.
-    from drlpp.agents import AGENTS, hyperparameters_of
+    from drlpp.agents import AGENTS, GuidedHyperparameters, hyperparameters_of
     from drlpp.capturing.capture import capture
     from drlpp.cli.layouts import layout_contenders
     from drlpp.exporting.layouts.module_cuts import contracted_at
@@ -98,6 +98,11 @@ def learn(
     # What cannot vary is said before anything is measured.
     search.space(chosen, method)
     varied = search.varied(method)
+    if varied and not isinstance(hyperparameters, GuidedHyperparameters):
+        raise InvalidInput(
+            f"agent {agent} chooses placements alone, as in the paper; leave out --vary, or take "
+            "the guided agent"
+        )
     spec = optimizer.spec()
     reference = model_reference(model, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")

@@ -77,7 +77,7 @@ def run_job(job: Job, session: ClusterSession) -> None:
         HostLost: a host is lost; what was measured and trained is kept.
     """
     from drlpp.cli.learning.outcome import export_best, export_winner, say_how_to_train
-    from drlpp.envs.action_codec import check_one_stage_each
+    from drlpp.envs.codec import check_one_stage_each
     from drlpp.runtime import load_or_measure_profile
 
     # An environment says so as well, but after profiling.
@@ -149,16 +149,14 @@ def _learn_and_compare(
 def methods_of_the_agent(job: Job, space: Space) -> Space | None:
     """Return what the agent chooses from: all of ``space``, if it is the guided one.
 
-    Agents after the paper place only, as in the paper (None), unless they are asked for more. They
-    cannot give an accelerator two stages.
+    Agents after the paper place only (None), or place only what is not too stale.
     """
     from drlpp.agents import GuidedDRLPP
 
     if issubclass(job.hyperparameters.algorithm, GuidedDRLPP):
         return space
-    if job.vary or job.most_staleness is not None:
-        return replace(space, vary=job.vary or frozenset(), folds=False)
-    return None
+    placing = replace(space, vary=frozenset())
+    return None if job.most_staleness is None else placing
 
 
 def _race_to_loss(

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from drlpp.agents.pretraining.problems import SolvedProblem
-from drlpp.agents.pretraining.solving_ahead import solve_ahead
 from drlpp.agents.pretraining.training import Pretraining, pretrain
 from drlpp.agents.transfer.weights import save_weights
 from drlpp.cli.command_line import build_console, run_program
@@ -33,16 +30,6 @@ def main(
         float, typer.Option(min=0, max=1, help="Share of the time, for imitating optima.")
     ] = 0.4,
     learning_rate: Annotated[float, typer.Option(help="Of imitation.")] = 1e-3,
-    problems: Annotated[
-        int,
-        typer.Option(min=0, help="Solved before training, which solves what it wants beyond them."),
-    ] = 0,
-    solved: Annotated[
-        Path, typer.Option(help="File of these; what it has is not solved again.")
-    ] = Path("runs/pretraining-problems.jsonl"),
-    processes: Annotated[
-        int, typer.Option(min=1, help="That solve them at the same time on this machine.")
-    ] = 1,
 ) -> None:
     """Imitate exact optima of made-up problems, then improve on the rule."""
     torch.set_num_threads(1)
@@ -59,18 +46,12 @@ def main(
         imitation_share=imitation,
         learning_rate=learning_rate,
     )
-    ahead: Iterator[SolvedProblem] = iter(())
-    if problems:
-        ahead = solve_ahead(seed, problems, solved, processes)
-        report(f"{problems} problems are solved: {solved}")
-    network, notes = pretrain(options, report, ahead)
+    network, notes = pretrain(options, report)
     command = f"python -m drlpp.cli.learning.pretrain --out {shlex.quote(out.name)}"
     command += f" --minutes {minutes:g} --seed {seed}"
     if start is not None:
         command += f" --start {shlex.quote(start.name)}"
     command += f" --imitation {imitation:g} --learning-rate {learning_rate:g}"
-    if problems:
-        command += f" --problems {problems}"
     notes |= {"command": command}
     save_weights(network, out, notes)
     console.print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")

@@ -76,7 +76,6 @@ class Space:
             no result but by staleness, and costs nothing but memory.
         most_staleness: the largest s of a stage that is allowed; None for any.
         batch_size: of a minibatch, which microbatches divide evenly; None if it is not known.
-        folds: whether schedules whose accelerators hold two stages each may be chosen.
         methods: all that fit together and are for any number of stages, the given one first.
 
     Raises:
@@ -88,7 +87,6 @@ class Space:
     vary: frozenset[Vary] | None = None
     most_staleness: int | None = None
     batch_size: int | None = None
-    folds: bool = True
     methods: tuple[Method, ...] = field(init=False)
     _values: dict[Vary, tuple[Any, ...]] = field(init=False, repr=False, compare=False)
     _known: frozenset[Method] = field(init=False, repr=False, compare=False)
@@ -185,7 +183,7 @@ class Space:
         if what is Vary.RECOMPUTE:
             return [False, True]
         kinds = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
-        return [kind.name for kind in kinds if self.folds or kind.stages_held == 1]
+        return [kind.name for kind in kinds]
 
     def _numbers_of_microbatches(self, asked: int) -> set[int]:
         """Return the number that was asked for, halved and doubled again and again."""

@@ -10,10 +10,12 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from drlpp.agents import AGENTS, DRLPP
-from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.agents import DRLPP
+from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import FailedMeasurement
+from drlpp.planners import Space, Vary
+from drlpp.schedule.method import DEFAULT_METHOD
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 SMALL: dict[str, Any] = {"partitions_per_rollout": 4, "placements_per_partition": 2, "seed": 0}
@@ -74,7 +76,7 @@ def test_total_timesteps_count_placements() -> None:
     agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
     agent.learn(20)
     assert agent.num_timesteps == 24
-    assert env.summary.distinct + env.summary.hits == 24
+    assert 1 < env.summary.distinct <= 24
 
 
 def test_one_seed_gives_one_result() -> None:
@@ -90,7 +92,7 @@ def test_one_seed_gives_one_result() -> None:
 
 
 def test_a_saved_agent_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    agent = AGENTS["tuned"].build(environment(), seed=0)
+    agent = DRLPP("PlacementPolicy", environment(), **SMALL, imitation_coef=0.5)
     agent.learn(16)
     agent.save(tmp_path / "model.zip")
     loaded = DRLPP.load(tmp_path / "model.zip", environment())
@@ -99,7 +101,7 @@ def test_a_saved_agent_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     for each in (agent, loaded):
         each.set_random_seed(7)
         each.learn(16, reset_num_timesteps=False)
-    assert loaded.num_timesteps == 32
+    assert loaded.num_timesteps == agent.num_timesteps >= 32
     assert same(weights(agent), weights(loaded))
 
 
@@ -108,8 +110,9 @@ def test_several_environments_share_a_rollout() -> None:
     agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
     agent.learn(16)
     assert agent.num_timesteps == 16
-    with pytest.raises(InvalidInput, match="does not divide by 3"):
-        DRLPP("PlacementPolicy", DummyVecEnv([environment] * 3), **SMALL)
+    # Eight placements do not divide by three: one more fills the last step.
+    several = DRLPP("PlacementPolicy", DummyVecEnv([environment] * 3), **SMALL)
+    assert several.learn(1).num_timesteps % 3 == 0
 
 
 def test_a_run_of_nothing_but_failures_goes_on() -> None:
@@ -146,3 +149,9 @@ def test_other_graphs_and_other_environments_are_refused(tmp_path: Path) -> None
 
     with pytest.raises(InvalidInput, match="placement environment"):
         DRLPP("PlacementPolicy", Plain())
+    graph = other.graph
+    space = Space(DEFAULT_METHOD, frozenset({Vary.DEPTH}))
+    declared = CostPrior(CostPrior.from_sizes(graph, 3).problem, space=space)
+    choosing = PlacementEnv(MeasurementMemory(FakeMeasurer(graph, 3)), declared=declared)
+    with pytest.raises(InvalidInput, match="places only"):
+        DRLPP("PlacementPolicy", choosing)

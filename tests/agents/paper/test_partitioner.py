@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from drlpp.agents.paper.partitioner import RecurrentPartitioner
-from drlpp.agents.paper.recurrence import Recurrence
+from drlpp.agents.paper.partitioner import Recurrence, RecurrentPartitioner
 from drlpp.agents.paper.walk import CUT, PartitionWalk
 from drlpp.capturing.graph import OpGraph
 from tests.support.planning.fake_measurer import branching, chain, graphs

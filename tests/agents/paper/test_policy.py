@@ -1,4 +1,4 @@
-"""The policy samples what it can replay, with gradients for every weight."""
+"""The policy samples what it can replay, learns with every weight, and has the paper's sizes."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from drlpp.agents import PlacementPolicy
+from drlpp.agents import AGENTS, PlacementPolicy
+from drlpp.agents.paper.partitioner import Recurrence
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from tests.support.planning.fake_measurer import FakeMeasurer, branching, graphs
@@ -37,12 +39,7 @@ def test_replay_equals_sampling(feasible: bool) -> None:
     walks = [trajectory.walk for trajectory in trajectories[::3]]
     with torch.no_grad():
         evaluation = policy.evaluate(walks, trajectories)
-    sampled = [
-        log_prob
-        for walk in walks
-        for log_prob, decision in zip(walk.log_probs, walk.decisions, strict=True)
-        if not decision.forced
-    ]
+    sampled = [log_prob for walk in walks for log_prob in walk.free_log_probs]
     assert evaluation.partitioner_log_probs.tolist() == pytest.approx(sampled, abs=1e-5)
     assignment = torch.tensor([trajectory.log_probs for trajectory in trajectories])
     expected = assignment[evaluation.scheduler_free].tolist()
@@ -58,3 +55,30 @@ def test_every_weight_learns() -> None:
     for name, parameter in policy.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.any(), name
+
+
+def hidden_layers(perceptron: nn.Module) -> list[int]:
+    """Widths of the hidden layers of an MLP that ends in one score."""
+    *hidden, score = [layer for layer in perceptron.modules() if isinstance(layer, nn.Linear)]
+    assert score.out_features == 1
+    return [layer.out_features for layer in hidden]
+
+
+def test_the_papers_sizes_are_those_of_section_4_2() -> None:
+    env = PlacementEnv(MeasurementMemory(FakeMeasurer(branching(9), 3)))
+    policy = AGENTS["drl-pp"].build(env, seed=0).policy
+    # A type each of three, then §3.1's five numbers.
+    assert policy.features.shape[1] == 3 + 5
+    nodes, widths = policy.features, []
+    for layer in policy.encoder.layers:
+        nodes = layer(nodes, policy.edges)
+        widths.append(nodes.shape[1])
+    assert widths == [32, 64, 128]
+    parts = list(policy.partitioner.children())
+    recurrences = [module for module in parts if isinstance(module, Recurrence)]
+    assert [(lstm.units, lstm.input.in_features) for lstm in recurrences] == [(128, 128)] * 2
+    perceptrons = [module for module in parts if isinstance(module, nn.Sequential)]
+    assert [hidden_layers(perceptron) for perceptron in perceptrons] == [[128]] * 2
+    assert policy.scheduler.embeddings.weight.shape == (3, 128)
+    assert hidden_layers(policy.scheduler.pair_score) == [128, 128]
+    assert policy.scheduler.pair_score[0].in_features == 2 * 128

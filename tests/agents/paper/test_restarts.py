@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drlpp.agents import AGENTS, DRLPP
-from drlpp.agents.paper.trajectory import Rewarded, best_of
+from drlpp.agents.paper.rollout import Rewarded, best_of
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome

@@ -1,25 +1,21 @@
 """One set of weights fits every model and cluster, and what it samples can be replayed."""
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.agents import DRLPP, PRETRAINED, PlacementContext, TransferPolicy
-from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents import TransferPolicy
+from drlpp.agents.transfer.context import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.costs.synthetic_profiles import generate
-from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem import AnalyticObjective
-from drlpp.simulator import SimulatedCluster
 from tests.support.planning.transfer_contexts import context_of, problem_of, problems
 
 
@@ -51,7 +47,7 @@ def policy_of(
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(found=st.lists(problems(), min_size=1, max_size=3), seed=st.integers(0, 99))
 def test_replay_equals_sampling_on_several_problems_at_once(
     found: list[PlanningProblem], seed: int
@@ -63,12 +59,7 @@ def test_replay_equals_sampling_on_several_problems_at_once(
     walks = [trajectory.walk for trajectory in trajectories]
     with torch.no_grad():
         evaluation = NETWORK.evaluate(batch, contexts, walks, contexts, trajectories)
-    sampled = [
-        log_prob
-        for walk in walks
-        for log_prob, decision in zip(walk.log_probs, walk.decisions, strict=True)
-        if not decision.forced
-    ]
+    sampled = [log_prob for walk in walks for log_prob in walk.free_log_probs]
     assert evaluation.partitioner_log_probs.tolist() == pytest.approx(sampled, abs=1e-4)
     most = evaluation.scheduler_free.shape[1]
     padded = torch.tensor([t.log_probs + (0.0,) * (most - len(t.log_probs)) for t in trajectories])
@@ -79,11 +70,11 @@ def test_replay_equals_sampling_on_several_problems_at_once(
     assert certain.abs().max().item() < 1e-5 if certain.numel() else True
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(problem=problems(), deterministic=st.booleans())
 def test_samples_are_valid_placements(problem: PlanningProblem, deterministic: bool) -> None:
     batch = ContextBatch.of([context_of(problem)])
-    for trajectory in NETWORK.sample(batch, [0, 0], placements=2, deterministic=deterministic):
+    for trajectory in NETWORK.sample(batch, [0, 0], deterministic):
         stages = trajectory.walk.stage_of_operator
         held = trajectory.stage_of_accelerator
         assert set(stages) == set(held) == set(range(trajectory.walk.stages))
@@ -108,33 +99,5 @@ def test_every_weight_of_the_policy_learns_and_the_estimator_does_not() -> None:
 
 def test_wrong_contexts_are_refused() -> None:
     policy = policy_of("chain", 9, 2)
-    with pytest.raises(InvalidInput, match="of_workload"):
-        policy.set_context(PlacementContext.of_graph(policy.graph, 2))
     with pytest.raises(InvalidInput, match="10 operators on 2"):
         policy.set_context(context_of(problem_of("chain", 10, 2)))
-
-
-def test_drlpp_trains_it_and_saves_it(tmp_path: Path) -> None:
-    profile = generate("residual", 10, seed=0)
-    problem = problem_of("residual", 10, 3)
-    env = PlacementEnv(MeasurementMemory(SimulatedCluster(profile, problem.cluster)))
-    agent = DRLPP(
-        "TransferPolicy",
-        env,
-        partitions_per_rollout=4,
-        placements_per_partition=2,
-        imitation_coef=0.5,
-        policy_kwargs={"context": context_of(problem), "pretrained": PRETRAINED},
-        seed=0,
-    )
-    weights = {name: value.clone() for name, value in agent.policy.state_dict().items()}
-    agent.learn(16)
-    assert any(not torch.equal(weights[n], v) for n, v in agent.policy.state_dict().items())
-    agent.save(tmp_path / "agent.zip")
-    loaded = DRLPP.load(tmp_path / "agent.zip", env)
-    for name, value in agent.policy.state_dict().items():
-        assert torch.equal(loaded.policy.state_dict()[name], value), name
-    observation = np.zeros(1, np.float32)
-    expected = agent.predict(observation, deterministic=True)[0]
-    assert loaded.predict(observation, deterministic=True)[0].tolist() == expected.tolist()
-    loaded.learn(8, reset_num_timesteps=False)

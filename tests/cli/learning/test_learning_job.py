@@ -13,7 +13,7 @@ from drlpp.errors import InvalidInput
 from drlpp.planners import Space, Vary, read_vary
 from drlpp.schedule.method import Method
 
-PAPERS = ["drl-pp", "drl-pp-mended", "tuned"]
+PAPERS = ["drl-pp", "drl-pp-mended"]
 
 
 def job(agent: str, vary: str | None = None, most_staleness: int | None = None) -> Any:
@@ -29,10 +29,12 @@ def chosen(asked: Any, method: Method | None = None) -> Space | None:
     return methods_of_the_agent(asked, usual)
 
 
-@pytest.mark.parametrize("vary", [None, "none"])
 @pytest.mark.parametrize("agent", PAPERS)
-def test_the_papers_action_is_the_placement(agent: str, vary: str | None) -> None:
-    assert chosen(job(agent, vary)) is None
+def test_the_papers_action_is_the_placement(agent: str) -> None:
+    assert chosen(job(agent)) is None
+    limited = chosen(job(agent, most_staleness=2))
+    assert limited is not None
+    assert (len(limited.methods), limited.most_staleness) == (1, 2)
 
 
 def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
@@ -40,11 +42,9 @@ def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
     assert found is not None
     assert found.deepens
     flushing = Method(schedule="gpipe", policy="sync")
-    schedules = job("guided", Vary.SCHEDULE), job("tuned", Vary.SCHEDULE)
-    guided, papers = (chosen(asked, flushing) for asked in schedules)
-    assert guided is not None
-    assert papers is not None
-    assert {m.schedule for m in guided.methods} - {m.schedule for m in papers.methods} == {"zb-v"}
+    schedules = chosen(job("guided", Vary.SCHEDULE), flushing)
+    assert schedules is not None
+    assert "zb-v" in {method.schedule for method in schedules.methods}
 
 
 @pytest.mark.parametrize("agent", [*PAPERS, "guided"])

@@ -11,7 +11,6 @@ from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import OperatorProfile, Profile, RunFactors
-from drlpp.envs.measuring.episode_state import EpisodeState
 from drlpp.envs.measuring.search_file import SearchFile, Sureness
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
@@ -133,16 +132,6 @@ def every_document() -> dict[str, Document]:
         ),
         _race(contender),
         PartsIndex(number=2, attempt=3, workers=(0, 1, 2), leaders=(0, 2)),
-        EpisodeState(
-            model=graph.model,
-            graph_fingerprint=graph.fingerprint,
-            accelerators=4,
-            minibatches=30,
-            seed=3,
-            placement=placement,
-            method=_METHOD,
-            outcome=_MEASUREMENT,
-        ),
         Hyperparameters(temperature=1.0),
         GuidedHyperparameters(),
     ]

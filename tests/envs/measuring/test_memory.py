@@ -20,27 +20,25 @@ LOST = FailedMeasurement(failure="worker lost twice", reason="worker 2 was kille
 def test_a_placement_is_measured_once_however_its_operators_are_listed() -> None:
     measurer = FakeMeasurer(chain(6))
     memory = MeasurementMemory(measurer, minibatches=5)
-    first, cached = memory.measure(HALVES)
+    first = memory.measure(HALVES)
     assert isinstance(first, Measurement)
     assert first.minibatches == 5
-    assert not cached
     reversed_stages = tuple(
         stage.model_copy(update={"operators": stage.operators[::-1]}) for stage in HALVES.stages
     )
-    assert memory.measure(Placement(stages=reversed_stages)) == (first, True)
+    assert memory.measure(Placement(stages=reversed_stages)) == first
     assert measurer.measured == [HALVES]
-    assert memory.summary == (1, 0, 1, first.seconds_per_minibatch)
+    assert memory.summary == (1, 0, first.seconds_per_minibatch)
 
 
 def test_failures_are_remembered_and_never_the_best() -> None:
     measurer = FakeMeasurer(chain(6), failures={"4": LOST})
     memory = MeasurementMemory(measurer)
-    assert memory.measure(WHOLE) == (LOST, False)
-    assert memory.measure(WHOLE) == (LOST, True)
+    assert memory.measure(WHOLE) == memory.measure(WHOLE) == LOST
     assert memory.best() is None
-    outcome, _ = memory.measure(HALVES)
+    outcome = memory.measure(HALVES)
     assert memory.best() == (of(HALVES), outcome)
-    assert (memory.distinct, memory.failed, memory.hits) == (2, 1, 1)
+    assert memory.summary[:2] == (2, 1)
 
 
 @pytest.fixture
@@ -55,10 +53,10 @@ def written(tmp_path: Path) -> Path:
 def test_a_run_resumes_from_its_file(written: Path) -> None:
     measurer = FakeMeasurer(chain(6))
     memory = MeasurementMemory(measurer, path=written)
-    assert memory.measure(WHOLE) == (LOST, True)
-    assert memory.measure(UNEVEN)[1]
+    assert memory.measure(WHOLE) == LOST
+    assert isinstance(memory.measure(UNEVEN), Measurement)
     assert not measurer.measured
-    assert (memory.distinct, memory.failed) == (3, 1)
+    assert memory.summary[:2] == (3, 1)
 
 
 @pytest.mark.parametrize("failure", ["worker lost", "timeout"])
@@ -71,10 +69,10 @@ def test_what_a_placement_may_not_be_to_blame_for_counts_the_second_time(
     for failed_before in range(4):
         measurer = FakeMeasurer(chain(6), failures={"4": outcome})
         memory = MeasurementMemory(measurer, path=path)
-        assert memory.failed == memory.distinct == (failed_before > 1)
+        assert memory.summary.failed == memory.distinct == (failed_before > 1)
         # Within a run a silence is waited for once.
         for _ in range(2):
-            assert memory.measure(WHOLE)[0] == outcome
+            assert memory.measure(WHOLE) == outcome
         assert measurer.measured == [WHOLE] * (failed_before < 2)
     assert len(path.read_text().splitlines()) == 3
 

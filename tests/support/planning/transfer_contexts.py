@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from drlpp.agents import PlacementContext
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
-from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.specs.cluster import Link, local_cluster
 
@@ -28,15 +27,6 @@ def problem_of(
 
 def context_of(problem: PlanningProblem) -> PlacementContext:
     return PlacementContext.of_workload(problem.workload, problem.cluster)
-
-
-def assignment(problem: PlanningProblem, placement: Placement) -> tuple[tuple[int, ...], list[int]]:
-    """The stages of operators and of accelerators."""
-    stage_of = [0] * problem.cluster.accelerators
-    for index, stage in enumerate(placement.stages):
-        for accelerator in stage.accelerators:
-            stage_of[accelerator] = index
-    return placement.stage_of_operator(len(problem.workload)), stage_of
 
 
 @st.composite

@@ -1,39 +1,57 @@
-"""Actions that choose the method with the placement."""
+"""Actions and candidates are the same thing in two forms, also where actions choose the method."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
-from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
-from drlpp.envs.action_codec import ActionCodec
-from drlpp.envs.method_codec import MethodCodec
+from drlpp.envs import ActionCodec, CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, Space, Vary
-from drlpp.schedule.method import Method
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.per_stage import of_links
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
+from tests.support.planning.fake_measurer import FakeMeasurer, chain, graphs
 from tests.support.strategies.problems import random_folded
 
 METHODS = Space(Method()).methods
 PLACED = [0, 0, 1, 1, 2, 2, 0, 1, 2]
-CODEC = MethodCodec(6, 3, METHODS[0], METHODS)
+CODEC = ActionCodec(6, 3, METHODS[0], METHODS)
+
+
+@given(graph=graphs(), accelerators=st.integers(1, 5), data=st.data())
+def test_every_candidate_of_an_action_is_encoded_and_decoded_as_itself(
+    graph: OpGraph, accelerators: int, data: st.DataObject
+) -> None:
+    codec = ActionCodec(len(graph), accelerators, DEFAULT_METHOD)
+    stages = st.integers(0, accelerators - 1)
+    size = len(graph) + accelerators
+    action = np.array(data.draw(st.lists(stages, min_size=size, max_size=size)))
+    candidate = codec.decode(action)
+    again = codec.encode(candidate)
+    assert again.dtype == codec.space.dtype
+    assert codec.decode(again) == candidate
+    # The same stages without gaps, and idle accelerators in the one behind.
+    number = {stage: index for index, stage in enumerate(sorted(set(action[: len(graph)])))}
+    assert again.tolist() == [number.get(stage, len(number)) for stage in action]
 
 
 def test_what_is_encoded_is_decoded() -> None:
     assert CODEC.space == spaces.MultiDiscrete([3] * 9 + [5] * 3)
-    assert ActionCodec.accelerators_of(CODEC.space, 6) == 3
     for number, method in enumerate(METHODS):
         candidate = CODEC.decode(np.array([*PLACED, number]))
         assert candidate.method == method
@@ -47,7 +65,7 @@ BY_STAGE = Space(
 
 @given(data=st.data(), stages=st.integers(1, 3))
 def test_links_and_stages_have_numbers_of_their_own(data: st.DataObject, stages: int) -> None:
-    codec = MethodCodec(6, 3, BY_STAGE[0], BY_STAGE)
+    codec = ActionCodec(6, 3, BY_STAGE[0], BY_STAGE)
     assert codec.space == spaces.MultiDiscrete([3] * 9 + [len(BY_STAGE)] * 3)
     placed = [min(stage, stages - 1) for stage in PLACED]
     numbers = data.draw(st.lists(st.integers(0, len(BY_STAGE) - 1), min_size=3, max_size=3))
@@ -65,7 +83,7 @@ def test_links_and_stages_have_numbers_of_their_own(data: st.DataObject, stages:
 FLUSHING = Space(
     Method(schedule="gpipe", policy="sync", microbatches=2), frozenset({Vary.SCHEDULE})
 ).methods
-FOLDING = MethodCodec(6, 3, FLUSHING[0], FLUSHING)
+FOLDING = ActionCodec(6, 3, FLUSHING[0], FLUSHING)
 ZB_V = next(number for number, m in enumerate(FLUSHING) if m.schedule_kind.stages_held > 1)
 
 
@@ -80,7 +98,6 @@ def test_an_action_gives_an_accelerator_two_stages(
     accelerators: list[int], holders: list[tuple[int, ...]]
 ) -> None:
     assert FOLDING.space == spaces.MultiDiscrete([6] * 6 + [3] * 3 + [4])
-    assert ActionCodec.accelerators_of(FOLDING.space, 6) == 3
     action = np.array([*range(6), *accelerators, ZB_V])
     candidate = FOLDING.decode(action)
     assert [stage.accelerators for stage in candidate.placement.stages] == holders
@@ -100,7 +117,7 @@ def test_every_folded_candidate_is_encoded_and_decoded_as_itself(
     problem = PlanningProblem(Workload.of(profile, FLUSHING[ZB_V]), cluster)
     placement = random_folded(problem, random.Random(seed))
     assert placement is not None
-    codec = MethodCodec(operators, accelerators, FLUSHING[0], FLUSHING)
+    codec = ActionCodec(operators, accelerators, FLUSHING[0], FLUSHING)
     candidate = Candidate(placement, FLUSHING[ZB_V])
     action = codec.encode(candidate)
     assert codec.space.contains(action)
@@ -130,3 +147,44 @@ def test_an_action_without_a_method_has_the_first() -> None:
     other = Candidate(Placement.from_assignment(PLACED[:6], PLACED[6:]), Method(microbatches=2))
     with pytest.raises(InvalidInput, match="none of the 5 methods"):
         CODEC.encode(other)
+
+
+def test_actions_have_no_place_for_a_second_stage_on_an_accelerator() -> None:
+    method = Method(schedule="zb-v", policy="sync")
+    with pytest.raises(InvalidInput, match="one stage, and schedule zb-v needs two; plan such a"):
+        ActionCodec(4, 2, method)
+
+
+def test_a_codec_of_ones_own_makes_other_actions() -> None:
+    class Halves(ActionCodec):
+        """A cut, and nothing else."""
+
+        @property
+        def space(self) -> spaces.MultiDiscrete:
+            return spaces.MultiDiscrete([self.operators])
+
+        def decode(self, action: Sequence[int] | NDArray[np.int64]) -> Candidate:
+            stages = [int(operator > action[0]) for operator in range(self.operators)]
+            return super().decode([*stages, 0, min(1, stages[-1])])
+
+    measurer = FakeMeasurer(chain(6), accelerators=2)
+    env = PlacementEnv(MeasurementMemory(measurer), codec=Halves(6, 2, measurer.method))
+    assert [env.step(np.array([cut]))[4]["configuration"] for cut in (0, 4, 5)] == ["1-1"] * 2 + [
+        "2"
+    ]
+
+
+@pytest.mark.parametrize("repetitions", [1, 3])
+def test_what_is_too_stale_is_not_measured(repetitions: int) -> None:
+    measurer = FakeMeasurer(chain(12))
+    space = Space(DEFAULT_METHOD, frozenset({Vary.DEPTH}), most_staleness=2)
+    declared = CostPrior(CostPrior.from_sizes(measurer.graph, 4).problem, space=space)
+    env = PlacementEnv(MeasurementMemory(measurer, repetitions=repetitions), declared=declared)
+    whole, halves = [0] * 12 + [0] * 4, [0] * 6 + [1] * 6 + [0, 0, 1, 1]
+    actions = np.array([[*whole, *[0] * 4], [*halves, *[0] * 4], [*halves, 0, 4, 0, 0]])
+    env.prefetch(actions)
+    outcomes = [env.step(action)[4] for action in actions]
+    assert ["seconds" in info for info in outcomes] == [True, True, False]
+    assert outcomes[2]["error_type"] == "invalid placement"
+    assert outcomes[2]["reason"] == "a stage has a staleness of 5, of at most 2"
+    assert len(env.outcomes) == 2

@@ -1,4 +1,4 @@
-"""What a walk records is what the rule says of its partitions."""
+"""What a walk says of its partitions is what the rule says of them."""
 
 from dataclasses import replace
 from random import Random
@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.agents import retrace
+from drlpp.agents.guided.retrace import retrace
 from drlpp.agents.paper.walk import CUT
+from drlpp.agents.transfer.priced_walk import PricedWalk, PricingWalk
 from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed, stage_ideals
-from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.planners.search.moves import random_placement
-from tests.support.planning.transfer_contexts import assignment, context_of, problems
+from tests.support.planning.transfer_contexts import context_of, problems
 
 
 def ideal_seconds(problem: PlanningProblem) -> float:
@@ -37,7 +37,7 @@ def stage_by_stage(problem: PlanningProblem, placement: Placement) -> float:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(problem=problems(), seed=st.integers(0, 9))
 def test_finished_partitions_cost_what_the_rule_says(problem: PlanningProblem, seed: int) -> None:
     """Without replicas: the policy's weights were trained with sums that hide behind all work."""
@@ -45,13 +45,11 @@ def test_finished_partitions_cost_what_the_rule_says(problem: PlanningProblem, s
     draw = Random(seed)
     placement = random_placement(problem, draw)
     context = context_of(problem)
-    stages, held = assignment(problem, placement)
-    walk = retrace(context, problem.cluster.accelerators, stages, held, draw).walk
-    assert isinstance(walk, RecordedWalk)
+    walk = retrace(context, placement, draw).walk
+    assert isinstance(walk, PricedWalk)
     costs = context.costs
-    assert costs is not None
     ideals = stage_ideals(
-        walk.record.stage_sums,
+        numpy.array(walk.stage_sums),
         numpy.array([len(stage.accelerators) for stage in placement.stages]),
         numpy.array([costs.speeds[list(s.accelerators)].min() for s in placement.stages]),
         costs.scale,
@@ -61,26 +59,24 @@ def test_finished_partitions_cost_what_the_rule_says(problem: PlanningProblem, s
     predicted = problem.predict(placement).seconds_per_minibatch
     assert found <= predicted * (1 + 1e-9)
     # The rule sends a tensor to every stage that reads it, a stage by itself knows it once.
-    stage_of = [*stages, len(placement.stages) - 1]
+    stage_of = [*walk.stage_of_operator, len(placement.stages) - 1]
     touched = [{stage_of[member] for member in t.members} for t in problem.workload.transfers]
     if max(map(len, touched), default=0) <= 2:
         assert found == pytest.approx(predicted, rel=1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(problem=problems(), data=st.data())
 def test_an_outlook_comes_true_and_changes_nothing(
     problem: PlanningProblem, data: st.DataObject
 ) -> None:
-    walk = RecordingWalk(context_of(problem), problem.cluster.accelerators)
+    walk = PricingWalk(context_of(problem))
     while not walk.finished:
-        before = walk.sums
-        outlook = walk.outlook()
-        assert walk.sums == before
+        outlook = walk.standing.outlook
         choice = data.draw(st.integers(0 if walk.begins else CUT, len(outlook) - 1))
         walk.take(choice, 0.0)
         expected = (0.0,) * 4 if choice == CUT else outlook[choice]
-        assert walk.sums == pytest.approx(expected)
+        assert walk.standing.sums == pytest.approx(expected)
 
 
 def test_the_fewest_replicas_that_keep_a_target() -> None:

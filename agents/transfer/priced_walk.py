@@ -4,59 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import numpy
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from drlpp.agents.paper.walk import CUT, PartitionWalk, Walk
 from drlpp.agents.transfer.context import PlacementContext
-from drlpp.agents.transfer.relative_costs import SUMS, RelativeCosts
-from drlpp.costs.stage_cost import Array
+from drlpp.agents.transfer.relative_costs import RelativeCosts
 
-_Sums = tuple[float, float, float, float]
-_NOTHING: _Sums = (0.0, 0.0, 0.0, 0.0)
+Sums = tuple[float, float, float, float]
+"""What is added up for a stage: work, weights, incoming and outgoing, in ideals."""
+
+_NOTHING: Sums = (0.0, 0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True)
-class WalkRecord:
-    """The costs at every free choice of a walk, as arrays; D such choices with C candidates.
+class Standing(NamedTuple):
+    """Where a walk stands before a choice that is not forced.
 
     Attributes:
-        placed: how many operators had been walked to, ``(D,)``.
-        first: how many of them are in earlier partitions, ``(D,)``.
-        cuts: how many partitions were finished, ``(D,)``.
-        may_cut: whether the partition could have been cut, ``(D,)``.
-        choice: the position among the choice's candidates, or :data:`~drlpp.agents.paper.walk.CUT`.
-        sums: work, weights, incoming and outgoing of the partition so far, ``(D, 4)``.
-        counts: how many candidates there were, ``(D,)``.
-        candidates: the candidates of all choices, one choice after the other, ``(C,)``.
-        candidate_sums: of the partition if the candidate is added, ``(C, 4)``.
-        stage_sums: of every finished partition, ``(stages, 4)``.
+        placed: how many operators have been walked to.
+        first: how many of them are in finished partitions.
+        cuts: how many partitions are finished.
+        may_cut: whether the partition can be cut.
+        candidates: the operators to choose from.
+        sums: of the partition so far.
+        outlook: of the partition with each of the candidates.
     """
 
-    placed: NDArray[numpy.int64]
-    first: NDArray[numpy.int64]
-    cuts: NDArray[numpy.int64]
-    may_cut: NDArray[numpy.bool_]
-    choice: NDArray[numpy.int64]
-    sums: Array
-    counts: NDArray[numpy.int64]
-    candidates: NDArray[numpy.int64]
-    candidate_sums: Array
-    stage_sums: Array
+    placed: int
+    first: int
+    cuts: int
+    may_cut: bool
+    candidates: tuple[int, ...]
+    sums: Sums
+    outlook: tuple[Sums, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedWalk(PartitionWalk):
-    """A finished walk with its record.
+class PricedWalk(PartitionWalk):
+    """A finished walk and what its partitions cost.
 
     Attributes:
-        context: whose costs the record tells.
-        record: the costs at every free choice.
+        context: whose costs they are.
+        standings: before every choice that was not forced.
+        stage_sums: of every partition.
     """
 
     context: PlacementContext = field(compare=False, repr=False)
-    record: WalkRecord = field(compare=False, repr=False)
+    standings: tuple[Standing, ...] = field(compare=False, repr=False)
+    stage_sums: tuple[Sums, ...] = field(compare=False, repr=False)
+
+    @property
+    def chosen(self) -> list[int]:
+        """What was chosen at every standing: a position among the candidates, or ``CUT``."""
+        return [decision.choice for decision in self.decisions if not decision.forced]
 
 
 class StageCostAccumulator:
@@ -76,19 +75,19 @@ class StageCostAccumulator:
         self._stage_of = [-1] * len(self._work)
         self._entered = [-1] * len(costs.tensors)
         self._stage = 0
-        self.sums: _Sums = _NOTHING
+        self.sums: Sums = _NOTHING
 
     def add(self, operators: Iterable[int]) -> None:
         """Add operators, predecessors first, to the partition."""
         self.sums = self.with_operators(operators, keep=True)
 
-    def cut(self) -> _Sums:
+    def cut(self) -> Sums:
         """End the partition; returns its sums."""
         finished, self.sums = self.sums, _NOTHING
         self._stage += 1
         return finished
 
-    def finish(self) -> _Sums:
+    def finish(self) -> Sums:
         """End the last partition, in which the loss reads what the model returns."""
         work, weights, incoming, outgoing = self.sums
         for tensor in self._kept:
@@ -103,7 +102,7 @@ class StageCostAccumulator:
                 incoming -= backward
         return work, weights, incoming, outgoing
 
-    def with_operators(self, operators: Iterable[int], keep: bool = False) -> _Sums:
+    def with_operators(self, operators: Iterable[int], keep: bool = False) -> Sums:
         """Return the sums after adding operators, predecessors first.
 
         It remembers them only if ``keep`` is true.
@@ -143,30 +142,20 @@ class StageCostAccumulator:
         return work, weights, incoming, outgoing
 
 
-class RecordingWalk(Walk):
-    """A walk in the making that writes a :class:`WalkRecord`.
+class PricingWalk(Walk):
+    """A walk in the making, into as many partitions as there are accelerators, with its costs.
 
-    Args:
-        context: a transferable one.
-        partitions: K, the largest number of partitions.
+    Attributes:
+        stage_sums: of the finished partitions.
     """
 
-    def __init__(self, context: PlacementContext, partitions: int) -> None:
-        super().__init__(context, partitions)
-        assert context.costs is not None
+    def __init__(self, context: PlacementContext) -> None:
+        super().__init__(context, context.accelerators)
         self._context = context
         self._accumulator = StageCostAccumulator(context.costs)
-        self._rows: list[tuple[int, int, int, bool, int, int]] = []
-        self._sums: list[_Sums] = []
-        self._chosen_from: list[int] = []
-        self._candidate_sums: list[_Sums] = []
-        self._stage_sums: list[_Sums] = []
-        self._outlook: list[_Sums] | None = None
-
-    @property
-    def sums(self) -> _Sums:
-        """The sums of the partition in the making."""
-        return self._accumulator.sums
+        self._standings: list[Standing] = []
+        self._standing: Standing | None = None
+        self.stage_sums: list[Sums] = []
 
     @property
     def forced(self) -> bool:
@@ -174,81 +163,57 @@ class RecordingWalk(Walk):
         return self.begins and len(self.candidates) == 1
 
     @property
-    def first(self) -> int:
-        """The number of operators in finished partitions."""
-        return len(self._order) if self.begins else self._starts[-1]
-
-    def outlook(self) -> list[_Sums]:
-        """Return the sums of the partition with each of the candidates, in their order."""
-        if self._outlook is None:
-            self._outlook = [
-                self._accumulator.with_operators(self._missing_predecessors(candidate))
-                for candidate in self.candidates
-            ]
-        return self._outlook
+    def standing(self) -> Standing:
+        """Where the walk stands."""
+        if self._standing is None:
+            self._standing = Standing(
+                placed=len(self.order),
+                first=len(self.order) if self.begins else self._starts[-1],
+                cuts=self.cuts,
+                may_cut=not self.begins,
+                candidates=self.candidates,
+                sums=self._accumulator.sums,
+                outlook=tuple(
+                    self._accumulator.with_operators(self._missing_predecessors(candidate))
+                    for candidate in self.candidates
+                ),
+            )
+        return self._standing
 
     def take(self, choice: int, log_prob: float) -> tuple[int, ...]:
-        """Make a choice, and record it if there was an alternative."""
+        """Make a choice, and note where the walk stood if there was an alternative."""
         if not self.forced:
-            candidates = self.candidates
-            self._rows.append(
-                (
-                    len(self._order),
-                    self.first,
-                    self.cuts,
-                    not self.begins,
-                    choice,
-                    len(candidates),
-                )
-            )
-            self._sums.append(self.sums)
-            self._chosen_from += candidates
-            self._candidate_sums += self.outlook()
-        self._outlook = None
+            self._standings.append(self.standing)
+        self._standing = None
         added = super().take(choice, log_prob)
         if choice == CUT:
-            self._stage_sums.append(self._accumulator.cut())
+            self.stage_sums.append(self._accumulator.cut())
         else:
             self._accumulator.add(added)
         return added
 
-    def result(self) -> RecordedWalk:
-        """Return the finished walk with its record."""
+    def result(self) -> PricedWalk:
+        """Return the finished walk with its costs."""
         plain = super().result()
         # What is left after the last cut was never walked to.
         self._accumulator.add(op for op, stage in enumerate(self._stage_of) if stage < 0)
-        rows = numpy.array(self._rows, dtype=numpy.int64).reshape(-1, 6)
-        record = WalkRecord(
-            placed=rows[:, 0],
-            first=rows[:, 1],
-            cuts=rows[:, 2],
-            may_cut=rows[:, 3].astype(bool),
-            choice=rows[:, 4],
-            sums=numpy.array(self._sums).reshape(-1, SUMS),
-            counts=rows[:, 5],
-            candidates=numpy.array(self._chosen_from, dtype=numpy.int64),
-            candidate_sums=numpy.array(self._candidate_sums).reshape(-1, SUMS),
-            stage_sums=numpy.array([*self._stage_sums, self._accumulator.finish()]),
-        )
-        return RecordedWalk(
+        return PricedWalk(
             order=plain.order,
             starts=plain.starts,
             stage_of_operator=plain.stage_of_operator,
             decisions=plain.decisions,
             log_probs=plain.log_probs,
             context=self._context,
-            record=record,
+            standings=tuple(self._standings),
+            stage_sums=(*self.stage_sums, self._accumulator.finish()),
         )
 
 
-def recorded(context: PlacementContext, walk: PartitionWalk) -> RecordedWalk:
-    """Return the same walk with a record under ``context``.
-
-    It is walked again where its record is another's.
-    """
-    if isinstance(walk, RecordedWalk) and walk.context is context:
+def priced(context: PlacementContext, walk: PartitionWalk) -> PricedWalk:
+    """Return a walk with its costs under ``context``, walked again where they are another's."""
+    if isinstance(walk, PricedWalk) and walk.context is context:
         return walk
-    again = RecordingWalk(context, context.accelerators)
+    again = PricingWalk(context)
     for decision, log_prob in zip(walk.decisions, walk.log_probs, strict=True):
         again.take(decision.choice, log_prob)
     return again.result()
