@@ -162,7 +162,8 @@ class TransferScheduler(nn.Module):
             The scores, ``(P, accelerators, K)``, and what was chosen, ``(P, accelerators)``.
         """
         batch, context, exists = encoded.batch, partitions.context, partitions.exists
-        order, speeds = (each[context] for each in _fastest_first(batch))
+        turns, of_turns = _fastest_first(batch)
+        order, speeds = turns[context], of_turns[context]
         fixed = self._fixed(encoded, partitions, torch.from_numpy(order))
         rows = numpy.arange(len(context))
         replicas, slowest = numpy.zeros(exists.shape), numpy.full(exists.shape, numpy.inf)

@@ -29,7 +29,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     for tensors, words in (
         ({"weight": torch.zeros(2, 4), "bias": bias}, r"'weight' are \(2, 4\).*\(2, 3\)"),
         ({"weight": weight.long(), "bias": bias}, r"'weight' are .*int64, but .*float32"),
-        ({"weight": weight, "bias": bias, "more": bias}, "no weights 'more'"),
+        ({"weight": weight, "bias": bias, "more": bias.clone()}, "no weights 'more'"),
         ({"weight": weight}, "'bias' are missing"),
     ):
         save_file(tensors, path)
