@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -19,8 +20,7 @@ import torch
 from pandas import DataFrame
 from pydantic import Field
 
-from benchmarks.machine import this_machine
-from benchmarks.study import Needs, Row, Study
+from benchmarks.study import Needs, Row, Study, this_machine
 from drlpp.agents import hyperparameters_of, learn_placement
 from drlpp.capturing.capture import capture
 from drlpp.costs.memory import MemoryModel
@@ -156,9 +156,7 @@ class GpuStudy(Study[Case, Found]):
         """Do everything that there is time for."""
         bench = _Bench(case, time.monotonic() + _SECONDS)
         bench.section("capture", bench.capture)
-        return Found(
-            case=case, machine=str(this_machine()), gpu=_device(case.device), **bench.found
-        )
+        return Found(case=case, machine=this_machine(), gpu=_device(case.device), **bench.found)
 
     def table(self, rows: Sequence[Found]) -> Mapping[str, DataFrame]:
         """Return a table of ways to train for each model, one of messages, and one of the rest."""
@@ -252,8 +250,8 @@ class _Bench:
             "parameter_bytes": captured.graph.parameter_bytes,
         }
         with ClusterSession(captured, case.workers, device=case.device) as session:
-            self.section("plain PyTorch", lambda: self._plain(session))
-            self.section("profile", lambda: self._profile(session))
+            self.section("plain PyTorch", partial(self._plain, session))
+            self.section("profile", partial(self._profile, session))
 
     def _plain(self, session: ClusterSession) -> None:
         """Measure the user's module in an ordinary loop."""
@@ -280,14 +278,11 @@ class _Bench:
             "replicas": PLANNERS["data-parallel"](problem).placement,
             "stages": PLANNERS["gpipe"](problem).placement,
         }
-        self.section("training", lambda: self._train(session, chosen["stages"]))
+        self.section("training", partial(self._train, session, chosen["stages"]))
         for name, (kind, method) in ways(self.case.workers).items():
-            placement = chosen[kind]
-            self.section(
-                name,
-                lambda: self._place(session, profile, cluster, name, placement, method),  # noqa: B023
-            )
-        self.section("agent", lambda: self._learn(session, profile, cluster))
+            place = partial(self._place, session, profile, cluster, name, chosen[kind], method)
+            self.section(name, place)
+        self.section("agent", partial(self._learn, session, profile, cluster))
 
     def _place(
         self,
@@ -298,28 +293,25 @@ class _Bench:
         placement: Placement,
         method: Method,
     ) -> None:
-        outcome = session.measure(placement, self.case.minibatches, method)
-        run = _run(name, placement.configuration, method, outcome)
+        count = self.case.minibatches
+        outcome = session.measure(placement, count, method)
         if isinstance(outcome, Measurement):
             links = dict(self.found.get("links", ()))
             links |= {link.bytes_: link.seconds for link in outcome.links}
             self.found["links"] = tuple(sorted(links.items()))
+        simulated = {}
         # The profile's times are those of the session's precision.
         if method.precision == session.method.precision:
-            simulation = simulate(
+            workload, memory = (
                 Workload.of(profile, method),
-                cluster,
-                placement,
-                method,
-                self.case.minibatches,
                 MemoryModel.of(method, session.optimizer),
             )
-            run = run.model_copy(
-                update={
-                    "simulated_seconds": simulation.seconds_per_minibatch,
-                    "simulated_memory_bytes": max(simulation.memory_bytes),
-                }
-            )
+            played = simulate(workload, cluster, placement, method, count, memory)
+            simulated = {
+                "simulated_seconds": played.seconds_per_minibatch,
+                "simulated_memory_bytes": max(played.memory_bytes),
+            }
+        run = _run(name, placement.configuration, method, outcome, **simulated)
         self.found["runs"] += (run,)
 
     def _train(self, session: ClusterSession, stages: Placement) -> None:
@@ -331,28 +323,22 @@ class _Bench:
         self.found["losses"] = fmean(values[:share]), fmean(values[-share:])
 
     def _learn(self, session: ClusterSession, profile: Profile, cluster: Cluster) -> None:
-        started = time.monotonic()
+        started, count = time.monotonic(), self.case.minibatches
+        memory_model = MemoryModel.of(session.method, session.optimizer)
         with TemporaryDirectory() as scratch:
             folder = Path(scratch)
-            memory = MeasurementMemory(
-                session, self.case.minibatches, folder / "measurements.jsonl"
-            )
+            memory = MeasurementMemory(session, count, folder / "measurements.jsonl")
             learn_placement(
                 memory,
                 folder,
                 hyperparameters=hyperparameters_of("guided"),
                 budget=self.case.budget,
                 seed=0,
-                declared=CostPrior.of(
-                    profile,
-                    cluster,
-                    session.method,
-                    MemoryModel.of(session.method, session.optimizer),
-                ),
+                declared=CostPrior.of(profile, cluster, session.method, memory_model),
             )
             (candidate, _), *_ = memory.fastest(1)
         # The least of several measurements flatters: the winner is measured anew.
-        again = session.measure(candidate, self.case.minibatches)
+        again = session.measure(candidate, count)
         if not isinstance(again, Measurement):
             raise RunFailure(again.reason)
         placement = candidate.placement.configuration
@@ -360,18 +346,18 @@ class _Bench:
         self.found["learned"] = placement, again.seconds_per_minibatch, memory.distinct
 
 
-def _run(name: str, placement: str, method: Method, outcome: Outcome) -> Run:
-    run = Run(name=name, placement=placement, precision=method.precision)
+def _run(name: str, placement: str, method: Method, outcome: Outcome, **more: float) -> Run:
+    found: dict[str, Any] = {"name": name, "placement": placement, **more}
     if isinstance(outcome, FailedMeasurement):
-        return run.model_copy(update={"failure": outcome.reason})
+        return Run(**found, precision=method.precision, failure=outcome.reason)
     busy = [usage.busy_seconds / outcome.minibatches for usage in outcome.workers]
-    return run.model_copy(
-        update={
-            "seconds": outcome.seconds_per_minibatch,
-            "busiest_seconds": max(busy, default=None),
-            "computing_seconds": sum(busy) if busy else None,
-            "memory_bytes": max((u.peak_memory_bytes for u in outcome.workers), default=None),
-        }
+    return Run(
+        **found,
+        precision=method.precision,
+        seconds=outcome.seconds_per_minibatch,
+        busiest_seconds=max(busy, default=None),
+        computing_seconds=sum(busy) if busy else None,
+        memory_bytes=max((u.peak_memory_bytes for u in outcome.workers), default=None),
     )
 
 

@@ -7,7 +7,6 @@ PyTorch gives (asynchronous methods: the reference executor). ``docs/results.md`
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,18 +15,16 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
-from benchmarks.machine import this_machine
 from benchmarks.models import MODELS, SMALL_MODELS, placement_of, reference
-from benchmarks.study import Needs, Row, Study
+from benchmarks.study import Needs, Row, Study, this_machine
 from benchmarks.torch_training import BaselineName, BaselineProcesses, BaselineRun
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import InvalidCluster, RunFailure
+from drlpp.errors import RunFailure
 from drlpp.io.documents import Record
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, run_reference
-from drlpp.runtime.device.emulation import MOST_LOAD, available_cores, cores_for
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -185,11 +182,9 @@ class RuntimeStudy(Study[Case, Timed]):
         """Compare the weights of all ways of training, and time them in turns.
 
         Raises:
-            InvalidCluster: the accelerators do not fit this machine's cores.
             RunFailure: something cannot be run, or does not give the right weights.
         """
         speeds = [_SPEED] * sum(case.replicas)
-        check_cores(speeds)
         captured = capture(reference(case.model, case.options))
         with (
             ClusterSession(captured, len(speeds), optimizer=_OPTIMIZER, speeds=speeds) as session,
@@ -216,7 +211,7 @@ class RuntimeStudy(Study[Case, Timed]):
                 )
                 for name, found in samples.items()
             ),
-            machine=str(this_machine()),
+            machine=this_machine(),
         )
 
     def table(self, rows: Sequence[Timed]) -> Mapping[str, DataFrame]:
@@ -387,21 +382,6 @@ def check_numerics(case: Case, differences: Mapping[str, float]) -> None:
                 f"{case}: {name} ends with weights that differ by {difference:.1e} from those that "
                 f"it should have, more than {NUMERICS_GOAL:.0e}"
             )
-
-
-def check_cores(speeds: Sequence[float]) -> None:
-    """Check that every worker can share a core with others, as emulated ones have to.
-
-    Raises:
-        InvalidCluster: saying what would be right.
-    """
-    cores = available_cores()
-    if None in cores_for(speeds, [("localhost", cores)] * len(speeds)):
-        most = MOST_LOAD / math.ceil(len(speeds) / len(cores))
-        raise InvalidCluster(
-            f"{len(speeds)} workers of speed {max(speeds):g} do not fit {len(cores)} cores, each "
-            f"of which can give {MOST_LOAD:g} of itself away; use a speed of at most {most:g}"
-        )
 
 
 STUDY = RuntimeStudy()

@@ -9,12 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from pandas import DataFrame
 from pydantic import ValidationError
 
@@ -22,6 +26,17 @@ from drlpp.errors import InvalidFile
 from drlpp.io.documents import Record, first_problem, write_atomically
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def this_machine() -> str:
+    """Say on which machine figures are measured, and on which day."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (
+        f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores; "
+        f"Python {platform.python_version()}, torch {torch.__version__}; "
+        f"{datetime.now(UTC).date().isoformat()}"
+    )
 
 
 class Row(Record):

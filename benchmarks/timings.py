@@ -66,24 +66,14 @@ class Timings(Study[Case, Timing]):
         """Return what is timed; ``seeds`` is how often."""
         if short:
             return [
-                Case(what=what, model="towers-40" if what == SEARCH else "awd_lm", times=2)
+                Case(what=what, model="towers-40" if what == _SEARCH else "awd_lm", times=2)
                 for what in TIMED
             ]
-        times = seeds or 5
         return [
-            *(Case(what=CAPTURE, model=m, times=times) for m in ("alexnet", "gnmt8")),
-            *(
-                Case(what=what, model=model, accelerators=count, times=times)
-                for what in (PLAN, SIMULATE)
-                for model in ("alexnet", "gnmt8")
-                for count in (4, 16, 64)
-            ),
-            *(
-                Case(what=SEARCH, model="towers-40", accelerators=count, times=times)
-                for count in (4, 8, 16)
-            ),
-            Case(what=DEPLOY, model="alexnet", accelerators=4, times=4 * times),
-            Case(what=MEASURE, model="alexnet", accelerators=4, times=2 * times),
+            Case(what=what, model=model, accelerators=count, times=times * (seeds or 5))
+            for what, models, accelerators, times in _CASES
+            for model in models
+            for count in accelerators
         ]
 
     def run(self, case: Case) -> Timing:
@@ -187,21 +177,24 @@ def _measuring(case: Case) -> Timed:
         return len(session.graph), seconds
 
 
-CAPTURE, PLAN, SIMULATE, SEARCH, DEPLOY, MEASURE = (
-    "capture",
-    "plan, exact",
-    "simulate",
-    "search, a candidate",
-    "deploy",
-    "measure, a minibatch",
-)
+_SEARCH = "search, a candidate"
 TIMED: dict[str, Callable[[Case], Timed]] = {
-    CAPTURE: _capturing,
-    PLAN: _planning,
-    SIMULATE: _simulating,
-    SEARCH: _searching,
-    DEPLOY: _deploying,
-    MEASURE: _measuring,
+    "capture": _capturing,
+    "plan, exact": _planning,
+    "simulate": _simulating,
+    _SEARCH: _searching,
+    "deploy": _deploying,
+    "measure, a minibatch": _measuring,
 }
+_BOTH = ("alexnet", "gnmt8")
+_CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...], int], ...] = (
+    ("capture", _BOTH, (1,), 1),
+    ("plan, exact", _BOTH, (4, 16, 64), 1),
+    ("simulate", _BOTH, (4, 16, 64), 1),
+    (_SEARCH, ("towers-40",), (4, 8, 16), 1),
+    ("deploy", ("alexnet",), (4,), 4),
+    ("measure, a minibatch", ("alexnet",), (4,), 2),
+)
+"""What is done with which models, on how many accelerators, and how often as usual."""
 
 STUDY = Timings()

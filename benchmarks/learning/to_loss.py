@@ -54,6 +54,12 @@ _DIVIDED = {
 """Policy and optimizer of each on microbatches, and how many of these there are for a stage."""
 METHODS = (*_PLAIN, *_WHOLE, *_DIVIDED)
 """In the order of the tables' rows."""
+_FORMER = {
+    "NAG": "NAG, momentum per stage",
+    "2BW": "2BW with error feedback",
+    "Muon, 2BW": "Muon, 2BW with error feedback",
+}
+"""Methods that are settled, by those that they follow in tables: only their rows are left."""
 _MORE: dict[str, dict[str, object]] = {
     # T1 over the first quarter, as pipemare §3.1 suggests, and T2.
     "PipeMare": {"correction_decay": SUGGESTED_CORRECTION_DECAY},
@@ -167,7 +173,7 @@ def _table(rows: Sequence[Learned], *, own_rate: bool) -> DataFrame:
     }
     depths = sorted({stages for method, stages in found if method not in _PLAIN})
     lines = []
-    for method in METHODS:
+    for method in (name for one in METHODS for name in (one, _FORMER.get(one)) if name):
         cells = {
             f"depth {depth}": _cell(found.get((method, 1 if method in _PLAIN else depth)))
             for depth in depths

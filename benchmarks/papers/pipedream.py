@@ -17,11 +17,9 @@ from pandas import DataFrame
 
 from benchmarks.deep_models import VOCABULARY
 from benchmarks.learning.study import Point, reached
-from benchmarks.learning.tasks import first_text
-from benchmarks.machine import this_machine
 from benchmarks.papers.claims import NOT_YET, Claim, judged_seconds, section, spread
 from benchmarks.papers.figures import PIPEDREAM_TABLE_1
-from benchmarks.study import Needs, Row, Study
+from benchmarks.study import Needs, Row, Study, this_machine
 from drlpp.capturing.capture import capture
 from drlpp.errors import RunFailure
 from drlpp.io.documents import Record
@@ -36,7 +34,6 @@ from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.racing.to_loss import PipelineLearner, RaceData
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
-from drlpp.specs.data import Data
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 REPETITIONS = 6
@@ -46,11 +43,6 @@ LONGEST = 2
 """Times the epochs of data parallelism, after which the other is given up."""
 _TARGET_SHARE = 0.75
 DATA_PARALLEL, PIPEDREAM = "data parallelism", "PipeDream"
-
-
-def text(inputs: object = None) -> Data:
-    """Return sequences of Python's documentation: half as many as races have."""
-    return first_text(1600)
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ MODELS = {
     ),
     "AWD LM, text": Model(
         "awd_lm",
-        "benchmarks.papers.pipedream:text",
+        "benchmarks.learning.tasks:short_text",
         {
             "batch_size": 32,
             "sequence_length": 32,
@@ -242,7 +234,7 @@ class Times(Study[Case, Timing]):
                 placement=placement,
                 epoch=RaceData(captured, model.data).first.minibatches,
                 seconds={way: tuple(found) for way, found in seconds.items()},
-                machine=str(this_machine()),
+                machine=this_machine(),
             )
 
     def table(self, rows: Sequence[Timing]) -> Mapping[str, DataFrame]:
@@ -282,7 +274,8 @@ class Learning(Study[TrainingCase, Training]):
                 if target is None:
                     continue
                 case = case.model_copy(update={"target": target})
-            if training_of(rows, case.model, case.placement, case.epochs, case.seed) is None:
+            known = trainings_of(rows, case.model, case.placement, case.epochs)
+            if all(training.case.seed != case.seed for training in known):
                 wanted.append(case)
         return wanted
 
@@ -300,18 +293,17 @@ class Learning(Study[TrainingCase, Training]):
 
     def table(self, rows: Sequence[Training]) -> Mapping[str, DataFrame]:
         """Return the epochs to the loss that data parallelism has after three quarters of its."""
-        placements = dict.fromkeys((r.case.model, r.case.placement, r.case.epochs) for r in rows)
         lines = []
-        for name, placement, epochs in placements:
-            target = target_of(rows, name, epochs)
-            found = [r for r in rows if (r.case.model, r.case.placement) == (name, placement)]
-            taken = [r.minibatches_to(target or 0.0) or r.points[-1].minibatches for r in found]
+        for ran in dict.fromkeys((r.case.model, r.case.placement, r.case.epochs) for r in rows):
+            name, placement, epochs = ran
+            target = target_of(rows, name, epochs) or 0.0
+            found = trainings_of(rows, *ran)
+            taken = [r.minibatches_to(target) or r.points[-1].minibatches for r in found]
+            way = DATA_PARALLEL if placement is None else placement.configuration
             lines.append(
                 {
                     "model, data": name,
-                    "configuration": "data parallelism"
-                    if placement is None
-                    else placement.configuration,
+                    "configuration": way,
                     "minibatches to the loss": spread(taken, 1),
                 }
             )
@@ -319,17 +311,13 @@ class Learning(Study[TrainingCase, Training]):
 
 
 def _epochs(
-    session: ClusterSession,
-    data: RaceData,
-    way: Candidate,
-    case: TrainingCase,
+    session: ClusterSession, data: RaceData, way: Candidate, case: TrainingCase
 ) -> Iterator[Point]:
     """Train, and yield an evaluation after every epoch, until the goal or the end."""
-    model, goal, epochs = MODELS[case.model], case.target, case.epochs
+    optimizer, goal, epochs = MODELS[case.model].optimizer, case.target, case.epochs
+    ordered = data.ordered(case.seed)
     with TemporaryDirectory() as folder:
-        learner = PipelineLearner(
-            session, session.plan(way), data.ordered(case.seed), Path(folder), model.optimizer
-        )
+        learner = PipelineLearner(session, session.plan(way), ordered, Path(folder), optimizer)
         for epoch in range(1, 1 + epochs * (1 if goal is None else LONGEST)):
             minibatches = epoch * data.first.minibatches
             stint = learner.train_until(minibatches)
@@ -339,22 +327,18 @@ def _epochs(
                 return
 
 
-def training_of(
-    found: Sequence[Training], model: str, placement: Placement | None, epochs: int, seed: int
-) -> Training | None:
-    """Return a training, None if it was not made."""
-    key = (model, placement, epochs, seed)
-    return next(
-        (t for t in found if (t.case.model, t.case.placement, t.case.epochs, t.case.seed) == key),
-        None,
-    )
+def trainings_of(
+    found: Sequence[Training], model: str, placement: Placement | None, epochs: int
+) -> list[Training]:
+    """Return the trainings of all seeds."""
+    key = (model, placement, epochs)
+    return [t for t in found if (t.case.model, t.case.placement, t.case.epochs) == key]
 
 
 def target_of(found: Sequence[Training], model: str, epochs: int) -> float | None:
     """Return the mean loss of data parallelism after three quarters of its epochs."""
-    key = (model, None, epochs)
-    trainings = [t for t in found if (t.case.model, t.case.placement, t.case.epochs) == key]
-    chosen = [t.points[max(round(_TARGET_SHARE * epochs), 1) - 1].loss for t in trainings]
+    last = max(round(_TARGET_SHARE * epochs), 1) - 1
+    chosen = [t.points[last].loss for t in trainings_of(found, model, None, epochs)]
     losses = [loss for loss in chosen if loss is not None]
     return statistics.mean(losses) if losses else None
 
@@ -421,20 +405,18 @@ def _speed_up(timing: Timing) -> float:
 
 def _epochs_to_target(timing: Timing, trainings: Sequence[Training]) -> dict[str, list[float]]:
     """Return the epochs of each seed, by the way of training; none before all are trained."""
-    model = MODELS[timing.case.model]
-    found: dict[str, list[float]] = {}
-    target = target_of(trainings, timing.case.model, model.epochs)
-    for way, placement in ((DATA_PARALLEL, None), (PIPEDREAM, timing.found)):
-        chosen = (
-            training_of(trainings, timing.case.model, placement, model.epochs, seed)
-            for seed in SEEDS
-        )
-        found[way] = [
+    name, epochs = timing.case.model, MODELS[timing.case.model].epochs
+    target = target_of(trainings, name, epochs)
+    if target is None:
+        return {DATA_PARALLEL: [], PIPEDREAM: []}
+    return {
+        way: [
             (training.minibatches_to(target) or training.points[-1].minibatches) / timing.epoch
-            for training in chosen
-            if training is not None and target is not None
+            for training in trainings_of(trainings, name, placement, epochs)
+            if training.case.seed in SEEDS
         ]
-    return found
+        for way, placement in ((DATA_PARALLEL, None), (PIPEDREAM, timing.found))
+    }
 
 
 TIMES, LEARNING = Times(), Learning()

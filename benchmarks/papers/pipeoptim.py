@@ -16,12 +16,11 @@ from benchmarks.deep_models import even_stages
 from benchmarks.learning.study import Case as LearningCase
 from benchmarks.learning.study import Late, Learned, LearningStudy, target_text
 from benchmarks.learning.tasks import TASKS
-from benchmarks.machine import this_machine
 from benchmarks.models import MODELS, SMALL_MODELS
 from benchmarks.models import reference as chain
 from benchmarks.papers.claims import NOT_YET, Claim, judged_seconds, section, spread
 from benchmarks.papers.figures import PIPEOPTIM_TABLE_VI
-from benchmarks.study import Needs, Row, Study
+from benchmarks.study import Needs, Row, Study, this_machine
 from drlpp.capturing.capture import capture
 from drlpp.errors import RunFailure
 from drlpp.io.documents import Record
@@ -152,7 +151,7 @@ class Throughputs(Study[Case, Throughput]):
         return Throughput(
             case=case,
             seconds={method: tuple(found) for method, found in seconds.items()},
-            machine=str(this_machine()),
+            machine=this_machine(),
         )
 
     def table(self, rows: Sequence[Throughput]) -> Mapping[str, DataFrame]:

@@ -78,10 +78,12 @@ def test_an_unknown_study_is_refused() -> None:
 
 WITHOUT_ROWS = {"pipeoptim-accuracy", "runtime", "timings"}
 """Studies whose rows are not in git."""
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.mark.parametrize("name", [name for name in STUDIES if name not in WITHOUT_ROWS])
-def test_rows_in_git_give_tables(name: str) -> None:
+def test_rows_in_git_give_the_tables_of_the_pages(name: str) -> None:
     study: Study[Any, Any] = study_of(name)
     assert study.name == name
     rows = study.stored()
@@ -90,6 +92,9 @@ def test_rows_in_git_give_tables(name: str) -> None:
     text = page_of(study, rows)
     assert text.count("| --- |") >= 1
     assert "nan" not in text.split()
+    page = (BENCHMARKS / "papers" / "README.md").read_text()
+    if f"<!-- {name} -->" in page:
+        assert f"<!-- {name} -->\n\n{text}\n<!-- end of {name} -->" in page
 
 
 @pytest.mark.slow
@@ -106,13 +111,13 @@ def test_the_smallest_case_runs(name: str, tmp_path: Path) -> None:
     assert page_of(study, [row])
 
 
-def test_the_list_names_every_study() -> None:
-    shown = CliRunner().invoke(app, ["list"], catch_exceptions=False).output
-    assert all(name in shown for name in STUDIES)
+def test_the_list_names_every_study_and_those_without_rows() -> None:
+    lines = CliRunner().invoke(app, ["list"], catch_exceptions=False).output.splitlines()
+    found = {line.split()[0]: line for line in lines if line.split()[:1]}
+    assert found.keys() >= STUDIES.keys()
+    assert {name for name in STUDIES if found[name].rstrip().endswith("none")} == WITHOUT_ROWS
 
 
-ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "benchmarks"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *BENCHMARKS.rglob("*.md")]
 
 

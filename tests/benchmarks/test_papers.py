@@ -19,7 +19,7 @@ from benchmarks.papers import (
 from benchmarks.papers.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
 from benchmarks.papers.drl_pp import bandwidth_of
 from benchmarks.papers.figures import PIPEMARE_TABLES_2_AND_3, PIPEOPTIM_TABLE_VI
-from benchmarks.papers.pipedream import DATA_PARALLEL, PIPEDREAM, Timing, Training
+from benchmarks.papers.pipedream import Training
 from benchmarks.report import markdown
 from drlpp.placement.placement import Placement
 from drlpp.schedule.analysis.weight_versions import stage_delays
@@ -134,88 +134,6 @@ def test_claims_are_decided_by_intervals() -> None:
     assert judged_seconds("alike", "here", slow, slow, 0.1).verdict == "holds"
     assert judged_seconds("alike", "here", quick, slow, 0.1).verdict == "does not hold"
     assert judged("better", "here", {0: 1.0}, {0: 0.5}).verdict == NOT_YET
-
-
-def test_pipeoptim_s_claims() -> None:
-    speeds = {"GPipe": 2.0, "PipeDream": 1.0, "2BW": 1.0, "XPipe": 1.3, "PipeOptim": 1.4}
-    row = pipeoptim.Throughput(
-        case=pipeoptim.Case(model="feed-forwards", repetitions=4),
-        seconds={
-            method: tuple(seconds * (1 + 0.001 * n * (-1) ** len(method)) for n in range(4))
-            for method, seconds in speeds.items()
-        },
-        machine="none",
-    )
-    text = text_of(pipeoptim.THROUGHPUT.table([row]))
-    assert "| GPipe has the lowest throughput (next: PipeOptim) | feed-forwards | holds |" in text
-    assert "| PipeOptim's is within 16.5% of PipeDream's | feed-forwards | does not hold |" in text
-    assert "| PipeOptim's is above XPipe's | feed-forwards | does not hold |" in text
-    assert "| PipeOptim's is above XPipe's | convolutions | not measured yet |" in text
-    text = text_of(pipeoptim_memory.STUDY.table([]))
-    assert "| versions of the weights are those of Table II | 0 stages | not measured yet |" in text
-
-
-def test_pipedream_s_claims() -> None:
-    name, epochs = "AWD LM, text", pipedream.MODELS["AWD LM, text"].epochs
-    straight = Placement.from_assignment([0, 1, 2, 3], (0, 1, 2, 3))
-    timing = Timing(
-        case=pipedream.Case(model=name, links="slow"),
-        bandwidth=1e8,
-        placement=straight,
-        epoch=10,
-        seconds={DATA_PARALLEL: (0.4, 0.42, 0.41), PIPEDREAM: (0.2, 0.21, 0.2)},
-        machine="none",
-    )
-
-    def training(placement: Placement | None, seed: int, factor: float) -> Training:
-        points = tuple(
-            Point(minibatches=10 * n, loss=factor * (10 - n) + 0.01 * seed, score=None)
-            for n in range(1, epochs + 1)
-        )
-        case = pipedream.TrainingCase(model=name, placement=placement, epochs=epochs, seed=seed)
-        return Training(case=case, points=points)
-
-    trainings = [
-        training(placement, seed, factor)
-        for placement, factor in ((None, 1.0), (straight, 0.75))
-        for seed in pipedream.SEEDS
-    ]
-    text = text_of(pipedream.table_1([timing], trainings))
-    target = pipedream.target_of(trainings, name, epochs)
-    assert target == pytest.approx(10 - round(0.75 * epochs) + 0.01)
-    assert "| 1-1-1-1 | 2.05× |" in text
-    where = f"{name}, slow"
-    assert f"| an epoch takes less time than with data parallelism | {where} | holds |" in text
-    assert f"(figure 11) | {where} | does not hold |" in text
-    assert f"| {where} | not measured yet |" in text_of(pipedream.table_1([timing], trainings[:2]))
-
-
-def test_pipemare_s_claims_need_runs() -> None:
-    text = text_of(pipemare.STUDY.table([]))
-    assert "| GPipe | not measured yet |" in text
-    assert "1.67×" in text, "what is counted needs no run"
-    assert "holds" not in text
-
-
-def learned(case: Case, *reached: float | None) -> Learned:
-    runs = tuple(Run(loss=2.0, score=None, reached=minibatches) for minibatches in reached)
-    return Learned(case=case, power=1, targets=(2.0,) * 3, runs=runs, seconds=1.0)
-
-
-def test_what_was_given_up_is_not_said_to_be_sooner() -> None:
-    """GPipe's minibatches take four and a half times as long, so giving up is sooner than it."""
-    reached = {"GPipe": (150, 155, 160), "T1": (None, None, None), "T1+T2": (250, 260, 255)}
-    found = [
-        learned(case, *reached[case.method])
-        for case in pipemare.cases_of("text")
-        if case.method in reached
-    ]
-    rows = [line.split(" | ") for line in text_of(pipemare.STUDY.table(found)).splitlines()]
-    said = {row[0]: row[2:] for row in rows if row[0].endswith("is there sooner than GPipe")}
-    verdict, figures = said["| T1 is there sooner than GPipe"]
-    assert verdict == NOT_DECIDED
-    assert figures.startswith("at most 1.")
-    assert said["| T1+T2 is there sooner than GPipe"][0] == "holds"
 
 
 def test_accuracies_are_compared_with_the_paper_s_orderings() -> None:

@@ -12,7 +12,6 @@ from benchmarks.papers.pipemare_theory import (
     FIGURE_10,
     FIGURE_16,
     STUDY,
-    corrections,
     figure_6_models,
     figure_16_models,
     final_losses,
@@ -21,12 +20,10 @@ from benchmarks.papers.quadratic_model import (
     QuadraticModel,
     characteristic_polynomial,
     companion_matrix,
-    decay_from,
     largest_stable_step,
     lemma_1_threshold,
     lemma_2_bound,
     lemma_3_bound,
-    printed_invariant_decay,
     spectral_radius,
     trajectory,
 )
@@ -100,24 +97,6 @@ def test_lemma_2_bounds_the_stable_steps(forward, data, curvature, delta):
     assert largest_stable_step(model) <= lemma_2_bound(model)
 
 
-@given(CURVATURES, st.floats(0.01, 0.99))
-def test_momentum_without_delay_and_with_a_delay_of_one(curvature, momentum):
-    """Quadratic polynomials, which Jury's criterion solves by hand."""
-    none = QuadraticModel(0, curvature=curvature, momentum=momentum)
-    one = QuadraticModel(1, curvature=curvature, momentum=momentum)
-    assert largest_stable_step(none) == pytest.approx(2 * (1 + momentum) / curvature)
-    assert largest_stable_step(one) == pytest.approx((1 - momentum) / curvature)
-
-
-def test_companion_matrix_of_the_discrepancy_correction():
-    """w' = w_0 − α((λ+Δ)w_2 − Δ(w_1 − δ)), δ' = γδ + (1−γ)(w' − w_0), all by hand."""
-    model = QuadraticModel(2, 1, discrepancy_sensitivity=3, decay=0.75)
-    row = np.array([1, 0.3, -0.4, -0.3])
-    assert companion_matrix(model, 0.1) == pytest.approx(
-        np.array([row, [1, 0, 0, 0], [0, 1, 0, 0], 0.25 * row + [-0.25, 0, 0, 0.75]])
-    )
-
-
 @given(models(), st.floats(0.001, 2))
 def test_polynomial_is_the_companion_matrix_s(model, step_size):
     matrix = companion_matrix(model, step_size)
@@ -169,27 +148,6 @@ def test_trajectories_on_both_sides_of_the_threshold(model):
     unstable = np.abs(list(trajectory(model, 1.05 * threshold, noise[:3000], start=1.0)))
     assert stable[3000:].max() < 3 * stable[:3000].max()
     assert unstable[2000:].max() > 10 * unstable[:1000].max()
-
-
-def test_the_decay_of_equation_14_tends_to_a_d_of_exp_minus_2():
-    assert printed_invariant_decay(2000, 0) ** 2000 == pytest.approx(np.exp(-2), rel=1e-3)
-    assert decay_from(0.1, 10, 6) ** 4 == pytest.approx(0.1)
-
-
-@given(st.integers(1, 40), st.data(), st.floats(0.1, 100))
-def test_as_printed_the_correction_widens_the_range_for_positive_sensitivity(forward, data, delta):
-    backward = data.draw(st.integers(0, forward - 1))
-    model = QuadraticModel(forward, backward, discrepancy_sensitivity=delta)
-    none, printed, _ = (largest_stable_step(m) for m in corrections(model).values())
-    assert printed > none
-
-
-def test_as_an_update_rule_the_correction_does_not_always_widen_it():
-    """Eigenvalues of the update's own matrix, without any polynomial."""
-    model = QuadraticModel(2, 1, discrepancy_sensitivity=10)
-    none, _, rule = corrections(model).values()
-    step = 0.9 * largest_stable_step(none)
-    assert spectral_radius(none, step) < 1 < spectral_radius(rule, step)
 
 
 def test_tables_and_the_figure_are_made(tmp_path):

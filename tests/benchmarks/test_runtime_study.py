@@ -1,7 +1,5 @@
 """The study of the runtime's speed at its smallest: what is compared, and that it is equal."""
 
-import os
-
 import pytest
 
 from benchmarks.models import MODELS, SMALL_MODELS, placement_of, reference
@@ -14,13 +12,12 @@ from benchmarks.runtime import (
     Case,
     Timed,
     Way,
-    check_cores,
     check_numerics,
     contenders_of,
     verdicts_of,
 )
 from drlpp.capturing.capture import capture
-from drlpp.errors import InvalidInput, RunFailure
+from drlpp.errors import RunFailure
 from drlpp.torch_versions import older_than
 
 EVEN = Case(model="feed_forwards", blocks=(4, 4), replicas=(1, 1), microbatches=(2,))
@@ -49,14 +46,9 @@ def test_all_train_to_the_same_weights_and_are_timed() -> None:
     assert all(0 < way.busiest_seconds[0] < 2 * way.seconds[0] for way in found.ways)
 
 
-def test_uneven_stages_and_cores_that_do_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uneven_stages_are_not_compared_with_schedules_that_flush() -> None:
     uneven = EVEN.model_copy(update={"blocks": (3, 5)})
     assert list(contenders_of(uneven)) == [VANILLA, PIPEOPTIM, DEEPER]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    check_cores([0.45] * 4)
-    # 1.5 of 1.8 cores, but no core can give two halves away.
-    with pytest.raises(InvalidInput, match=r"3 workers of speed 0\.5 .* at most 0\.45"):
-        check_cores([0.5] * 3)
 
 
 def test_weights_that_differ_end_the_comparison() -> None:

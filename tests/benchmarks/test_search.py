@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.search import STUDY
 from benchmarks.search.graphs import NAMES, graph_of
-from benchmarks.search.problems import GRAPHS, Case, Instance, measured_cases
+from benchmarks.search.problems import GRAPHS, Case, measured_cases
 from benchmarks.search.tables import (
     Found,
     Step,
@@ -85,15 +85,6 @@ def test_tables_say_what_runs_found() -> None:
     assert "100% of 1 cases" in answer([found])
     assert "data parallelism: 0" in answer([found])
     assert "saves 25% of that" in answer([found])
-
-
-@pytest.mark.parametrize("graph", ["vgg16", "gnmt8"])
-def test_profiles_of_the_zoo_are_graphs_as_well(graph: str) -> None:
-    assert graph in GRAPHS
-    instance = Instance(CASE.model_copy(update={"graph": graph}))
-    assert len(instance.declared.workload) == len(instance.profile.graph)
-    declared, true = (p.workload.seconds for p in (instance.declared, instance.true))
-    assert all((declared != true)[true > 0])
 
 
 def test_rounds_have_every_combination_and_in_the_end_every_pair() -> None:
