@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
+
+from pydantic import field_validator
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, read_document, write_document
@@ -12,7 +14,7 @@ from drlpp.io.quantities import Count, Speed
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.racing.contenders import Contender, Heat, update_text, usual_method
 from drlpp.racing.race import RaceRules, cost_of, heat, race
-from drlpp.racing.rivals import entrant, measure, named_together
+from drlpp.racing.rivals import entrant, measure, without_equals
 from drlpp.racing.verdict import Entrant, Verdict, judge
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.method import Method
@@ -27,7 +29,8 @@ class Comparison(Document):
     Attributes:
         model: its name.
         minibatches: of a measurement in the race, unless it is a long one.
-        contenders: of the race; those that qualified in a heat are the last.
+        contenders: of the race, each once by the names of all that found it; those that qualified
+            in a heat are the last.
         heats: in which rivals qualified, of each kind one.
         speeds: of every worker, if they emulated accelerators; plain PyTorch had the fastest.
     """
@@ -41,13 +44,10 @@ class Comparison(Document):
     heats: tuple[Heat, ...] = ()
     speeds: tuple[Speed, ...] = ()
 
-    @property
-    def alike(self) -> tuple[tuple[int, ...], ...]:
-        """The contenders by index, together where they run the same."""
-        found: dict[Hashable, list[int]] = {}
-        for index, contender in enumerate(self.contenders):
-            found.setdefault(contender.key, []).append(index)
-        return tuple(map(tuple, found.values()))
+    @field_validator("contenders")
+    @classmethod
+    def _each_once(cls, contenders: tuple[Contender, ...]) -> tuple[Contender, ...]:
+        return tuple(without_equals(contenders))
 
     @property
     def usual_method(self) -> Method:
@@ -56,28 +56,20 @@ class Comparison(Document):
         return usual_method((*self.contenders, *waiting))
 
     @property
-    def distinct(self) -> tuple[Contender, ...]:
-        """One contender for all that are alike, by the names of all that found it, agents first."""
-        return tuple(
-            named_together([self.contenders[index] for index in indices]) for indices in self.alike
-        )
-
-    @property
     def entrants(self) -> tuple[Entrant, ...]:
-        """What a verdict is about; numbers are those of :attr:`distinct`."""
+        """What a verdict is about."""
         usual = self.usual_method
-        return tuple(entrant(one, _told(one, usual), one.seconds) for one in self.distinct)
+        return tuple(entrant(one, _told(one, usual), one.seconds) for one in self.contenders)
 
     @property
     def verdict(self) -> Verdict | None:
         """The verdict of the race; None if nothing could be measured."""
         return judge(self.entrants)
 
-    def with_outcome(self, indices: Sequence[int], outcome: Outcome) -> Comparison:
-        """Return a copy with one more outcome of contenders that are alike."""
+    def with_outcome(self, number: int, outcome: Outcome) -> Comparison:
+        """Return a copy with one more outcome of a contender."""
         contenders = list(self.contenders)
-        for index in indices:
-            contenders[index] = contenders[index].with_outcome(outcome)
+        contenders[number] = contenders[number].with_outcome(outcome)
         return self.model_copy(update={"contenders": tuple(contenders)})
 
     def with_heat(self, number: int, changed: Heat) -> Comparison:
@@ -87,27 +79,26 @@ class Comparison(Document):
         """
         heats = list(self.heats)
         heats[number] = changed
-        after = self.model_copy(update={"heats": tuple(heats)})
-        if not after.qualified:
-            return after
-        entrants = tuple(heat.qualified for heat in heats)
-        return after.model_copy(update={"contenders": (*self.contenders, *entrants)})
+        contenders = list(self.contenders)
+        if all(heat.best is not None for heat in heats):
+            contenders = without_equals([*contenders, *(heat.qualified for heat in heats)])
+        update = {"heats": tuple(heats), "contenders": tuple(contenders)}
+        return self.model_copy(update=update)
 
-    @property
-    def qualified(self) -> bool:
-        """Whether all heats are over, and their best among the contenders."""
-        return all(heat.best is not None for heat in self.heats)
-
-    @property
-    def unmeasured(self) -> Comparison:
-        """A copy as it was before the first measurement."""
-        count = len(self.contenders) - len(self.heats) * self.qualified
-        return self.model_copy(
+    def continues(self, fresh: Comparison) -> bool:
+        """Return whether these are measurements of the contenders and heats of a fresh one."""
+        found = self.model_copy(
             update={
-                "contenders": tuple(c.unmeasured for c in self.contenders[:count]),
+                "contenders": tuple(
+                    one.unmeasured.model_copy(update={"found_by": other.found_by})
+                    if set(other.names) <= set(one.names)
+                    else one
+                    for one, other in zip(self.contenders, fresh.contenders, strict=False)
+                ),
                 "heats": tuple(heat.unmeasured for heat in self.heats),
             }
         )
+        return found == fresh
 
 
 def _told(one: Contender, usual: Method) -> str:
@@ -201,21 +192,20 @@ class _Course:
 
     def race(self, rules: RaceRules) -> None:
         """Race all contenders."""
-        alike = self.comparison.alike
-        outcomes = [iter(self.comparison.contenders[first].outcomes) for first, *_ in alike]
+        contenders = self.comparison.contenders
+        outcomes = [iter(contender.outcomes) for contender in contenders]
 
         def run(index: int, *, long: bool) -> float | None:
             if (outcome := next(outcomes[index], None)) is None:
-                contender = self.comparison.contenders[alike[index][0]]
                 longer = rules.final if long else 1
-                outcome = self._measure(contender, longer * self.comparison.minibatches)
-                self._keep(self.comparison.with_outcome(alike[index], outcome))
+                outcome = self._measure(contenders[index], longer * self.comparison.minibatches)
+                self._keep(self.comparison.with_outcome(index, outcome))
             return cost_of(outcome)
 
         def tell(done: int, running: int) -> None:
             self._tell(f"racing: round {done} of at most {rules.rounds}, {running} left")
 
-        race(len(alike), run, rules, tell)
+        race(len(contenders), run, rules, tell)
 
     def _measure(self, contender: Contender, minibatches: int) -> Outcome:
         try:
@@ -234,4 +224,4 @@ def _continued(path: Path, fresh: Comparison) -> Comparison:
     if not path.exists():
         return fresh
     known = read_document(path, Comparison)
-    return known if known.unmeasured == fresh else fresh
+    return known if known.continues(fresh) else fresh

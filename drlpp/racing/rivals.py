@@ -268,11 +268,10 @@ def without_equals(contenders: Iterable[Contender]) -> list[Contender]:
     found: dict[Hashable, list[Contender]] = {}
     for contender in contenders:
         found.setdefault(contender.key, []).append(contender)
-    return list(map(named_together, found.values()))
+    return [_named_together(alike) for alike in found.values()]
 
 
-def named_together(alike: Sequence[Contender]) -> Contender:
-    """Return the first of contenders that run alike, by the names of all, agents first."""
+def _named_together(alike: Sequence[Contender]) -> Contender:
     agents_first = sorted(alike, key=lambda one: any(map(is_rival, one.names)))
     names = dict.fromkeys(name for one in agents_first for name in one.names)
     return alike[0].model_copy(update={"found_by": ", ".join(names)})

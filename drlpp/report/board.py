@@ -1,4 +1,4 @@
-"""What TensorBoard shows of races, and which charts it shows together.
+"""What TensorBoard shows of races.
 
 Everything is in ``tensorboard`` in the folder of a run, a run of TensorBoard for each contender.
 """
@@ -17,41 +17,13 @@ from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import names_of
 from drlpp.racing.training_race import TrainingRace
 
-_SEARCH_LAYOUT = {
-    "search": {
-        "seconds per minibatch": ["Multiline", ["placement/best_seconds"]],
-        "placements": ["Multiline", ["placement/distinct$", "placement/failed"]],
-        "how sure": ["Multiline", ["placement/sureness", "placement/expected_gain"]],
-    },
-}
-_POLICY_LAYOUT = {
-    "policy": {
-        "reward": ["Multiline", ["placement/mean_reward", "placement/baseline"]],
-        "entropy": ["Multiline", ["train/.*entropy.*"]],
-        "update": ["Multiline", ["train/approx_kl", "train/clip_fraction"]],
-    },
-}
-
-
-def write_search_layout(folder: Path, *, has_policy: bool) -> None:
-    """Write which charts of a search stand together, once for a run.
-
-    Args:
-        folder: of the run.
-        has_policy: whether the agent trains one, which has charts of its own.
-    """
-    path = folder / "tensorboard" / "layout"
-    if not path.exists():
-        with reporting_disk_errors(folder), SummaryWriter(str(path)) as board:
-            board.add_custom_scalars(_SEARCH_LAYOUT | (_POLICY_LAYOUT if has_policy else {}))
-
 
 def write_race(folder: Path, comparison: Comparison) -> None:
     """Write every round of a race: ``race/seconds_per_minibatch`` by its number from 1."""
-    names = names_of(comparison.distinct)
+    names = names_of(comparison.contenders)
     rounds = {
         name: [("race/seconds_per_minibatch", step, s) for step, s in enumerate(found.seconds, 1)]
-        for name, found in zip(names, comparison.distinct, strict=True)
+        for name, found in zip(names, comparison.contenders, strict=True)
     }
     _write(folder, rounds)
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
 
 def race_chart(comparison: Comparison) -> Figure | None:
     """Draw every round of every contender, and their medians; None if nothing was measured."""
-    named = zip(names_of(comparison.distinct), comparison.distinct, strict=True)
+    named = zip(names_of(comparison.contenders), comparison.contenders, strict=True)
     ran = [(median(one.seconds), name, one.seconds) for name, one in named if one.seconds]
     if not ran:
         return None
@@ -70,11 +70,9 @@ def loss_chart(
     Of a race that has ended, trainings at the best learning rate: a line for each of them. Without
     ``batch_size`` there are minibatches in place of samples.
     """
-    best = {} if end is None else end.rates
-    names = names_of(race.candidates)
-    lines: list[_Line] = []
+    names, lines = names_of(race.candidates), []
     for run in race.runs:
-        rate = best.get(run.candidate)
+        rate = None if end is None else end.rates.get(run.candidate)
         if rate is not None and run.rate != rate:
             continue
         points = [point for point in run.curve.points if point.loss is not None]
@@ -104,35 +102,25 @@ def training_chart(
     times = [s.seconds for s in train]
     last_steps = list(accumulate((s.step for s in train), max, initial=-1))
     shown = train[:: max(1, len(train) // _MOST_POINTS)]
+    done = [1 + last_steps[bisect_right(times, s.seconds)] for s in held_out]
     lines = [
-        _Line("training", [s.seconds for s in shown], [s.step for s in shown], _values(shown)),
-        _Line(
-            "held-out samples",
-            [s.seconds for s in held_out],
-            [1 + last_steps[bisect_right(times, s.seconds)] for s in held_out],
-            _values(held_out),
-        ),
+        _Line(name, [s.seconds for s in scalars], minibatches, [s.value for s in scalars])
+        for name, scalars, minibatches in (
+            ("training", shown, [s.step for s in shown]),
+            ("held-out samples", held_out, done),
+        )
     ]
     # Events do not say when a training paused.
     seconds = "seconds since the beginning, pauses and evaluations included"
     return _over_both(lines, seconds, batch_size)
 
 
-def _values(scalars: Sequence[Scalar]) -> list[float]:
-    return [scalar.value for scalar in scalars]
-
-
-class _Line:
-    def __init__(
-        self,
-        name: str,
-        seconds: Sequence[float],
-        minibatches: Sequence[int],
-        losses: Sequence[float],
-        dashed: bool = False,
-    ) -> None:
-        self.name, self.seconds, self.minibatches = name, seconds, minibatches
-        self.losses, self.style = losses, "--" if dashed else "-"
+class _Line(NamedTuple):
+    name: str
+    seconds: Sequence[float]
+    minibatches: Sequence[int]
+    losses: Sequence[float]
+    dashed: bool = False
 
 
 def _over_both(lines: Iterable[_Line], seconds: str, batch_size: int | None) -> Figure | None:
@@ -145,7 +133,7 @@ def _over_both(lines: Iterable[_Line], seconds: str, batch_size: int | None) -> 
     for line in drawn:
         same: dict[str, Any] = {
             "color": f"C{names.index(line.name)}",
-            "linestyle": line.style,
+            "linestyle": "--" if line.dashed else "-",
             "linewidth": 1.4,
         }
         first = next(other for other in drawn if other.name == line.name) is line

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from statistics import median
 
 from matplotlib.figure import Figure
@@ -16,6 +14,7 @@ from drlpp.errors import DRLPPError, RunFailure
 from drlpp.io.formatting import emulation_text, seconds_text, speeds_option
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement_file import Versions
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, names_of
 from drlpp.racing.halving import replay
@@ -77,7 +76,7 @@ def _race(files: RunFiles) -> Iterator[Section]:
         return
     verdict = comparison.verdict
     lines = [] if verdict is None else list(verdict_lines(verdict, comparison.entrants))
-    lines += [f"{one.found_by}: {one.failure}" for one in comparison.distinct if one.failure]
+    lines += [f"{one.found_by}: {one.failure}" for one in comparison.contenders if one.failure]
     if comparison.speeds:
         lines.append(emulation_text(comparison.speeds))
     if files.placement is not None:
@@ -170,7 +169,7 @@ def _usage(files: RunFiles) -> Iterator[Section]:
 
 def _best_of_every_kind(comparison: Comparison) -> Iterator[tuple[str, Contender]]:
     """Yield the placements that a winner is looked at beside, the winner first."""
-    named = zip(names_of(comparison.distinct), comparison.distinct, strict=True)
+    named = zip(names_of(comparison.contenders), comparison.contenders, strict=True)
     ran = [(name, one) for name, one in named if one.seconds and one.placement is not None]
     rounds = max((len(one.seconds) for _, one in ran), default=0)
     # Those that were dropped early are behind those that ran on.
@@ -206,10 +205,8 @@ def _machine(files: RunFiles, missing: Sequence[str]) -> Section:
         (name, json.dumps(value, ensure_ascii=False))
         for name, value in sorted(files.record.settings.items())
     )
-    versions = ", ".join(
-        f"{name} {metadata.version(name)}" for name in ("drlpp", "torch") if _installed(name)
-    )
-    lines = [f"report written with {versions}, Python {platform.python_version()}"]
+    now = Versions.current()
+    lines = [f"report written with drlpp {now.drlpp}, torch {now.torch}, Python {now.python}"]
     if files.placement is not None:
         measured = files.placement.versions
         lines.append(f"measured with drlpp {measured.drlpp}, torch {measured.torch}")
@@ -247,11 +244,3 @@ def _commands(files: RunFiles) -> Iterator[str]:
                 f"drlpp show {placement} --timeline simulator --profile "
                 f"{shlex.quote(str(profile))} -o timeline.json"
             )
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -87,7 +87,7 @@ def comparison_table(comparison: Comparison) -> Table:
     the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
     the reference divided by the row's.
     """
-    contenders, usual = comparison.distinct, comparison.usual_method
+    contenders, usual = comparison.contenders, comparison.usual_method
     rounds = max((len(one.seconds) for one in contenders), default=0)
     title = f"time per minibatch, median and range of at most {rounds} rounds"
     configurations = [_configuration(one, usual) for one in contenders]
@@ -140,7 +140,7 @@ def describe_comparison(comparison: Comparison) -> RenderableType:
     """Show every entrant, what was tried in the heats, and what the comparison says."""
     verdict, usual = comparison.verdict, comparison.usual_method
     lines = [] if verdict is None else verdict_lines(verdict, comparison.entrants)
-    failures = [f"{c.found_by}: {c.failure}" for c in comparison.distinct if c.failure]
+    failures = [f"{c.found_by}: {c.failure}" for c in comparison.contenders if c.failure]
     heats = [_heat_text(heat, usual) for heat in comparison.heats if len(heat.candidates) > 1]
     return Group(comparison_table(comparison).terminal, *heats, *failures, *lines)
 

@@ -17,7 +17,6 @@ from drlpp.racing.microbatches import (
     twice_as_many,
 )
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.analysis.staleness import samples_needed
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
@@ -50,11 +49,6 @@ def test_the_pipeline_to_try_is_the_exact_planners_if_it_has_stages(
     assert pipeline_to_try(problem, Method()) == (exact if len(exact.stages) > 1 else even)
     # Lists are for three stages, whatever a planner says.
     assert pipeline_to_try(problem, Method(in_flight_per_link=(1, 0))) == even
-
-
-def test_samples_by_staleness() -> None:
-    found = [samples_needed(s) for s in (0, 0.875, 3, 7, 11)]
-    assert found == pytest.approx([1.0, 1.09, 1.48, 2.17, 2.86])
 
 
 @pytest.mark.parametrize(

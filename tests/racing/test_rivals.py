@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from drlpp.cli.learning.race_command import NAMED_POLICIES, named_methods
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners import Space
 from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.rivals import (
+    DATA_PARALLEL,
     MOST_CANDIDATES,
     PLAIN,
     RIVALS,
     Grounds,
     rival_heats,
+    usual_candidates,
     with_equal_numbers,
+    with_policy,
 )
+from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.models.classified_points import NAME
 from tests.support.strategies.graphs import chain_of
 
 FAST = Link(bandwidth_bytes_per_second=1e9)
@@ -44,11 +53,8 @@ def session(speeds: tuple[float, ...] = (1.0,) * 4, batch_size: int = 12) -> Any
     )
 
 
-def heats_on(cluster: Cluster, space: Space | None = None, **options: Any) -> dict[str, Heat]:
-    heats = rival_heats(Grounds(session(**options), profile(), cluster, space or Space(Method())))
-    assert [heat.kind for heat in heats] == [
-        kind for kind in RIVALS if kind in {heat.kind for heat in heats}
-    ]
+def heats_on(cluster: Cluster, **options: Any) -> dict[str, Heat]:
+    heats = rival_heats(Grounds(session(**options), profile(), cluster, Space(Method())))
     return {heat.kind: heat for heat in heats}
 
 
@@ -58,7 +64,7 @@ def configurations(heat: Heat) -> list[str]:
 
 @pytest.mark.parametrize(
     ("cores", "threads"),
-    [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])],
+    [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 4, 8])],
 )
 def test_plain_pytorch_has_any_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, cores: int, threads: list[int]
@@ -156,3 +162,58 @@ def test_accelerators_that_do_not_differ_are_interchangeable() -> None:
     assert alike.candidates[0].key == known.key
     unequal = local_cluster(4, FAST, speeds=[1.0, 1.0, 0.5, 0.5])
     assert with_equal_numbers([heat], [known], unequal) == [heat]
+
+
+# In races to a loss
+
+
+@pytest.fixture(scope="module")
+def grounds() -> Iterator[Grounds]:
+    """Two live workers: each policy's pipelines are planned for them."""
+    with ClusterSession(f"{NAME}:classifier", 2) as live:
+        yield Grounds(live, *live.profile(repeats=2), Space(live.method))
+
+
+def test_the_usual_candidates_are_what_a_user_has_and_pipelines(grounds: Grounds) -> None:
+    plain, *others = usual_candidates(grounds)
+    assert (plain.names, plain.placement) == ((PLAIN,), None)
+    assert any(DATA_PARALLEL in one.names for one in others)
+    assert len({one.key for one in others}) == len(others)
+    ways = {(one.method.schedule, one.method.policy) for one in others}
+    assert {("1f1b", "pipeoptim"), ("1f1b-flush", "sync"), ("zb-h1", "sync")} <= ways
+    assert not any(schedule == "gpipe" for schedule, _ in ways)
+    assert {1, 2, 4} <= {c.method.microbatches for c in others if c.method.policy == "pipeoptim"}
+
+
+@pytest.mark.parametrize("policy", NAMED_POLICIES)
+def test_a_policy_takes_part_with_what_it_can_be_run_with(grounds: Grounds, policy: str) -> None:
+    """Two stages on two workers, with 1, 2 and 4 microbatches: 2BW needs two in flight."""
+    found = with_policy(grounds, choose_method(policy))
+    assert {contender.method.policy for contender in found} == {policy}
+    even = [c.method.microbatches for c in found if c.found_by == "even split"]
+    assert even == ([2, 4] if policy.startswith("2bw") else [2, 4, 1])
+    assert [c.method.microbatches for c in found if c.found_by == "exact"] == [2]
+
+
+def test_options_of_a_policy_go_to_that_policy() -> None:
+    given = {"annealing_minibatches": 40, "clip_norm": 1.0}
+    common, (pipemare, stash) = named_methods(["pipemare", "stash", "stash"], given)
+    assert (common.policy, common.clip_norm, common.annealing_minibatches) == ("pipeoptim", 1.0, 0)
+    assert (pipemare.policy, pipemare.clip_norm) == ("pipemare", 1.0)
+    assert (pipemare.annealing_minibatches, pipemare.correction_decay) == (40, 0.135)
+    assert (stash.policy, stash.annealing_minibatches) == ("stash", 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "told"),
+    [
+        ("sync", {}, "takes part in every race"),
+        ("paci", {}, "is unknown; there are"),
+        ("stash", {"annealing_minibatches": 4}, "belong to policy pipemare"),
+    ],
+)
+def test_policies_that_cannot_be_named(
+    policy: str, options: Mapping[str, object], told: str
+) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        named_methods([policy], options)

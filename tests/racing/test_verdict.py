@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from drlpp.racing.race import RaceRules, race
 from drlpp.racing.verdict import (
     Entrant,
-    Meter,
     Simplicity,
     best_rival,
-    comparison_text,
     judge,
     verdict_lines,
 )
@@ -96,27 +94,6 @@ def test_undecided_is_no_gain_however_large_the_ratio() -> None:
     assert verdict.placement == 1, "data parallelism has fewer stages and no staleness"
 
 
-def test_where_plain_pytorch_wins_it_is_said_first() -> None:
-    entrants = [
-        entrant("guided", HALVES, 1.2),
-        entrant("guided", THIRDS, 1.3),
-        entrant("plain", PLAIN, 1.0),
-    ]
-    verdict = judge(entrants)
-    assert verdict is not None
-    assert verdict.placement == 0, "exported all the same"
-    first, second = told(entrants).splitlines()
-    assert first.startswith("plain (2 threads) trains a minibatch 1.20× faster than guided (2")
-    assert second.startswith("use plain PyTorch")
-
-
-def test_equal_candidates_are_one_entrant_by_all_their_names() -> None:
-    entrants = [entrant("guided+exact", HALVES, 1.0), entrant("plain", PLAIN, 1.5)]
-    first, second = told(entrants).splitlines()
-    assert first.startswith("guided, exact (2 stages) trains a minibatch 1.50× faster than plain")
-    assert second == "the fastest, guided, exact (2 stages), was found by an agent and without one"
-
-
 def test_too_few_rounds_and_failures_are_told() -> None:
     two = [entrant("guided", HALVES, [1.0, 1.0]), entrant("plain", PLAIN, [2.0, 2.1])]
     verdict = judge(two)
@@ -151,30 +128,6 @@ def test_what_is_exported_is_not_shown_to_be_slower_than_another() -> None:
     verdict = judge(dropped)
     assert verdict is not None
     assert 2 not in verdict.equals
-
-
-def test_a_race_to_a_loss_is_told_in_the_same_way() -> None:
-    one, other = entrant("exact", HALVES, [0.99, 1, 1.01]), entrant("plain", PLAIN, [1.98, 2, 2.02])
-    assert comparison_text(other, one, Meter.TO_LOSS) == (
-        "exact (2 stages) reached the loss 2.00× faster than plain (2 threads) (95% CI 2.00–2.00)"
-    )
-
-
-def test_simple_is_plain_pytorch_then_few_stages_then_no_staleness_then_few_workers() -> None:
-    ordered = [
-        PLAIN,
-        Simplicity(pipeline=True),
-        Simplicity(pipeline=True, workers=4),
-        FLUSHED,
-        Simplicity(pipeline=True, stages=2, workers=2, microbatches=4),
-        Simplicity(pipeline=True, stages=2, workers=3),
-        HALVES,
-        Simplicity(pipeline=True, stages=2, stale=True, workers=3),
-        Simplicity(pipeline=True, stages=3, workers=3),
-    ]
-    shuffled = list(ordered)
-    random.Random(1).shuffle(shuffled)
-    assert sorted(shuffled) == ordered
 
 
 simplicities = st.sampled_from([PLAIN, WHOLE, FLUSHED, HALVES, THIRDS])

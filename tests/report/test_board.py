@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
 from drlpp.racing.training_race import Curve, Point, TrainingRun
-from drlpp.report.board import write_race, write_search_layout, write_training_race
+from drlpp.report.board import write_race, write_training_race
 from drlpp.schedule.method import Method
 from tests.support.measured import measurement
 from tests.support.training.races import race_of
@@ -71,18 +70,3 @@ def test_losses_of_a_race_are_written_by_minibatch_and_by_time(tmp_path: Path) -
     (found,) = _scalars(tmp_path).values()
     assert found["race/held_out_loss_by_minibatch"] == [(0, 2.0), (16, 1.5)]
     assert found["race/held_out_loss_by_millisecond"] == [(0, 2.0), (1250, 1.5)]
-
-
-@pytest.mark.parametrize("has_policy", [False, True])
-def test_the_layout_of_charts_is_written_once_with_a_policys_if_there_is_one(
-    tmp_path: Path, has_policy: bool
-) -> None:
-    write_search_layout(tmp_path, has_policy=has_policy)
-    write_search_layout(tmp_path, has_policy=has_policy)
-    (events,) = (tmp_path / "tensorboard" / "layout").iterdir()
-    found = EventAccumulator(str(events)).Reload()
-    assert found.Tags()["tensors"] == ["custom_scalars__config__"]
-    (layout,) = found.Tensors("custom_scalars__config__")
-    (text,) = layout.tensor_proto.string_val
-    assert b"placement/sureness" in text
-    assert (b"placement/mean_reward" in text) == has_policy

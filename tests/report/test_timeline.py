@@ -150,20 +150,6 @@ def seconds_of(worker: int, action: Action) -> float:
     return SECONDS[type(action)]
 
 
-def test_a_message_arrives_its_transfer_after_it_was_sent() -> None:
-    schedule = build_schedule(Pipeline.straight(1, 1), 1)
-    timed = play(schedule, seconds_of)
-    of_last = [(type(t.action), t.start, t.end) for t in timed if t.worker == 1]
-    assert of_last == [
-        (Receive, 1.25, 1.25),
-        (Forward, 1.25, 2.25),
-        (Backward, 2.25, 4.25),
-        (Send, 4.25, 4.25),
-        (Update, 4.25, 4.375),
-    ]
-    assert next(t for t in timed if t.worker == 0 and t.action == Backward(0)).start == 4.5
-
-
 def test_an_all_reduce_begins_with_its_last_worker() -> None:
     schedule = build_schedule(Pipeline.straight(3), 3)
 

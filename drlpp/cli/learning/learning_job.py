@@ -227,13 +227,11 @@ def _choose_microbatches(job: Job, there: Accelerators) -> None:
 def _learn(job: Job, there: Accelerators, memory: MeasurementMemory, declared: CostPrior) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
-    from drlpp.report.board import write_search_layout
 
     if memory.distinct >= job.budget:
         return True
 
     session = there.session
-    write_search_layout(job.out, has_policy=job.hyperparameters.trains_policy)
     measured_before = memory.distinct
     before = replace(session.spent)
     sure: list[Sureness] = []

@@ -30,7 +30,7 @@ def export_best(
     verdict = comparison.verdict
     if verdict is None or verdict.placement is None:
         raise RunFailure("none of the placements compared could be measured")
-    chosen = comparison.distinct[verdict.placement]
+    chosen = comparison.contenders[verdict.placement]
     path = export(session, chosen, cluster, job.out)
     # Plain PyTorch may be better, but it has no placement.
     if verdict.placement == verdict.fastest:
@@ -70,9 +70,8 @@ def export_winner(
 
     race, path = course.race, folder / "placement.json"
     if end.winner is not None and (won := race.candidates[end.winner]).candidate is not None:
-        equal = won.candidate.canonical
         for known in comparison.contenders:
-            if known.candidate is not None and known.candidate.canonical == equal:
+            if known.key == won.key:
                 won = won.model_copy(update={"measurements": known.measurements})
         rate = end.rates[end.winner]
         assert rate is not None

@@ -137,13 +137,13 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
     assert verdict is not None
     assert verdict.placement is not None
     winner = None if end.winner is None else race.candidates[end.winner].candidate
-    fastest = comparison.distinct[verdict.placement].candidate
+    fastest = comparison.contenders[verdict.placement].candidate
     assert written(folder) == (winner or fastest)
     assert f"exported to {folder / 'placement.json'} until the race to a loss has ended" in printed
     plainly = is_plain_as_good(race, end)
     assert ("use plain PyTorch, as the race says" in printed) == plainly
     assert ("train with it: drlpp train" in printed) == (not plainly and winner is not None)
-    assert AGENT in {contender.found_by for contender in comparison.contenders}
+    assert AGENT in {name for contender in comparison.contenders for name in contender.names}
 
 
 def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
