@@ -81,6 +81,16 @@ def test_a_sum_leaves_when_all_have_contributed() -> None:
     assert costs.rings == ((Ring((), 8.0),),)
 
 
+def test_a_norm_waits_for_what_others_contribute() -> None:
+    """Copies on two replicas and one, 8 bytes each, and a ring of three for the norm."""
+    method = Method(schedule="gpipe", policy="sync", microbatches=2, clip_norm=1.0)
+    workload = Workload.of(tied_chain([6, 6], 8), method)
+    placement = Placement.from_assignment([0, 1], (0, 0, 1))
+    played = simulate(workload, cluster_of(3), placement, method)
+    assert played.steadiness == 1.0
+    assert played.seconds_per_minibatch == pytest.approx(36 + 2 * 2 * 8 / 3)
+
+
 def _longest(ring: Ring) -> float:
     return max((seconds for hops in ring.links for _, seconds in hops), default=0.0)
 

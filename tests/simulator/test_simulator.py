@@ -33,6 +33,10 @@ def test_the_speed_of_accelerators_and_the_time_of_updates() -> None:
     profile = chain(6, 3, parameter_bytes=2).model_copy(update={"update_seconds_per_byte": 0.5})
     cluster = fast_cluster(2).with_speeds([1, 0.25])
     assert stages_of(profile, cluster, 1, 1).seconds_per_minibatch == pytest.approx((3 + 1) / 0.25)
+    # Gradients of two minibatches are collected for an update.
+    profile = profile.model_copy(update={"sharing_seconds_per_byte": 1.5})
+    found = stages_of(profile, fast_cluster(2), 1, 1, method=Method(accumulate=2))
+    assert found.seconds_per_minibatch == pytest.approx(6 + 2 * 1.5 + 1 / 2)
 
 
 def test_later_replicas_wait_for_whole_rounds() -> None:

@@ -62,7 +62,7 @@ def search(
 
 @pytest.mark.parametrize(
     ("operators", "accelerators", "measurements", "evaluations", "most"),
-    [(10, 3, 8, 40, 100), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
+    [(10, 3, 8, 40, 60), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
 )
 def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
     operators: int, accelerators: int, measurements: int, evaluations: int, most: int
@@ -198,9 +198,9 @@ def test_small_changes_of_the_best_keep_the_limits() -> None:
     space = Space(Method(), frozenset(), most_staleness=1)
     found = Recalibration(declared, space, Options(evaluations=40, draws=2, gain=0.0))
     truth = SimulatedCluster(profile, declared.cluster)
-    for _ in range(6):
+    for _ in range(3):
         for candidate in found.propose(2):
             plan = ExecutionPlan.of(candidate, truth.graph, 4)
             assert max(plan.delays) <= 1
             found.tell(candidate, truth.measure(plan))
-    assert len(found.measured) > 4
+    assert len(found.measured) > 2

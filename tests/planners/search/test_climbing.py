@@ -19,7 +19,7 @@ from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
-from drlpp.simulator import simulate
+from drlpp.simulator import Simulation, simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.planning.brute_force import every_placement
 from tests.support.planning.evolution import evolve
@@ -52,7 +52,7 @@ def played(problem: PlanningProblem, candidate: Candidate) -> float:
 
 
 @given(seed=st.integers(0, 50))
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_what_is_found_is_no_slower_than_any_start_and_is_its_steady_state(seed: int) -> None:
     given = problem(seed=seed)
     space = Space(Method(), BOTH)
@@ -84,7 +84,7 @@ def test_the_best_of_all_candidates_of_a_small_problem_is_found() -> None:
 
 
 @given(most=st.integers(0, 4), seed=st.integers(0, 20))
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_staleness_and_memory_are_kept(most: int, seed: int) -> None:
     free = problem(8, seed)
     space = Space(Method(), BOTH, most_staleness=most)
@@ -93,30 +93,20 @@ def test_staleness_and_memory_are_kept(most: int, seed: int) -> None:
     assert max(ExecutionPlan.of(found.candidate, graph, 3).delays) <= most
     judge = Judge(free, Space(Method(), BOTH))
     unlimited = search(judge, [], SHORT, seed)[0]
-    needed = max(
-        simulate(
-            judge.problem_of(unlimited.candidate.method).workload,
-            free.cluster,
-            unlimited.candidate.placement,
-            unlimited.candidate.method,
-            memory=judge.problem_of(unlimited.candidate.method).memory,
-        ).memory_bytes
-    )
+    needed = max(in_memory(judge, unlimited.candidate).memory_bytes)
     tight = problem(8, seed, memory=0.8 * needed)
     judge = Judge(tight, Space(Method(), BOTH | {Vary.RECOMPUTE}))
     try:
         candidate = search(judge, [unlimited.candidate], SHORT, seed)[0].candidate
     except NothingFits:
         return
-    inside = judge.problem_of(candidate.method)
-    simulation = simulate(
-        inside.workload,
-        tight.cluster,
-        candidate.placement,
-        candidate.method,
-        memory=inside.memory,
-    )
-    assert simulation.without_room(tight.cluster) is None
+    assert in_memory(judge, candidate).without_room(tight.cluster) is None
+
+
+def in_memory(judge: Judge, candidate: Candidate) -> Simulation:
+    given = judge.problem_of(candidate.method)
+    placement, method = candidate.placement, candidate.method
+    return simulate(given.workload, given.cluster, placement, method, memory=given.memory)
 
 
 def test_nothing_fits_says_what_is_missing() -> None:
@@ -177,7 +167,7 @@ class Noting(Judge):
     accelerators=st.integers(1, 4),
     seed=st.integers(0, 50),
 )
-@settings(max_examples=4)
+@settings(max_examples=3)
 def test_whatever_is_looked_at_can_be_run_and_is_no_faster_than_the_rule(
     family: str, operators: int, accelerators: int, seed: int
 ) -> None:
