@@ -177,6 +177,9 @@ def plan_placement(
     seconds = found.seconds_per_minibatch
     layouts = list(simulated_layouts(search.compare, module, costs.graph, problem, space, seconds))
     console.print(report.text())
+    if objective == "dollars":
+        dollars = 1e6 * problem.per_second(found.placement) * seconds
+        console.print(f"a million minibatches cost {dollars:,.2f} dollars")
     for line in (*report.lines(), *(line for line, _ in layouts)):
         console.print(line, soft_wrap=True, markup=False)
     if out is not None:

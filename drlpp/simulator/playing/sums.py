@@ -20,14 +20,6 @@ class RunningSum:
         waiting: workers that wait for the end.
     """
 
-    __slots__ = (
-        *("order", "complete", "end", "waiting"),
-        "_rings",
-        "_missing",
-        "_ready",
-        "_bucket",
-    )
-
     def __init__(self, summed: Sum, rings: tuple[Ring, ...], order: tuple[int, int, int]) -> None:
         self.order = order
         # Where there are no weights there is nothing to wait for.
