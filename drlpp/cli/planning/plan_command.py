@@ -168,6 +168,9 @@ def plan_placement(
     planned = problem if cutting is None else cutting.problem
     with said_if_long(f"planning with {planner}"):
         found = best_plan(planned, space, planner)
+    if objective != "seconds":
+        # Others are told by their seconds.
+        found = replace(found, others=())
     report = PlanReport.of(found, Judge(planned, space).problem_of(found.method), costs)
     if cutting is not None:
         with said_if_long("planning with cuts between operators"):

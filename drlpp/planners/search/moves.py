@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from random import Random
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
@@ -80,12 +80,13 @@ class PlacementState:
         return replace(self, holders=tuple(holders))
 
 
-_Move = Callable[[PlacementState, PlanningProblem, random.Random], "PlacementState | None"]
+_Moved = PlacementState | None
+_Move = Callable[[PlacementState, PlanningProblem, Random], _Moved]
 """A step from a state, or nothing where it does not apply."""
 
 
 def neighbour(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
+    state: PlacementState, problem: PlanningProblem, draw: Random
 ) -> PlacementState | None:
     """Return a state one random change away; None if there is none.
 
@@ -99,7 +100,7 @@ def neighbour(
     return None
 
 
-def mutated(state: PlacementState, problem: PlanningProblem, draw: random.Random) -> PlacementState:
+def mutated(state: PlacementState, problem: PlanningProblem, draw: Random) -> PlacementState:
     """Return a state some moves away, mostly one; the same if no move applies."""
     state = neighbour(state, problem, draw) or state
     while draw.random() < _FURTHER_MOVE:
@@ -107,9 +108,7 @@ def mutated(state: PlacementState, problem: PlanningProblem, draw: random.Random
     return state
 
 
-def _shift_operator(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
+def _shift_operator(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:
     """Move an operator to another stage, mostly the next, with all that has to come along."""
     if len(state.holders) == 1:
         return None
@@ -138,13 +137,11 @@ def _closure(state: PlacementState, workload: Workload, operator: int, target: i
     return found
 
 
-def _nonempty(state: PlacementState) -> PlacementState | None:
+def _nonempty(state: PlacementState) -> _Moved:
     return state if set(state.stage_of) == set(range(len(state.holders))) else None
 
 
-def _move_boundary(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
+def _move_boundary(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:
     """Move several operators at once over the boundary of two neighbouring stages."""
     if len(state.holders) == 1:
         return None
@@ -158,9 +155,7 @@ def _move_boundary(
     return state.moved(operators[:count], first)
 
 
-def _merge(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
+def _merge(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:
     """Join two neighbouring stages; without replication one of their accelerators gets idle."""
     if len(state.holders) == 1:
         return None
@@ -174,9 +169,7 @@ def _merge(
     )
 
 
-def _split(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
+def _split(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:
     """Cut a stage in two; the new one takes an idle accelerator or some of the old one's."""
     index = draw.randrange(len(state.holders))
     operators, held = state.stage(index), sorted(state.holders[index])
@@ -201,9 +194,7 @@ def _split(
     )
 
 
-def _move_accelerator(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
+def _move_accelerator(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:
     """Give an accelerator of a replicated stage, or an idle one, to another stage, or let it go."""
     if not problem.replicate:
         return None
@@ -220,9 +211,7 @@ def _move_accelerator(
     return state.held_by(target, state.holders[target] | {accelerator})
 
 
-def _drop_slower(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
+def _drop_slower(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:
     """Take from a stage all accelerators that are slower than one of its own: the slowest rules."""
     if not problem.replicate:
         return None
@@ -232,9 +221,7 @@ def _drop_slower(
     return state.held_by(index, frozenset(a for a in state.holders[index] if speeds[a] >= least))
 
 
-def _swap_accelerators(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
+def _swap_accelerators(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:
     """Swap an accelerator with one of another stage or an idle one, if they differ."""
     hosts = problem.cluster.hosts
     if len(hosts) == 1 and hosts[0].count == 1:
@@ -247,9 +234,7 @@ def _swap_accelerators(
     )
 
 
-def _swap_stages(
-    state: PlacementState, problem: PlanningProblem, draw: random.Random
-) -> PlacementState | None:
+def _swap_stages(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:
     """Let two neighbouring stages that no edge joins change places, with their accelerators."""
     if len(state.holders) == 1:
         return None
@@ -285,7 +270,7 @@ _STRAIGHT, _FOLDED = (
 )
 
 
-def random_placement(problem: PlanningProblem, draw: random.Random) -> Placement:
+def random_placement(problem: PlanningProblem, draw: Random) -> Placement:
     """Draw a valid placement.
 
     Every placement that holds all accelerators that it may hold has a chance. First the number of
@@ -312,7 +297,7 @@ def random_placement(problem: PlanningProblem, draw: random.Random) -> Placement
     )
 
 
-def random_order(workload: Workload, draw: random.Random) -> list[int]:
+def random_order(workload: Workload, draw: Random) -> list[int]:
     """Draw a topological order.
 
     Again and again, one of the operators that may come next is drawn.
