@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from functools import cache
@@ -18,11 +19,12 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
+from drlpp.placement.placement import Placement
 from drlpp.planners.pipedream.cuts import States, chain_of_layers, chain_states, graph_states
 from drlpp.planners.pipedream.pipedream import Cuts, levels_of, pipedream
 from drlpp.planners.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.planning.every_pipeline import Costs, every_pipeline, placement_of, preference
+from tests.support.planning.every_pipeline import Costs, every_pipeline, placement_of
 from tests.support.planning.public_data import PROFILES
 from tests.support.strategies.graphs import (
     chain_of,
@@ -74,33 +76,10 @@ bandwidths = st.tuples(*[st.sampled_from([0.5, 2.0, 10.0])] * 3)
 
 
 @given(
-    data=st.data(), shape=st.sampled_from(SHAPES), bandwidths=bandwidths, replicate=st.booleans()
-)
-@settings(max_examples=40)
-def test_the_optimum_of_its_formula(
-    data: st.DataObject,
-    shape: tuple[int, int, int],
-    bandwidths: tuple[float, ...],
-    replicate: bool,
-) -> None:
-    workload = data.draw(workloads(6 if shape[1] == 1 else 4 if shape[2] == 1 else 3))
-    cluster = cluster_like(shape, bandwidths)
-    levels = levels_of(cluster)
-    found = pipedream(PlanningProblem(workload, cluster, replicate=replicate))
-    layers = chain_of_layers(workload)
-    costs = Costs(workload, layers)
-    every = list(every_pipeline(levels, 0, len(layers), replicate))
-    best = min(costs.paper(pipeline, levels) for pipeline in every)
-    assert found.own_seconds == pytest.approx(best)
-    as_good = [one for one in every if costs.paper(one, levels) <= best * (1 + 1e-9)]
-    assert found.placement == placement_of(min(as_good, key=preference), levels, layers)
-
-
-@given(
     data=st.data(),
-    shape=st.sampled_from([(2, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 1)]),
+    shape=st.sampled_from(SHAPES),
     bandwidths=bandwidths,
-    limit=st.integers(1, 120),
+    limit=st.none() | st.integers(1, 120),
     replicate=st.booleans(),
     memory=st.builds(
         MemoryModel,
@@ -110,40 +89,37 @@ def test_the_optimum_of_its_formula(
         in_flight_per_link=st.integers(0, 2),
     ),
 )
-@settings(max_examples=40)
-def test_memory_is_a_constraint(
+@settings(max_examples=70)
+def test_the_optimum_of_its_formula_within_the_memory(
     data: st.DataObject,
     shape: tuple[int, int, int],
     bandwidths: tuple[float, ...],
-    limit: int,
+    limit: int | None,
     replicate: bool,
     memory: MemoryModel,
 ) -> None:
-    workload = data.draw(workloads(5 if shape[1] == 1 else 4))
+    workload = data.draw(workloads(6 if shape[1] == 1 else 4 if shape[2] == 1 else 3))
     # Idle accelerators of a straight pipeline's later hosts count as workers.
-    replicate = replicate or shape[1] > 1
+    replicate = replicate or (limit is not None and shape[1] > 1)
     cluster = cluster_like(shape, bandwidths, limit)
     levels = levels_of(cluster)
     problem = PlanningProblem(workload, cluster, memory=memory, replicate=replicate)
     layers = chain_of_layers(workload)
     costs = Costs(workload, layers)
-    fitting = [
-        pipeline
-        for pipeline in every_pipeline(levels, 0, len(layers), replicate)
-        if max(costs.stage_bytes(placement_of(pipeline, levels, layers), memory)) <= limit
-    ]
-    if not fitting:
+    seconds: dict[Placement, float] = {}
+    for pipeline in every_pipeline(levels, 0, len(layers), replicate):
+        placement = placement_of(pipeline, levels, layers)
+        if limit is None or max(costs.stage_bytes(placement, memory)) <= limit:
+            # Replicas of a pipeline are a pipeline of replicas, which the formula tells apart.
+            others = seconds.get(placement, math.inf)
+            seconds[placement] = min(costs.paper(pipeline, levels), others)
+    if not seconds:
         with pytest.raises(NothingFits, match=f"fits into {limit} bytes"):
             pipedream(problem)
         return
     found = pipedream(problem)
-    best = min(costs.paper(pipeline, levels) for pipeline in fitting)
-    assert found.own_seconds == pytest.approx(best)
-    assert found.placement in [
-        placement_of(pipeline, levels, layers)
-        for pipeline in fitting
-        if costs.paper(pipeline, levels) <= best * (1 + 1e-9)
-    ]
+    assert found.own_seconds == pytest.approx(min(seconds.values()))
+    assert seconds[found.placement] == pytest.approx(found.own_seconds)
 
 
 @pytest.mark.parametrize(

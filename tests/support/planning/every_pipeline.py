@@ -53,17 +53,6 @@ def _replicas(components: int, stages: int, replicate: bool) -> Iterator[tuple[i
         yield tuple(b - a for a, b in pairwise((0, *ends, components)))
 
 
-def preference(pipeline: tuple[Share, ...] | None) -> tuple[Any, ...]:
-    """Fewer stages, then earlier cuts, the last first, then fewer replicas at the end; inwards."""
-    if pipeline is None:
-        return ()
-    return (
-        len(pipeline),
-        [(share.begin, share.replicas) for share in reversed(pipeline)],
-        [preference(share.inner) for share in pipeline],
-    )
-
-
 def placement_of(
     pipeline: tuple[Share, ...], levels: tuple[Level, ...], layers: Layers
 ) -> Placement:
