@@ -115,21 +115,10 @@ def test_rows_that_repeat_and_rows_that_branch() -> None:
     assert graph.predecessors == ((), (0,), (1,), (0,), (2, 3))
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"name": "b", "forward_ms": 1, "backward_ms": 1, "reads": "c"}, "row 2: b reads 'c'"),
-        ({"name": "a", "forward_ms": 1, "backward_ms": 1}, "row 2: a second 'a'"),
-        ({"name": "b", "forward_ms": 1}, "row 2: field 'backward_seconds'"),
-        ({"name": "b", "forward_ms": "fast", "backward_ms": 1}, "forward_ms is 'fast'"),
-        ({"name": "b", "forward_ms": 1, "forward_us": 1}, "forward is given twice"),
-        ({"name": "b", "forward_ms": 1, "backward_ms": 1, "speed": 2}, "row 2: field 'speed'"),
-    ],
-)
-def test_a_row_that_is_wrong_is_named(row: dict[str, object], message: str) -> None:
+def after_one(**row: object) -> dict[str, Any]:
+    """Costs with a row after a first one."""
     first = {"name": "a", "forward_ms": 1, "backward_ms": 1}
-    with pytest.raises(InvalidInput, match=message):
-        drlpp.plan(profile=[first, row], workers=2, bandwidth=1e9)
+    return {"profile": [first, row], "workers": 2, "bandwidth": 1e9}
 
 
 CLUSTER = local_cluster(2, LINK)
@@ -149,6 +138,12 @@ CLUSTER = local_cluster(2, LINK)
             {"profile": ROWS, "cluster": CLUSTER, "planner": "greedy"},
             "'greedy' is unknown; there are search, data-parallel, gpipe, pipedream, exact",
         ),
+        (after_one(name="b", forward_ms=1, backward_ms=1, reads="c"), "row 2: b reads 'c'"),
+        (after_one(name="a", forward_ms=1, backward_ms=1), "row 2: a second 'a'"),
+        (after_one(name="b", forward_ms=1), "row 2: field 'backward_seconds'"),
+        (after_one(name="b", forward_ms="fast", backward_ms=1), "forward_ms is 'fast'"),
+        (after_one(name="b", forward_ms=1, forward_us=1), "forward is given twice"),
+        (after_one(name="b", forward_ms=1, backward_ms=1, speed=2), "row 2: field 'speed'"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(given: dict[str, Any], message: str) -> None:

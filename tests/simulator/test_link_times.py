@@ -9,7 +9,8 @@ from drlpp.schedule.actions import BUCKET_BYTES, Send
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.strategies.graphs import chain_of, cluster_of
+from tests.support.simulated_chains import chain
+from tests.support.strategies.graphs import cluster_of
 
 HOSTS = Cluster(
     hosts=(
@@ -26,15 +27,6 @@ HOSTS = Cluster(
     between_hosts=Link(bandwidth_bytes_per_second=100.0, latency_seconds=1e-2),
     between_racks=Link(bandwidth_bytes_per_second=20.0, latency_seconds=0.1),
 )
-
-
-def chain(operators: int, output_bytes: int, parameter_bytes: int) -> Profile:
-    _, profile = chain_of(
-        seconds=[3.0] * operators,
-        parameter_bytes=[parameter_bytes] * operators,
-        output_bytes=[output_bytes] * operators,
-    )
-    return profile
 
 
 def measured(
@@ -57,7 +49,7 @@ def measured(
 def test_messages_take_what_the_link_says(stages: list[int], method: Method) -> None:
     """On every level, and a host that is slower to reach; the ways are those of the schedule."""
     operators = max(stages) + 1
-    profile = chain(operators, output_bytes=40, parameter_bytes=60)
+    profile = chain(*[3] * operators, output_bytes=40, parameter_bytes=60)
     placement = Placement.from_assignment(range(operators), stages)
     outcome = measured(profile, HOSTS, placement, method)
     for link in outcome.links:
@@ -83,7 +75,7 @@ def test_messages_take_what_the_link_says(stages: list[int], method: Method) -> 
 
 
 def test_a_ring_carries_the_largest_bucket_in_parts() -> None:
-    profile = chain(3, output_bytes=1, parameter_bytes=4 * (BUCKET_BYTES // 10))
+    profile = chain(3, 3, 3, parameter_bytes=4 * (BUCKET_BYTES // 10))
     placement = Placement.from_assignment([0, 0, 0], [0, 0])
     links = measured(profile, cluster_of(2), placement, Method()).links
     assert [link.bytes_ for link in links] == [4 * (BUCKET_BYTES // 10)] * 2
