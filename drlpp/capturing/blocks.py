@@ -11,9 +11,8 @@ of, with all their constants, which of their weights are trained, and whether a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 
 import numpy
@@ -88,20 +87,33 @@ def _shorten_once(captured: CapturedModel) -> Shortened | None:
     for node in captured.module.graph.nodes:
         if is_call(node):
             members.setdefault(captured.operator_of[node.name], []).append(node)
-    described = partial(_described, captured, _passes_gradients(captured))
-    for candidate in find_blocks(captured.graph):
-        blocks = _with_equal_nodes(members, candidate, described)
-        if blocks.copies > KEPT:
-            return _shortened(captured, blocks, _without(captured, members, blocks))
-    return None
+    passing = _passes_gradients(captured)
+    nodes = [
+        [_described(passing, node) for node in members[op.id]] for op in captured.graph.operators
+    ]
+    blocks = next(find_blocks(captured.graph, nodes=nodes), None)
+    if blocks is None:
+        return None
+    return _shortened(captured, blocks, _without(captured, members, blocks))
 
 
-def find_blocks(graph: OpGraph, kept: int = KEPT) -> Iterator[Blocks]:
-    """Yield blocks that repeat more than ``kept`` times; the most operators to spare first."""
+def find_blocks(
+    graph: OpGraph, kept: int = KEPT, nodes: Sequence[object] | None = None
+) -> Iterator[Blocks]:
+    """Yield blocks that repeat more than ``kept`` times; the most operators to spare first.
+
+    Args:
+        graph: of the model.
+        kept: how many copies are too few.
+        nodes: what else has to be equal, by operator.
+    """
     numbers: dict[object, int] = {}
     labels = numpy.array(
         [
-            numbers.setdefault((op.type, op.parameter_bytes, op.outputs), len(numbers))
+            numbers.setdefault(
+                (op.type, op.parameter_bytes, op.outputs, repr(nodes and nodes[op.id])),
+                len(numbers),
+            )
             for op in graph.operators
         ]
     )
@@ -157,36 +169,10 @@ def _passes_gradients(captured: CapturedModel) -> set[fx.Node]:
     return found
 
 
-def _described(captured: CapturedModel, passing: Set[fx.Node], node: fx.Node) -> object:
+def _described(passing: Set[fx.Node], node: fx.Node) -> object:
     """Return what makes a node cost what it costs, other nodes apart."""
     constants = fx.map_arg((node.args, node.kwargs), lambda one: one in passing)
-    return node.op, str(node.target), node in passing, repr(constants)
-
-
-def _with_equal_nodes(
-    members: Mapping[int, Sequence[fx.Node]],
-    blocks: Blocks,
-    described: Callable[[fx.Node], object],
-) -> Blocks:
-    """Return blocks that are made of the same nodes: of the first such on, as many as follow.
-
-    The first of all may have less to do, where nothing ahead of it is trained.
-    """
-
-    def equal(blocks: Blocks, block: int) -> bool:
-        begin = blocks.begin + block * blocks.length
-        return all(
-            list(map(described, members[operator]))
-            == list(map(described, members[blocks.last_kept(operator)]))
-            for operator in range(begin, begin + blocks.length)
-        )
-
-    while blocks.copies > KEPT:
-        found = len(list(takewhile(partial(equal, blocks), range(blocks.copies))))
-        if found > KEPT:
-            return replace(blocks, copies=found)
-        blocks = replace(blocks, begin=blocks.begin + blocks.length, copies=blocks.copies - 1)
-    return blocks
+    return str(node.target), node in passing, repr(constants)
 
 
 def _without(

@@ -155,18 +155,6 @@ def test_later_stages_read_inputs_of_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_views_and_what_is_made_of_weights_alone(tmp_path: Path) -> None:
-    """Both leave stage 1."""
-    aside = capture(ModelReference.named("tests.exporting.aside:task"), seed=1)
-    placement = Placement.from_assignment([0, 0, 0, 1, 1, *[2] * 5], (0, 1, 2))
-    assert aside.graph.operators[4].parameter_bytes == aside.state["scale"].nbytes
-    check_trainings(aside, placement, {"gpipe": (GPIPE, SGD)}, tmp_path)
-    moved = torch.load(tmp_path / "gpipe.pt")
-    for name, value in aside.state.items():
-        assert not torch.equal(moved[name], value), name
-
-
-@pytest.mark.system
 def test_inputs_by_keyword_and_a_loss_of_the_models_own(tmp_path: Path) -> None:
     own = capture(structured.own_loss())
     trainings = {"flushed": (FLUSHED, SGD)}
@@ -198,16 +186,6 @@ def test_a_bundle_says_how_to_give_inputs_and_refuses_several_targets(tmp_path: 
     assert "give `torch.empty(len(inputs[0]), 0)` as targets" in text
     with pytest.raises(InvalidInput, match=r"one tensor .*targets\['number'\], targets\['words'\]"):
         exporting(several, in_a_row(several.graph, 0, 1), GPIPE, SGD).write(tmp_path / "other")
-
-
-@pytest.mark.system
-def test_branches_become_a_chain(captured: CapturedModel, tmp_path: Path) -> None:
-    """Stages 1 and 2, the LSTM and the convolution, read stage 0; stage 3 reads all of them."""
-    operators = [0, 0, 0, 1, 2, 2, 2, *[3] * 9]
-    branching = Placement.from_assignment(operators, (0, 1, 2, 3))
-    notes = exporting(captured, branching, GPIPE, SGD).nearest.notes
-    assert "stages 1 and 2 compute side by side; in the export they follow each other" in notes
-    check_trainings(captured, branching, {"gpipe": (GPIPE, SGD)}, tmp_path)
 
 
 @pytest.mark.system
