@@ -101,8 +101,8 @@ def _loss_class(captured: CapturedModel) -> str:
 
 
 def _owned(kind: str, name: str, value: Tensor, how: str) -> str:
-    shape = tuple(value.shape)
-    return f"        support.add_{kind}(self, {name!r}, {shape}, {value.dtype}, {how})"
+    empty = f"torch.empty({tuple(value.shape)}, dtype={value.dtype})"
+    return f"        support.add_{kind}(self, {name!r}, {empty}, {how})"
 
 
 def _stage_graph(link: Link, captured: CapturedModel) -> fx.Graph:

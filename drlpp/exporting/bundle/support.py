@@ -40,20 +40,16 @@ def _generator(tensors: list[Tensor]) -> torch.Generator:
     return torch.default_generator
 
 
-def add_parameter(
-    module: nn.Module, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, trained: bool
-) -> None:
-    """Give ``module`` a parameter with a dotted name, without a value yet."""
+def add_parameter(module: nn.Module, name: str, value: Tensor, *, trained: bool) -> None:
+    """Give ``module`` a parameter with a dotted name."""
     owner, last = _owner(module, name)
-    owner.register_parameter(last, nn.Parameter(_empty(shape, dtype), requires_grad=trained))
+    owner.register_parameter(last, nn.Parameter(value, requires_grad=trained))
 
 
-def add_buffer(
-    module: nn.Module, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, persistent: bool
-) -> None:
-    """Give ``module`` a buffer with a dotted name, without a value yet."""
+def add_buffer(module: nn.Module, name: str, value: Tensor, *, persistent: bool) -> None:
+    """Give ``module`` a buffer with a dotted name."""
     owner, last = _owner(module, name)
-    owner.register_buffer(last, _empty(shape, dtype), persistent=persistent)
+    owner.register_buffer(last, value, persistent=persistent)
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -70,7 +66,3 @@ def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
             module.add_module(part, nn.Module())
         module = module.get_submodule(part)
     return module, last
-
-
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype)

@@ -20,7 +20,7 @@ from drlpp.capturing.graph import OpGraph, common_module
 from drlpp.costs.contraction import ContractedGraph
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.exporting.layouts.cut_at import CutAt
-from drlpp.exporting.layouts.module_layout import layers_of, units_of
+from drlpp.exporting.layouts.module_layout import layers_of, units_of, with_what_they_read
 from drlpp.exporting.layouts.programs import DEEPSPEED_CONTAINERS
 from drlpp.placement.placement import Placement
 
@@ -45,14 +45,13 @@ def contracted_at(cut_at: CutAt, graph: OpGraph, build: Callable[[], nn.Module])
         return contracted_by_blocks(graph)
     module, layers = build(), cut_at is CutAt.LAYERS
     units = layers_of(module, graph) if layers else units_of(module, graph, DEEPSPEED_CONTAINERS)
-    found = [(unit.modules[-1], list(unit.operators)) for unit in units if unit.operators]
-    group_of = {op: number for number, (_, group) in enumerate(found) for op in group}
-    for operator in range(len(graph)):
-        if operator not in group_of:
-            read = (group_of[source] for source in graph.predecessors[operator])
-            group_of[operator] = max(read, default=0)
-            found[group_of[operator]][1].append(operator)
-    return ContractedGraph.of(graph, [(name, sorted(group)) for name, group in found])
+    computing = [unit for unit in units if unit.operators]
+    group_of = with_what_they_read(graph, computing, range(len(computing)))
+    groups = [
+        (unit.modules[-1], [op for op, group in enumerate(group_of) if group == number])
+        for number, unit in enumerate(computing)
+    ]
+    return ContractedGraph.of(graph, groups)
 
 
 def read_layout(text: str, module: nn.Module, graph: OpGraph, accelerators: int) -> Placement:

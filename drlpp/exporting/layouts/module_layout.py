@@ -109,6 +109,18 @@ def layers_of(module: nn.Module, graph: OpGraph) -> tuple[Unit, ...]:
     return (Unit(("before",), before), *found, Unit(("behind",), behind))
 
 
+def with_what_they_read(graph: OpGraph, units: Sequence[Unit], numbers: Sequence[int]) -> list[int]:
+    """Return the number of every operator: its unit's, or the largest of those that it reads."""
+    found = [-1] * len(graph)
+    for unit, number in zip(units, numbers, strict=True):
+        for operator in unit.operators:
+            found[operator] = number
+    for operator, known in enumerate(found):
+        if known < 0:
+            found[operator] = max((found[p] for p in graph.predecessors[operator]), default=0)
+    return found
+
+
 def nearest_layout(
     nearest: Nearest, graph: OpGraph, units: Sequence[Unit], seconds: Sequence[float]
 ) -> ModuleLayout:
@@ -136,13 +148,7 @@ def nearest_layout(
             "stages; plan for fewer accelerators, or export for torch, which cuts anywhere"
         )
     chosen = _fewest_moved(computing, stage_of, seconds, stages)
-    new = [-1] * len(graph)
-    for unit, stage in zip(computing, chosen, strict=True):
-        for operator in unit.operators:
-            new[operator] = stage
-    for operator, known in enumerate(new):
-        if known < 0:
-            new[operator] = max((new[p] for p in graph.predecessors[operator]), default=0)
+    new = with_what_they_read(graph, computing, chosen)
     moved = Placement(
         stages=tuple(
             Stage(

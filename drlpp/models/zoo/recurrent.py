@@ -27,10 +27,7 @@ from drlpp.models.zoo.language import random_sentences, token_accuracy, token_lo
 
 
 class _Encoder(nn.Module):
-    """A bidirectional LSTM, then LSTMs with residual connections from the third layer on.
-
-    Shapes: tokens ``(batch, source length)`` to ``(batch, source length, hidden)``.
-    """
+    """A bidirectional LSTM, then LSTMs with residual connections from the third layer on."""
 
     def __init__(self, vocabulary: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -52,9 +49,6 @@ class _AdditiveAttention(nn.Module):
     """Bahdanau's attention with the normalised score vector of GNMT's implementations.
 
     Score of query q and key k: g · v / ‖v‖ · tanh(W_q q + W_k k + b).
-
-    Shapes: queries ``(batch, target length, hidden)`` and keys ``(batch, source length,
-    hidden)`` to contexts ``(batch, target length, hidden)``.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -73,11 +67,7 @@ class _AdditiveAttention(nn.Module):
 
 
 class _Decoder(nn.Module):
-    """LSTMs that read, besides the layer below, the context found by the first one's states.
-
-    Shapes: tokens ``(batch, target length)`` and encoder states ``(batch, source length,
-    hidden)`` to logits ``(batch, target length, vocabulary)``.
-    """
+    """LSTMs that read, besides the layer below, the context found by the first one's states."""
 
     def __init__(self, vocabulary: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
