@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ import torch
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import InvalidInput
-from drlpp.exporting.bundle.facts import Facts, Spec
 from drlpp.exporting.chain import Link, chain_schedule, chained, computations, csv_text
 from drlpp.exporting.nearest import Nearest
 from drlpp.exporting.stage_source import loss_tensors, stages_source
@@ -107,7 +107,7 @@ class TorchExport:
             shutil.copy(path, package)
         (package / "stages.py").write_text(source)
         (package / "schedule.csv").write_text(csv_text(rows))
-        facts.write(package)
+        (package / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
         stored = {
             "model": captured.state,
             # What no state_dict holds.
@@ -119,56 +119,54 @@ class TorchExport:
         example = {"inputs": list(tensors_in(task.inputs)), "targets": targets}
         torch.save(example, package / "example.pt")
         (folder / "run.py").write_text(_RUN.format(stages=len(links), package=PACKAGE))
-        (folder / "README.md").write_text(self._readme(facts))
+        (folder / "README.md").write_text(self._readme(len(links)))
 
-    def _readme(self, facts: Facts) -> str:
-        stages, method = len(facts.arrives), self.nearest.candidate.method
-        inputs = self.captured.task.inputs
+    def _readme(self, stages: int) -> str:
+        method, captured = self.nearest.candidate.method, self.captured
+        inputs = captured.task.inputs
         names = [name for name, _ in named_tensors("", inputs)]
         notes = "".join(f"- {note}\n" for note in self.notes) or "- nothing\n"
         return _README.format(
-            model=facts.model,
+            model=captured.reference,
             stages=stages,
             method=method,
             optimizer=self.optimizer,
-            torch=facts.torch,
+            torch=torch.__version__,
             package=PACKAGE,
-            together=facts.minibatches,
-            batch_size=facts.batch_size,
+            together=method.accumulate,
+            batch_size=captured.task.batch_size,
             notes=notes,
-            labels=_NO_TARGETS if has_no_targets(self.captured.task.targets) else "",
+            labels=_NO_TARGETS if has_no_targets(captured.task.targets) else "",
             names=f" in this order: {', '.join(names)}" if isinstance(inputs, Mapping) else "",
         )
 
-    def _facts(self, links: tuple[Link, ...]) -> Facts:
+    def _facts(self, links: tuple[Link, ...]) -> dict[str, object]:
+        """Return what ``bundle/support.py`` says what it is."""
         method, captured = self.nearest.candidate.method, self.captured
         name, options = _optimizer(self.optimizer)
         inputs = [list(link.program.input_indices) for link in links]
         examples = tensors_in(captured.microbatch(method.microbatches).task.inputs)
         arrives = [[_spec(spec) for spec in link.arriving] for link in links]
-        arrives[0] = [
-            (tuple(examples[i].shape), str(examples[i].dtype).removeprefix("torch."))
-            for i in inputs[0]
-        ]
-        return Facts(
-            torch=str(torch.__version__),
-            model=str(captured.reference),
-            minibatches=method.accumulate,
-            microbatches=method.microbatches,
-            batch_size=captured.task.batch_size,
-            optimizer=name,
-            options=options,
-            clip_norm=method.clip_norm,
-            seed=self.seed,
-            inputs=inputs,
-            arrives=arrives,
-            leaves=[[_spec(spec) for spec in link.leaving] for link in links],
-            aliases=dict(captured.aliases),
-            ties=[
+        arrives[0] = [_spec(TensorSpec.of(examples[i])) for i in inputs[0]]
+        return {
+            "torch": str(torch.__version__),
+            "model": str(captured.reference),
+            "minibatches": method.accumulate,
+            "microbatches": method.microbatches,
+            "batch_size": captured.task.batch_size,
+            "optimizer": name,
+            "options": options,
+            "clip_norm": method.clip_norm,
+            "seed": self.seed,
+            "inputs": inputs,
+            "arrives": arrives,
+            "leaves": [[_spec(spec) for spec in link.leaving] for link in links],
+            "aliases": dict(captured.aliases),
+            "ties": [
                 (list(stages), [shared.name for shared in tied])
                 for stages, tied in self.nearest.candidate.placement.ties(captured.graph).items()
             ],
-        )
+        }
 
 
 def _optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, object]]:
@@ -186,5 +184,5 @@ def _optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, object]]:
     return spec.find().__name__, spec.complete
 
 
-def _spec(spec: TensorSpec) -> Spec:
+def _spec(spec: TensorSpec) -> tuple[tuple[int, ...], str]:
     return spec.shape, spec.dtype

@@ -9,7 +9,7 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.main import app
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidInput
-from drlpp.exporting.bundle.facts import Facts
+from drlpp.exporting.bundle.support import read_facts
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
@@ -60,7 +60,7 @@ def test_a_bundle_of_an_asynchronous_placement_flushes(folder: Path, tmp_path: P
     text = export(folder / "decoder.json", "--to", "torch", "-o", str(out))
     assert "the pipeline is emptied before every update there, with microbatches: 4" in text
     assert f"train: torchrun --nproc-per-node 3 {out / 'run.py'}" in text
-    facts = Facts.read(out / "pipelined")
+    facts = read_facts(out / "pipelined")
     assert (facts.minibatches, facts.microbatches, facts.optimizer) == (1, 4, "Adam")
     assert "emptied before every update" in (out / "README.md").read_text()
     with pytest.raises(ValueError, match="is there already; name another place"):

@@ -13,14 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .facts import FOLDER, Facts, Spec
-from .support import begin_pass
+from .support import FOLDER, begin_pass, read_facts, version_note
 
 try:
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 except ImportError as error:
-    raise ImportError(f"{Facts.read().version_note or error}") from error
+    raise ImportError(f"{version_note(read_facts()) or error}") from error
 
 
 class Pipeline:
@@ -39,7 +38,7 @@ class Pipeline:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.facts = facts = Facts.read()
+        self.facts = facts = read_facts()
         self._rank, self._device = dist.get_rank(), device
         if dist.get_world_size() != len(facts.arrives):
             raise RuntimeError(
@@ -58,7 +57,7 @@ class Pipeline:
         self._trained_minibatches = 0
         self._scheduled = _Stage(self.stage, self._rank, facts, device)
         self._schedule = _PipelineScheduleRuntime(
-            [self._scheduled], facts.parts, loss_fn=self._loss_of
+            [self._scheduled], facts.minibatches * facts.microbatches, loss_fn=self._loss_of
         )
         self._schedule._load_csv(str(FOLDER / "schedule.csv"), format="compute_only")
 
@@ -167,7 +166,7 @@ class _TiedWeights:
 class _Stage(PipelineStage):
     """Tells random operators which part passes."""
 
-    def __init__(self, stage: nn.Module, rank: int, facts: Facts, device: torch.device) -> None:
+    def __init__(self, stage: nn.Module, rank: int, facts: Any, device: torch.device) -> None:
         super().__init__(
             stage,
             rank,
@@ -186,7 +185,7 @@ class _Stage(PipelineStage):
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
 
-def _example(spec: Spec) -> Tensor:
+def _example(spec: tuple[Sequence[int], str]) -> Tensor:
     """Return what torch allocates buffers by; without it, it would run the stage to find out."""
     shape, dtype = spec
     tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
@@ -200,7 +199,7 @@ def _filled(module: nn.Module, values: dict[str, Tensor], device: torch.device) 
     return module.to(device)
 
 
-def _optimizer(facts: Facts, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+def _optimizer(facts: Any, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.options.items()}
     made: torch.optim.Optimizer = getattr(torch.optim, facts.optimizer)(weights, **options)
     return made

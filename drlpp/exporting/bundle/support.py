@@ -1,4 +1,4 @@
-"""What the stages of a bundle call: their weights by name, and the random numbers of dropout.
+"""What a bundle says of itself; and what its stages call, for their weights and random numbers.
 
 Every random operator seeds the generator from the training's seed, the minibatch and its own name.
 So a training gives the same weights however the model is cut, and the same as drlpp's.
@@ -7,12 +7,44 @@ So a training gives the same weights however the model is cut, and the same as d
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+FOLDER = Path(__file__).parent
+
+
+def read_facts(folder: Path = FOLDER) -> SimpleNamespace:
+    """Read ``facts.json``. Shapes and types are those of tensors for one microbatch.
+
+    It has ``torch``, the version that the bundle was made for, the ``model``'s name,
+    ``minibatches`` of a step and its update, each of ``batch_size`` samples in ``microbatches``
+    parts; an ``optimizer`` of ``torch.optim`` with its ``options``, ``clip_norm`` (0 does not
+    clip), the ``seed`` of dropout. Of every stage ``inputs`` has the indices of the model's inputs
+    that it reads, ``arrives`` what the one before sends (of the first one its inputs), ``leaves``
+    what it sends to the next (of the last one what the model returns). ``aliases`` has for every
+    further name of a shared weight the one that the stages have, ``ties`` the weights that several
+    stages hold copies of, with these stages.
+    """
+    return SimpleNamespace(**json.loads((folder / "facts.json").read_text()))
+
+
+def version_note(facts: SimpleNamespace) -> str | None:
+    """Return what to say if another torch is installed, whose pipelining may differ."""
+    here = str(torch.__version__)
+    if here.partition("+")[0] == facts.torch.partition("+")[0]:
+        return None
+    return (
+        f"this bundle was made for torch {facts.torch}, and this is torch {here}: names of its "
+        "pipelining that are not public may have changed; install that version, or export anew"
+    )
+
 
 _pass_key = ""
 

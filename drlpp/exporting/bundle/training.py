@@ -9,20 +9,21 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .facts import FOLDER, Facts
 from .pipeline import Pipeline
+from .support import FOLDER, read_facts, version_note
 
 Minibatch = tuple[tuple[Tensor, ...], Tensor]
 
 
 def main() -> None:
     """Train as the command line says."""
-    facts = Facts.read()
+    facts = read_facts()
     options = _parser(facts).parse_args()
     if options.minibatches % facts.minibatches or options.minibatches < 1:
         sys.exit(
@@ -30,8 +31,8 @@ def main() -> None:
             "multiple of it"
         )
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    if rank == 0 and facts.version_note:
-        print(f"note: {facts.version_note}", file=sys.stderr)
+    if rank == 0 and (note := version_note(facts)):
+        print(f"note: {note}", file=sys.stderr)
     torch.set_num_threads(options.threads)
     device = torch.device("cuda", local) if options.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
@@ -60,7 +61,7 @@ def _train(pipeline: Pipeline, options: argparse.Namespace) -> None:
             torch.save(state, options.save)
 
 
-def _parser(facts: Facts) -> argparse.ArgumentParser:
+def _parser(facts: Any) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=f"Train {facts.model} in {len(facts.arrives)} stages with torch {facts.torch}."
     )
@@ -95,7 +96,7 @@ def _example() -> Iterator[Minibatch]:
         yield tuple(example["inputs"]), example["targets"]
 
 
-def _together(minibatches: list[Minibatch], facts: Facts) -> Minibatch:
+def _together(minibatches: list[Minibatch], facts: Any) -> Minibatch:
     """Return the minibatches of a step as one, samples first."""
     if len(minibatches) < facts.minibatches:
         sys.exit(f"the data ended: a step takes {facts.minibatches} minibatches")
