@@ -65,16 +65,6 @@ def test_a_schedule_that_flushes_updates_copies_with_the_stage() -> None:
     )
 
 
-def test_stages_with_other_numbers_of_replicas_share_updates_of_whole_ones() -> None:
-    """Two replicas make an update of two minibatches, one of one: tied weights of two."""
-    method, pipeline = Method(policy="vanilla"), tied(2, 1, 1)
-    (tie,) = method.ties(pipeline)
-    assert (tie.root, tie.together) == (0, 2)
-    schedule = method.schedule_for(pipeline, 5)
-    assert [a for a in schedule.actions[3] if isinstance(a, TiedUpdate)] == tie.updates(5, 1)
-    assert [update.contributions for update in tie.updates(5, 1)] == [2, 2, 1]
-
-
 def test_stages_of_two_and_three_replicas_share_updates_of_six() -> None:
     pipeline = tied(2, 3, 1, stages=(0, 1))
     (tie,) = Method(policy="vanilla").ties(pipeline)
@@ -95,9 +85,7 @@ def test_a_worker_with_both_stages_hands_over_without_a_message() -> None:
     # Minibatch 8 meets version 6 in its forward on the first stage, and version 8 is updated by it.
     [
         ("pipeoptim", (2, 2), (0, 2)),
-        ("last-step", (2, 2), (0, 2)),
         ("spectrain", (2, 2), (0, 2)),
-        ("vanilla", (0, 0), (0, 0)),
         ("stash", (0, 0), (0, 0)),
     ],
 )
