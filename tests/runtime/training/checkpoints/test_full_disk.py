@@ -1,82 +1,20 @@
 """A disk that is full at a checkpoint, or that a worker cannot write to."""
 
 import errno
-import os
 import resource
-import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import StorageFailure
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_state_dict
 from tests.support.training.loading import train
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
 DATA = "tests.support.models.small:separable"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 1 MiB, where we may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("needs to mount a filesystem, which takes root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Leave no room on the disk."""
-    path = folder / "filler"
-    with path.open("wb", buffering=0) as file:
-        for size in (4096, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return path
-
-
-def test_the_last_checkpoint_outlives_a_full_disk(small_disk: Path) -> None:
-    path = small_disk / "checkpoint.safetensors"
-    write_checkpoint(path, {"weight": torch.ones(1000)})
-    with pytest.raises(StorageFailure, match=r"\(No space left on device\)"):
-        write_checkpoint(path, {"weight": torch.ones(1_000_000)})
-    with pytest.raises(StorageFailure, match=r"model\.pt: the weights could not be written"):
-        write_state_dict(small_disk / "model.pt", {"weight": torch.ones(1_000_000)})
-    assert [file.name for file in small_disk.iterdir()] == [path.name]
-    assert torch.equal(read_checkpoint(path)["weight"], torch.ones(1000))
-
-
-# TensorBoard's thread raises what the next call raises again.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_training_on_a_full_disk_stops_and_goes_on_when_there_is_room(
-    captured: CapturedModel, small_disk: Path, tmp_path: Path
-) -> None:
-    document = file_of(captured, in_a_row(captured.graph, 0, 1))
-    options = {"data": DATA, "checkpoint_every": 4}
-    whole = train(document, epochs=3, out=tmp_path / "whole", **options)
-    out = small_disk / "run"
-    train(document, epochs=1, out=out, **options)
-    before = (out / "checkpoint.safetensors").read_bytes()
-    filler = fill(small_disk)
-    with pytest.raises(StorageFailure, match="No space left on device"):
-        train(document, epochs=3, out=out, resume=True, **options)
-    assert (out / "checkpoint.safetensors").read_bytes() == before
-    assert not list(out.glob(".*"))
-    filler.unlink()
-    rest = train(document, epochs=3, out=out, resume=True, **options)
-    assert all(torch.equal(v, rest.state_dict[name]) for name, v in whole.state_dict.items())
 
 
 def test_a_worker_that_cannot_write_says_so_and_leaves_nothing(captured: CapturedModel) -> None:
