@@ -192,7 +192,6 @@ class ElasticTraining:
 
 
 def _lost_in(cause: DRLPPError) -> frozenset[int]:
-    """Return the workers that a failure names as lost."""
     return cause.workers if isinstance(cause, WorkerLost | HostLost) else frozenset()
 
 

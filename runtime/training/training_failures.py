@@ -12,14 +12,7 @@ from drlpp.runtime.training.checkpoints.checkpoint_store import CheckpointStore
 def with_way_on(
     failure: RunFailure, checkpoint: CheckpointStore, epochs: int, position: int
 ) -> RunFailure:
-    """Return the same failure, with how to resume in its message.
-
-    Args:
-        failure: of the workers or the data.
-        checkpoint: the last, which need not be there.
-        epochs: that it has, if it is there.
-        position: minibatches of the next epoch that it has.
-    """
+    """Return the same failure, with how to resume from a checkpoint, if there is one."""
     if not checkpoint.exists():
         kept = (
             "nothing had been saved yet, so the same command begins anew (--checkpoint-every, "
@@ -36,13 +29,7 @@ def with_way_on(
 
 
 def diverged(error: NotFinite, epoch: int, checkpoint: CheckpointStore) -> NotFinite:
-    """Return the same error, with what may help and what is kept.
-
-    Args:
-        error: of the loss or the weights.
-        epoch: of that loss.
-        checkpoint: the last, which need not be there.
-    """
+    """Return the same error, with what may help and what is kept."""
     text = (
         f"training diverged in epoch {epoch}: {error}; if all values of the data are finite, a "
         "lower learning rate, a warm_up, clip_norm, synchronous epochs or float32 may help"

@@ -77,16 +77,7 @@ class EarlyStopping(Record):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How long to train, in addition to the placement, its method, its optimizer and the data.
-
-    Attributes:
-        epochs: how often all training samples are seen.
-        learning_rate: changes the rate over time; None keeps it.
-        synchronous_epochs: epochs at the beginning that flush before every update (W of PipeMare).
-        checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. The
-            pipeline continues through them.
-        early_stopping: ends training before the last epoch; None never does.
-    """
+    """How long to train, and what happens meanwhile, as :class:`PipelineTrainer` is told."""
 
     epochs: int
     learning_rate: LearningRateSchedule | None = None
@@ -119,11 +110,7 @@ class TrainingPlan:
         return list(range(every, minibatches, every))
 
     def check_not_beyond(self, done: int, position: int) -> str | None:
-        """Check that no more epochs are done than are wanted; return a note if there are.
-
-        Args:
-            done: epochs of the last checkpoint.
-            position: minibatches of the next epoch that it has as well.
+        """Check that no more epochs and minibatches are done than are wanted, or return a note.
 
         Raises:
             InvalidInput: the training is within an epoch after the last.
