@@ -84,9 +84,7 @@ class Gradients:
 
     def squared_norm(self) -> float:
         """Return the squared norm of the gradients so far, over all weights of the stage."""
-        sums = [value for value in self.sums() if value is not None]
-        norms = [torch.linalg.vector_norm(value).double() for value in sums]
-        return torch.stack(norms).square().sum().item() if norms else 0.0
+        return squared_norm_of([value for value in self.sums() if value is not None])
 
 
 @dataclass
@@ -278,3 +276,9 @@ class SharedGradients(Gradients):
         """Continue from sums of :meth:`state`."""
         if any(value is not None for value in state):
             self.add(state)
+
+
+def squared_norm_of(gradients: Sequence[Tensor]) -> float:
+    """Return the squared norm of gradients together."""
+    norms = [torch.linalg.vector_norm(gradient).double() for gradient in gradients]
+    return torch.stack(norms).square().sum().item() if norms else 0.0

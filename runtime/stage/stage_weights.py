@@ -14,7 +14,7 @@ from torch.autograd import _unsafe_preserve_version_counter
 from drlpp.runtime.ipc.protocol import RunPlan, TiedPlan, WeightPlan
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
-from drlpp.runtime.weights.optimizers import OptimizerState, check_alike
+from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
@@ -282,13 +282,8 @@ class StageWeights:
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
         """Begin a run that continues where :meth:`in_flight_state` was taken."""
-        names = dict(self._by_tie(self.names))
-        for tie, weights in self._weights.items():
+        for tie in self._of:
             known = state if tie == OWN else state["tied"][tie]
-            for kept in (known["gradients"], *known["stashed"].values()):
-                for name, weight, value in zip(names[tie], weights, kept, strict=True):
-                    if value is not None:
-                        check_alike(f"a gradient or version of {name} in flight", value, weight)
             for group in self._of[tie]:
                 group.policy.load_versions(
                     {
@@ -325,12 +320,6 @@ class StageWeights:
             yield lent
             for tie, weights in newest.items():
                 _overwrite(self._weights[tie], weights)
-
-
-def squared_norm_of(total: Sequence[Tensor]) -> float:
-    """Return the squared norm of a sum of a tie."""
-    norms = [torch.linalg.vector_norm(gradient).double() for gradient in total[:-1]]
-    return torch.stack(norms).square().sum().item()
 
 
 def kept_state(kept: KeptWeights) -> dict[str, Any]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from drlpp.runtime.weights.optimizers import (
     OptimizerState,
     build_optimizer,
-    check_alike,
     load_optimizer_state,
     named_optimizer_state,
     state_on,
@@ -26,7 +24,6 @@ OWN = -1
 """What weights have in the place of a tie that no other stage holds."""
 
 _POLICY_STATE = "weight_policy"
-_SCALARS = ("rate", "step")
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,6 @@ class WeightGroup:
         of_policy = [known[name].pop(_POLICY_STATE, {}) for name in self.names]
         found = {name: known[name] for name in self.names if name in state}
         load_optimizer_state(self.policy.optimizer, self.names, weights, found)
-        for name, weight, values in zip(self.names, weights, of_policy, strict=True):
-            _check_policy_state(name, weight, values)
         self.policy.load_state([state_on(weights[0].device, values) for values in of_policy])
 
 
@@ -101,10 +96,3 @@ def weight_groups(
             WeightGroup(tie, members, tuple(places[name] for name in members.names), policy)
         )
     return groups
-
-
-def _check_policy_state(name: str, weight: Tensor, state: Mapping[str, Any]) -> None:
-    for key, value in state.items():
-        # What is no scalar of its own has a value for every element.
-        if not (isinstance(value, Tensor) and key in _SCALARS and value.dim() == 0):
-            check_alike(f"{key!r} of the weight policy's state of {name}", value, weight)

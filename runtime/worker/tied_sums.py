@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from drlpp.runtime.ipc.protocol import TiedPlan
+from drlpp.runtime.stage.gradients import squared_norm_of
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.stage_weights import squared_norm_of
 from drlpp.schedule.actions import Message, TiedUpdate
 
 
@@ -55,7 +55,7 @@ class TiedSums:
             last: the last minibatch of the update.
         """
         return sum(
-            squared_norm_of(self._total(stage, tie, last))
+            squared_norm_of(self._total(stage, tie, last)[:-1])
             for stage, runner in self._runners.items()
             for tie in runner.weights.ties
             if runner.counts_for_norm and runner.weights.is_root(tie)
