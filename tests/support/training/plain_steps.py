@@ -70,31 +70,16 @@ def adamw(rate: float, eps: float, decay: float, betas: tuple[float, float] = (0
     return torchs(build)
 
 
-def muon(rate: float, decay: float, momentum: float) -> MatrixStep:
-    """Jordan et al. (2024): a Nesterov step, orthogonalised; as large as AdamW's steps are.
+def muon(rate: float, decay: float) -> MatrixStep:
+    """torch's Muon, whose steps are as large as AdamW's."""
 
-    Five steps of the quintic Newton–Schulz iteration X ← a·X + (b·A + c·A²)·X with A = X·Xᵀ, in
-    bfloat16, from X = G / ‖G‖, lying.
-    """
-    average: Tensor | None = None
-    a, b, c = 3.4445, -4.7750, 2.0315
+    def build(_: str, weight: Tensor) -> Optimizer:
+        return torch.optim.Muon(
+            [weight], lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
+        )
 
-    def step(weight: Tensor, gradient: Tensor) -> Tensor:
-        nonlocal average
-        average = torch.zeros_like(gradient) if average is None else average
-        average = average.lerp(gradient, 1 - momentum)
-        ahead = gradient.lerp(average, momentum).bfloat16()
-        stands = ahead.shape[0] > ahead.shape[1]
-        x = ahead.T if stands else ahead
-        x = x / x.norm()
-        for _ in range(5):
-            square = x @ x.T
-            # Rounded as often as torch's are.
-            x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
-        size = 0.2 * max(weight.shape) ** 0.5
-        return weight * (1 - rate * decay) - rate * size * (x.T if stands else x).to(weight.dtype)
-
-    return step
+    step = torchs(build)
+    return lambda weight, gradient: step({"": weight}, {"": gradient})[""]
 
 
 def rotated_adam(
