@@ -36,7 +36,7 @@ METHODS = {
     "pipeoptim": Method(policy="pipeoptim"),
     "pipemare": Method(policy="pipemare", correction_decay=0.2),
 }
-OPTIMIZERS = ["sgd", "adamw", "nadam", "radam", "rmsprop", "adagrad", "lion"]
+OPTIMIZERS = ["sgd", "adamw", "nadam", "lion"]
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def tensors_of(runner: StageRunner) -> Iterator[Tensor]:
         yield from (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
-@pytest.mark.parametrize(("method", "optimizer"), zip(cycle(METHODS), OPTIMIZERS, strict=False))
+@pytest.mark.parametrize(("method", "optimizer"), zip(METHODS, cycle(OPTIMIZERS), strict=False))
 def test_everything_that_a_stage_holds_is_on_its_device(
     captured: CapturedModel, method: str, optimizer: str
 ) -> None:
