@@ -15,7 +15,7 @@ from torch import Tensor
 from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.comm.transport import DirectedLinks, Links, TaggedLinks
 from drlpp.runtime.device.devices import Backend
-from drlpp.runtime.ipc.protocol import Route, Transport
+from drlpp.runtime.ipc.protocol import GroupSpec, Route
 
 _MOST_BLOCKS = 4
 """Multiprocessors of a GPU that an operation of NCCL may occupy."""
@@ -83,33 +83,19 @@ class Connections:
     replicas: dist.ProcessGroup | None
 
     @classmethod
-    def build(
-        cls,
-        member: Member,
-        name: str,
-        workers: Sequence[int],
-        transport: Transport,
-        *,
-        routes: Iterable[Route] = (),
-        replicas: Sequence[int] = (),
-    ) -> Self:
-        """Connect a worker; wait for the others to do the same.
-
-        Args:
-            member: the worker.
-            name: that the names of all groups begin with.
-            workers: all, in the order of their ranks.
-            transport: how tensors are exchanged.
-            routes: on which anything will be sent, between any of the workers.
-            replicas: that sum gradients, this worker among them.
-        """
-        everyone = member.group(f"{name}/all", workers, "gloo")
-        links: Links = TaggedLinks(everyone, workers, member.device, staged=transport.staged)
+    def build(cls, member: Member, group: GroupSpec) -> Self:
+        """Connect a worker; wait for the others of the group to do the same."""
+        transport, replicas = group.transport, group.replicas
+        everyone = member.group(f"{group.name}/all", group.workers, "gloo")
+        links: Links
         if transport.directed:
-            links = _directed_links(member, name, transport.backend, routes)
+            links = _directed_links(member, group)
+        else:
+            links = TaggedLinks(everyone, group.workers, member.device, staged=transport.staged)
         summing = None
         if len(replicas) > 1:
-            summing = member.group(f"{name}/replicas-{replicas[0]}", replicas, transport.backend)
+            name = f"{group.name}/replicas-{replicas[0]}"
+            summing = member.group(name, replicas, transport.backend)
             if transport.directed:
                 one = torch.ones(1, device=member.device)
                 summing.allreduce([one]).wait()
@@ -137,9 +123,7 @@ class Connections:
             self.replicas.abort()
 
 
-def _directed_links(
-    member: Member, name: str, backend: Backend, routes: Iterable[Route]
-) -> DirectedLinks:
+def _directed_links(member: Member, group: GroupSpec) -> DirectedLinks:
     """Build and connect a group for each route from or to a worker.
 
     The first message connects. Whoever waits for it waits for a worker that is at an earlier route,
@@ -147,10 +131,11 @@ def _directed_links(
     """
     groups: dict[Route, dist.ProcessGroup] = {}
     links = DirectedLinks(groups, member.worker, member.device)
-    for sender, receiver in sorted(routes):
+    for sender, receiver in sorted(group.routes):
         if member.worker in (sender, receiver):
             ends = sender, receiver
-            groups[ends] = member.group(f"{name}/{sender}-to-{receiver}", ends, backend)
+            name = f"{group.name}/{sender}-to-{receiver}"
+            groups[ends] = member.group(name, ends, group.transport.backend)
             if member.worker == sender:
                 links.send([torch.ones(1, device=member.device)], receiver).wait()
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.ipc.protocol import Deploy, Run, RunResult, Stream, TiedSpec, Transport
+from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, RunResult, Stream, TiedSpec
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
@@ -57,10 +57,9 @@ def deployment_commands(
     captured: CapturedModel,
     plan: ExecutionPlan,
     optimizer: OptimizerSpec,
+    group: GroupSpec,
     *,
-    name: str,
     seed: int,
-    transport: Transport,
     checkpoint: str | None,
     in_flight: bool,
 ) -> dict[int, Deploy]:
@@ -77,16 +76,12 @@ def deployment_commands(
     commands: dict[int, Deploy] = {}
     for held, workers in _held_stages(pipeline):
         command = Deploy(
-            name=name,
-            workers=pipeline.workers,
-            replicas=workers,
+            group=replace(group, replicas=workers),
             stages=pickle.dumps([stages[k] for k in held]),
             method=plan.method,
             optimizer=optimizer,
             delay=plan.delays[held[0]],
             seed=seed,
-            transport=transport,
-            routes=pipeline.routes,
             ties=tuple(_ties_of(k, plan, optimizer) for k in held),
             checkpoint_file=checkpoint,
             in_flight=in_flight,

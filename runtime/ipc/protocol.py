@@ -57,6 +57,25 @@ def transport_of(devices: Iterable[DeviceFacts]) -> Transport:
 
 
 @dataclass(frozen=True)
+class GroupSpec:
+    """Workers that connect with each other: of a placement, a profile, or the ends of a link.
+
+    Attributes:
+        name: that the names of their groups begin with, never used twice.
+        workers: all, in the order of their ranks.
+        transport: how they exchange tensors.
+        routes: from which to which anything will be sent.
+        replicas: those that sum gradients with the worker that gets this, which is one of them.
+    """
+
+    name: str
+    workers: tuple[int, ...]
+    transport: Transport
+    routes: tuple[Route, ...] = ()
+    replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class StoreAddress:
     """Where the workers of a session find each other.
 
@@ -172,28 +191,20 @@ class Deploy:
     """Hold a stage of a placement, or two, from now on, with the weights of ``state_file``.
 
     Attributes:
-        name: of this deployment and its communication groups, never used twice.
-        workers: of the whole placement, in the order of their ranks.
-        replicas: the workers that hold this stage.
+        group: the workers of the whole placement, and those that hold this stage.
         stages: pickled, the ``StageProgram`` of every stage held.
         method, optimizer, delay, seed: as in ``StageRunner``.
         checkpoint_file: a file with weights, buffers and optimizer state to continue from.
-        transport: how the workers exchange tensors.
-        routes: from which worker to which anything will be sent, in the whole placement.
         in_flight: also with the parts that were in flight.
         ties: for every stage held what it needs to know of the ties whose weights it holds.
     """
 
-    name: str
-    workers: tuple[int, ...]
-    replicas: tuple[int, ...]
+    group: GroupSpec
     stages: bytes
     method: Method
     optimizer: OptimizerSpec
     delay: int
     seed: int
-    transport: Transport
-    routes: tuple[Route, ...]
     ties: tuple[Mapping[int, TiedSpec], ...]
     checkpoint_file: str | None = None
     in_flight: bool = False
@@ -270,16 +281,14 @@ class ProfileOperators:
     Attributes:
         trainings: pickled: the ``TimedTraining`` of each way by its name.
         repeats: timed passes, after some that warm up; fewer if these take too long.
-        name: of the group of ``workers``, which measure at the same time and share gradients.
+        group: the workers that measure at the same time, and share gradients.
     """
 
     trainings: bytes
     method: Method
     optimizer: OptimizerSpec
     repeats: int
-    name: str
-    workers: tuple[int, ...]
-    transport: Transport
+    group: GroupSpec
 
 
 @dataclass(frozen=True)
@@ -288,16 +297,14 @@ class TimeLink:
 
     Attributes:
         repeats: timed messages of each size, fewer if these take too long.
-        name: of a new group of the two; None to use that of the deployment.
-        transport: of a new group.
+        group: a new one of the two; None to use that of the deployment.
     """
 
     sender: int
     receiver: int
     sizes_bytes: tuple[int, ...]
     repeats: int
-    name: str | None = None
-    transport: Transport = field(default_factory=Transport)
+    group: GroupSpec | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Places
-from drlpp.runtime.ipc.protocol import Route, TimeLink
+from drlpp.runtime.ipc.protocol import GroupSpec, Route, TimeLink
 from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.specs.cluster import Cluster, Host, Link
 
@@ -33,15 +33,16 @@ def time_hosts(workers: WorkerGroup, repeats: int) -> dict[Route, Link]:
     """
     found = {}
     for ends in ends_to_measure(workers.hosts.places):
-        command = TimeLink(
-            *ends,
-            (_SMALL_BYTES, _LARGE_BYTES),
-            _LINK_REPEATS * repeats,
-            workers.new_name("link"),
-            workers.transport(ends),
-        )
+        sizes, group = (_SMALL_BYTES, _LARGE_BYTES), link_between(workers, *ends)
+        command = TimeLink(*ends, sizes, _LINK_REPEATS * repeats, group)
         found[ends] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
     return found
+
+
+def link_between(workers: WorkerGroup, sender: int, receiver: int) -> GroupSpec:
+    """Return a new group of the ends of a link."""
+    ends = sender, receiver
+    return workers.new_group("link", ends, routes=(ends, ends[::-1]))
 
 
 def link_of(times: Mapping[int, float]) -> Link:

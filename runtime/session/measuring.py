@@ -23,6 +23,7 @@ from drlpp.placement.measurement import (
 )
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.ipc.protocol import Route, RunResult, TimeLink
+from drlpp.runtime.session.cluster_discovery import link_between
 from drlpp.schedule.analysis.window import Window, completion_times, update_times
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
@@ -185,8 +186,8 @@ def time_ways(
         size = max(bytes_, 1)
         # Replicas have no links of their own where every way has its group.
         linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= routes
-        name = None if linked else workers.new_name("link")
-        command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, name, transport)
+        group = None if linked else link_between(workers, sender, receiver)
+        command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, group)
         times = workers.execute({sender: command, receiver: command})[sender]
         found.append(
             LinkUsage(sender=sender, receiver=receiver, bytes_=bytes_, seconds=times[size])

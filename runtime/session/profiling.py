@@ -77,9 +77,7 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
             session.method,
             settled(session.optimizer, timed.trained, timed.aliases),
             repeats,
-            workers.new_name("profile"),
-            tuple(measuring),
-            workers.transport(measuring),
+            workers.new_group("profile", measuring, replicas=tuple(measuring)),
         )
     times = list(workers.command(dict.fromkeys(measuring, command)).values())
     cluster = session_cluster(places, devices, session.speeds, time_hosts(workers, repeats))

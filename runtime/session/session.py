@@ -254,20 +254,21 @@ class ClusterSession:
         self._check_present(plan.pipeline.workers, "the placement")
         self._workers.prepare()
         lent = self._workers.lend(checkpoint) if checkpoint else None
+        pipeline = plan.pipeline
+        group = self._workers.new_group("deployment", pipeline.workers, routes=pipeline.routes)
         commands = deployment_commands(
             self.captured.microbatch(plan.method.microbatches),
             plan,
             optimizer,
-            name=self._workers.new_name("deployment"),
+            group,
             seed=self.seed,
-            transport=self._workers.transport(plan.pipeline.workers),
             checkpoint=lent,
             in_flight=in_flight,
         )
         held, self._held = self._held, None
         known = held is not None and held.generation == self._workers.generation
         idle = set(held.pipeline.workers) - commands.keys() if held and known else ()
-        self._workers.note_stages(plan.pipeline)
+        self._workers.note_stages(pipeline)
         self._workers.command({**commands, **dict.fromkeys(idle, Release())})
         if lent:
             # Workers have it mapped as long as they need it.

@@ -29,6 +29,7 @@ from drlpp.runtime.ipc.protocol import (
     Collect,
     Command,
     Failed,
+    GroupSpec,
     Load,
     Progress,
     Reading,
@@ -468,16 +469,21 @@ class WorkerGroup:
         """Note which stages the workers hold from now on, to name the stage of one that is lost."""
         self._stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
 
-    def transport(self, workers: Iterable[int]) -> Transport:
-        """Return how these workers exchange tensors."""
-        return transport_of(self.devices[worker] for worker in workers)
-
-    # Files of the session, and names
-
     def new_name(self, purpose: str) -> str:
         """Return a name that the session never uses again."""
         self._names += 1
         return f"{purpose}-{self._names}"
+
+    def new_group(self, purpose: str, workers: Iterable[int], **connected: Any) -> GroupSpec:
+        """Return a new group of workers, with the routes or replicas of :class:`GroupSpec`."""
+        members = tuple(workers)
+        return GroupSpec(self.new_name(purpose), members, self.transport(members), **connected)
+
+    def transport(self, workers: Iterable[int]) -> Transport:
+        """Return how these workers exchange tensors."""
+        return transport_of(self.devices[worker] for worker in workers)
+
+    # Files of the session
 
     def _write(self, file: str, content: object) -> None:
         """Write a tree of tensors for all hosts.

@@ -28,6 +28,7 @@ from drlpp.runtime.ipc.protocol import (
     Collect,
     Command,
     Deploy,
+    GroupSpec,
     Load,
     OperatorTimes,
     ProfileOperators,
@@ -125,10 +126,7 @@ class Worker:
         return self._accelerator.facts
 
     def _profile(self, command: ProfileOperators) -> OperatorTimes:
-        member, workers = self._member(self._spec.limits.group_seconds), command.workers
-        connections = Connections.build(
-            member, command.name, workers, command.transport, replicas=workers
-        )
+        connections = self._connect(command.group, self._spec.limits.group_seconds)
         with closing(connections), computing_on(self._spec.core):
             return time_operators(
                 command,
@@ -148,18 +146,19 @@ class Worker:
                 move_graph_to_device(graph, self._accelerator.device)
         return loaded
 
-    def _member(self, timeout_seconds: float) -> Member:
+    def _connect(self, group: GroupSpec, timeout_seconds: float) -> Connections:
         address, device = self._spec.address, self._accelerator.device
-        return Member(self._store, self._worker, address, device, timeout_seconds)
+        member = Member(self._store, self._worker, address, device, timeout_seconds)
+        return Connections.build(member, group)
 
     def _release(self) -> None:
         """Give up the stage, with all memory and connections."""
         held, self._deployed = self._deployed, None
         if held is not None:
             held.connections.close()
-            if self._worker == held.command.workers[0]:
+            if self._worker == held.command.group.workers[0]:
                 # The addresses that the workers exchanged; all of them have met.
-                forget_keys(dist.PrefixStore(held.command.name, self._store))
+                forget_keys(dist.PrefixStore(held.command.group.name, self._store))
         del held
         # Graphs and autograd's hooks refer to themselves.
         gc.collect()
@@ -178,14 +177,7 @@ class Worker:
                 restored = in_memory(checkpoint["in_flight"][self._worker])
                 # Running statistics are a replica's own.
                 state |= restored["buffers"]
-        connections = Connections.build(
-            self._member(self._spec.limits.group_seconds),
-            command.name,
-            command.workers,
-            command.transport,
-            routes=command.routes,
-            replicas=command.replicas,
-        )
+        connections = self._connect(command.group, self._spec.limits.group_seconds)
         runners = []
         for name, program, ties in zip(_STAGES, stages, command.ties, strict=False):
             own_state, own_optimizer_state = state, optimizer_state
@@ -203,7 +195,7 @@ class Worker:
                     delay=command.delay,
                     minibatches=self._samples,
                     sum_over_replicas=connections.start_sum if connections.replicas else None,
-                    counts_for_norm=self._worker == command.replicas[0],
+                    counts_for_norm=self._worker == command.group.replicas[0],
                     seed=command.seed,
                     optimizer_state=own_optimizer_state,
                     device=self._accelerator.device,
@@ -227,7 +219,9 @@ class Worker:
                 for stage, runner in zip(self._on_device(command.evaluation), trained, strict=True)
             ]
         programs = [runner.program for runner in runners]
-        verify_message_plan(everyone, held.command.workers, self._worker, programs, command.actions)
+        verify_message_plan(
+            everyone, held.command.group.workers, self._worker, programs, command.actions
+        )
         executor = Executor(
             runners=runners,
             mailbox=Mailbox(held.connections.links, programs, command.actions, command.posted),
@@ -293,7 +287,9 @@ class Worker:
 
     def _progress_of(self, runner: Runner) -> Callable[[int], None]:
         """Return what is called during a run: from time to time it reports to the controller."""
-        reports = runner.program.loss is not None and self._worker == self._held.command.replicas[0]
+        reports = (
+            runner.program.loss is not None and self._worker == self._held.command.group.replicas[0]
+        )
         last = time.monotonic()
 
         def report(through: int) -> None:
@@ -307,14 +303,9 @@ class Worker:
         return report
 
     def _time_link(self, command: TimeLink) -> dict[int, float] | None:
-        if command.name is None:
+        if command.group is None:
             return exchange(self._held.connections.links, self._worker, command)
-        ends = command.sender, command.receiver
-        member, routes = self._member(self._spec.limits.link_seconds), (ends, ends[::-1])
-        connections = Connections.build(
-            member, command.name, ends, command.transport, routes=routes
-        )
-        with closing(connections):
+        with closing(self._connect(command.group, self._spec.limits.link_seconds)) as connections:
             return exchange(connections.links, self._worker, command)
 
     def _collect(self, command: Collect) -> None:

@@ -15,7 +15,7 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.transport import DirectedLinks, Staging
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.ipc.protocol import Transport, transport_of
+from drlpp.runtime.ipc.protocol import GroupSpec, Transport, transport_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -173,9 +173,8 @@ def test_groups_are_connected_in_an_order_that_all_workers_share(pipeline: Pipel
     for worker in pipeline.workers:
         member = Recorder(nothing, worker, "", torch.device("cpu"), 1.0)
         replicas = pipeline.stages[pipeline.stage_of(worker)]
-        Connections.build(
-            member, "d", pipeline.workers, NCCL, routes=pipeline.routes, replicas=replicas
-        )
+        group = GroupSpec("d", pipeline.workers, NCCL, pipeline.routes, replicas)
+        Connections.build(member, group)
     log = Recorder.log
     orders = {w: [name for worker, name in log if worker == w] for w in pipeline.workers}
     # Whoever is first in everybody's list can be done; in the end all are.

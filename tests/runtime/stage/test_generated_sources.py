@@ -11,7 +11,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import deployment_commands
-from drlpp.runtime.ipc.protocol import Transport
+from drlpp.runtime.ipc.protocol import GroupSpec, Transport
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -31,9 +31,8 @@ def test_a_deployment_keeps_no_sources() -> None:
         captured,
         ExecutionPlan.of(Candidate(placement, Method()), captured.graph, 1),
         OptimizerSpec(),
-        name="deployment",
+        GroupSpec("deployment", (0,), Transport()),
         seed=0,
-        transport=Transport(),
         checkpoint=None,
         in_flight=False,
     )

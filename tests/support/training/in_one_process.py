@@ -22,7 +22,7 @@ from drlpp.runtime import Minibatches, RunOptions
 from drlpp.runtime.deploying.deployment import deployment_commands, merge_stages
 from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.device.clocks import ProcessorClock
-from drlpp.runtime.ipc.protocol import Deploy, Run, Transport
+from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, Transport
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.worker.executor import Executor
 from drlpp.schedule.actions import Message, Receive, Send
@@ -116,9 +116,8 @@ def train_in_one_process(
         captured.microbatch(method.microbatches),
         plan,
         optimizer,
-        name="run",
+        GroupSpec("run", plan.pipeline.workers, Transport()),
         seed=0,
-        transport=Transport(),
         checkpoint=None,
         in_flight=False,
     )
@@ -151,7 +150,9 @@ def _runners(
     room: _Room,
     worker: int,
 ) -> list[StageRunner]:
-    replicas = _Group(room, f"replicas of {command.replicas[0]}", command.replicas, worker)
+    replicas = _Group(
+        room, f"replicas of {command.group.replicas[0]}", command.group.replicas, worker
+    )
     read = Minibatches(samples.samples, samples.labels, run.order, run.microbatches)
     return [
         StageRunner(
@@ -163,9 +164,9 @@ def _runners(
             delay=command.delay,
             minibatches=read,
             sum_over_replicas=(lambda tensor: replicas.allreduce([tensor]))  # type: ignore
-            if len(command.replicas) > 1
+            if len(command.group.replicas) > 1
             else None,
-            counts_for_norm=worker == command.replicas[0],
+            counts_for_norm=worker == command.group.replicas[0],
             seed=command.seed,
             first_minibatch=run.first_minibatch,
         )
