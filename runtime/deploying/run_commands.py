@@ -9,7 +9,8 @@ from itertools import dropwhile, takewhile
 from torch import Tensor
 
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.runtime.ipc.protocol import Run, RunPlan, Stream, TiedPlan, WeightPlan
+from drlpp.runtime.ipc.protocol import Run, RunPlan, Stream, WeightPlan
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.actions import (
     Action,
     AllReduce,
@@ -113,30 +114,27 @@ def run_commands(
             rates=rates[worker, tie],
             version=version,
             shared=_several_contribute(schedule.actions[worker], tie),
+            root=tie.root if tie else None,
+            others=tie.others if tie else (),
+        )
+
+    def run_plan(part: Segment, worker: int, chunk: int, *, last: bool) -> RunPlan:
+        stage = pipeline.stages_of(worker)[chunk]
+        ties = (tie for tie in plan.ties if stage in tie.stages)
+        return RunPlan(
+            weights={OWN: weight_plan(part, worker, None)}
+            | {tie.number: weight_plan(part, worker, tie) for tie in ties},
+            recomputed=recomputed[worker, chunk],
+            kept=frozenset() if last else part.in_flight,
+            finite=options.finite,
         )
 
     for number, segment in enumerate(segments):
+        last = number == len(segments) - 1
         yield {
             worker: Run(
                 actions=part.actions,
-                plans=tuple(
-                    RunPlan(
-                        own=weight_plan(part, worker, None),
-                        tied={
-                            tie.number: TiedPlan(
-                                **vars(weight_plan(part, worker, tie)),
-                                root=tie.root,
-                                others=tie.others,
-                            )
-                            for tie in plan.ties
-                            if pipeline.stages_of(worker)[chunk] in tie.stages
-                        },
-                        recomputed=recomputed[worker, chunk],
-                        kept=part.in_flight if number < len(segments) - 1 else frozenset(),
-                        finite=options.finite,
-                    )
-                    for chunk in range(chunks)
-                ),
+                plans=tuple(run_plan(part, worker, c, last=last) for c in range(chunks)),
                 order=options.order,
                 first_minibatch=options.first_minibatch,
                 microbatches=schedule.microbatches,

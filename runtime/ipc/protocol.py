@@ -136,23 +136,16 @@ class WeightPlan:
         rates: the learning rate of every update of the run, from that which makes version 1.
         version: of the weights at its beginning, if it continues an earlier run.
         shared: whether several parts or replicas contribute to one update.
+        root: of weights that several stages hold, the one that sums the gradients.
+        others: those whose gradients it adds, in their order.
     """
 
     uses: Mapping[MicrobatchId, WeightUse]
     rates: Sequence[float]
     version: int = 0
     shared: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TiedPlan(WeightPlan):
-    """What a run does to a copy of weights that other stages hold too.
-
-    Stage ``root`` sums the gradients, and adds those of the ``others`` in their order.
-    """
-
-    root: int
-    others: tuple[int, ...]
+    root: int | None = None
+    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,15 +153,13 @@ class RunPlan:
     """What a worker needs to know of a run in addition to its actions.
 
     Attributes:
-        own: of the weights that only this stage holds.
-        tied: of its copies of weights that other stages hold too, by tie.
+        weights: by tie, or ``OWN`` for the weights that only this stage holds.
         recomputed: parts whose activations are computed again.
         kept: parts that a checkpoint at the end of this run finds in flight.
         finite: whether to stop at a loss that is infinite or not a number.
     """
 
-    own: WeightPlan
-    tied: Mapping[int, TiedPlan] = field(default_factory=dict)
+    weights: Mapping[int, WeightPlan]
     recomputed: frozenset[MicrobatchId] = frozenset()
     kept: frozenset[MicrobatchId] = frozenset()
     finite: bool = False

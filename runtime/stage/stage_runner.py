@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
-from drlpp.runtime.ipc.protocol import RunPlan, TiedSpec, WeightPlan
+from drlpp.runtime.ipc.protocol import RunPlan, TiedSpec
 from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.losses import Losses
@@ -90,7 +90,7 @@ class StageRunner:
         self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
         self.squared_norm: float | None = None
         self._in_flight: dict[MicrobatchId, InFlight] = {}
-        self._plan = RunPlan(WeightPlan({}, ()))
+        self._plan = RunPlan({})
         self.losses = Losses()
         self.peak_weight_bytes = 0
         self.skipped_updates = 0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
-from drlpp.runtime.ipc.protocol import RunPlan, TiedPlan, WeightPlan
+from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState
@@ -104,7 +104,7 @@ class StageWeights:
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
         for tie in self._of:
-            self._begin(tie, _plan_of(plan, tie))
+            self._begin(tie, plan.weights[tie])
 
     def _begin(self, tie: int, plan: WeightPlan) -> None:
         self.plans[tie] = plan
@@ -203,8 +203,7 @@ class StageWeights:
 
     def is_root(self, tie: int) -> bool:
         """Return whether the stage is the root of a tie; before the first run all are alike."""
-        plan = self.plans[tie]
-        return not isinstance(plan, TiedPlan) or plan.root == self._stage
+        return self.plans[tie].root in (None, self._stage)
 
     def contribution(self, tie: int) -> list[Tensor]:
         """Take the gradients of this stage's copies, over parts and replicas, as a sum."""
@@ -291,7 +290,7 @@ class StageWeights:
                         for version, leaves in known["stashed"].items()
                     }
                 )
-            self._begin(tie, _plan_of(plan, tie))
+            self._begin(tie, plan.weights[tie])
             self.gradients[tie].load_state(known["gradients"])
 
     def kept_for_replay(self, lent: Sequence[Tensor]) -> KeptWeights:
@@ -366,7 +365,3 @@ def _themselves(weights: list[Tensor]) -> Iterator[list[Tensor]]:
 def _overwrite(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     with torch.no_grad(), _unsafe_preserve_version_counter(tuple(weights)):
         torch._foreach_copy_(list(weights), list(values))
-
-
-def _plan_of(plan: RunPlan, tie: int) -> WeightPlan:
-    return plan.own if tie == OWN else plan.tied[tie]

@@ -35,6 +35,7 @@ from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
@@ -119,7 +120,7 @@ def time_operators(
             passes = range(_WARM_UPS + command.repeats)
             uses = {(number, 0): WeightUse(0, 0, stashed=0) for number in passes}
             rates = [float(command.optimizer.value("lr"))]
-            runner.begin(RunPlan(WeightPlan(uses, rates, shared=training.shared)))
+            runner.begin(RunPlan({OWN: WeightPlan(uses, rates, shared=training.shared)}))
         return runners
 
     kept_bytes: list[int] = []

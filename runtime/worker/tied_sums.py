@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from drlpp.runtime.ipc.protocol import TiedPlan
 from drlpp.runtime.stage.gradients import squared_norm_of
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.actions import Message, TiedUpdate
@@ -74,7 +73,7 @@ class TiedSums:
 
     def _total(self, stage: int, tie: int, last: int) -> list[Tensor]:
         plan = self._runners[stage].weights.plans[tie]
-        assert isinstance(plan, TiedPlan)
+        assert plan.root is not None
         if stage != plan.root:
             if plan.root in self._runners:
                 return self._total(plan.root, tie, last)

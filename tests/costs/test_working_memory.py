@@ -26,6 +26,7 @@ from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -128,7 +129,7 @@ def runner_of(captured: CapturedModel) -> StageRunner:
         minibatches=Minibatches(captured.task.inputs, captured.task.targets),
     )
     uses = {(b, 0): WeightUse(b, b, stashed=b) for b in range(4)}
-    runner.begin(RunPlan(WeightPlan(uses, [0.1] * 4)))
+    runner.begin(RunPlan({OWN: WeightPlan(uses, [0.1] * 4)}))
     return runner
 
 

@@ -23,6 +23,7 @@ from drlpp.runtime.stage import stage_runner
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.gradients import SharedGradients
 from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -82,7 +83,7 @@ def runner_on(
         (b, 0): WeightUse(max(b - 1, 0), b, stashed=max(b - 1, 0), forward_lead=1) for b in range(4)
     }
     recomputed = frozenset(uses) if method.recompute else frozenset()
-    runner.begin(RunPlan(WeightPlan(uses, [0.1] * 6, shared=True), recomputed=recomputed))
+    runner.begin(RunPlan({OWN: WeightPlan(uses, [0.1] * 6, shared=True)}, recomputed=recomputed))
     return runner
 
 
@@ -141,7 +142,7 @@ def test_parts_in_flight_go_on_elsewhere(captured: CapturedModel) -> None:
     after = runner_on(THERE, captured, method, spec)
     uses = {(b, 0): WeightUse(b - 1, b, stashed=b - 1) for b in (1, 2)}
     after.load_in_flight_state(
-        before.in_flight_state(), RunPlan(WeightPlan(uses, [0.1], version=1))
+        before.in_flight_state(), RunPlan({OWN: WeightPlan(uses, [0.1], version=1)})
     )
     devices = {
         t.device for t in pytree.tree_leaves(after.in_flight_state()) if isinstance(t, Tensor)

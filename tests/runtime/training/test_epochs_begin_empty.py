@@ -11,6 +11,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.ipc.protocol import Run
 from drlpp.runtime.session import session as session_module
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
 from tests.support.training.loading import placement_file, train
 
@@ -66,7 +67,9 @@ def test_every_epoch_counts_s_from_0(
         for rank, run in epoch.items():
             assert differences(run) == fills(rank)
             # PipeOptim looks as far ahead (eq. 5), from the newest weights there are.
-            uses = [run.plans[0].own.uses[minibatch, 0] for minibatch in range(MINIBATCHES)]
+            uses = [
+                run.plans[0].weights[OWN].uses[minibatch, 0] for minibatch in range(MINIBATCHES)
+            ]
             assert [use.forward_lead for use in uses] == fills(rank)
             newest = [max(minibatch - (STAGES - rank - 1), 0) for minibatch in range(MINIBATCHES)]
             assert [use.newest_in_forward for use in uses] == newest
