@@ -26,11 +26,7 @@ _LEAST_TRANSFER = 0.1
 
 
 def time_hosts(workers: WorkerGroup, repeats: int) -> dict[Route, Link]:
-    """Time the links within a host and between hosts; return them by the workers at their ends.
-
-    Raises:
-        RunFailure: if the workers fail.
-    """
+    """Time the links within a host and between hosts; return them by the workers at their ends."""
     found = {}
     for ends in ends_to_measure(workers.hosts.places):
         sizes, group = (_SMALL_BYTES, _LARGE_BYTES), link_between(workers, *ends)

@@ -174,18 +174,13 @@ def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[T
 def time_ways(
     workers: WorkerGroup, pipeline: Pipeline, results: Mapping[int, RunResult]
 ) -> tuple[LinkUsage, ...]:
-    """Time the largest message of a run on every way that one took, one way at a time.
-
-    Raises:
-        RunFailure: if the workers fail.
-    """
+    """Time the largest message of a run on every way that one took, one way at a time."""
     found = []
-    transport = workers.transport(pipeline.workers)
-    routes = set(pipeline.routes)
+    directed, routes = workers.transport(pipeline.workers).directed, set(pipeline.routes)
     for (sender, receiver), bytes_ in largest_messages(pipeline, results):
         size = max(bytes_, 1)
         # Replicas have no links of their own where every way has its group.
-        linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= routes
+        linked = not directed or {(sender, receiver), (receiver, sender)} <= routes
         group = None if linked else link_between(workers, sender, receiver)
         command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, group)
         times = workers.execute({sender: command, receiver: command})[sender]

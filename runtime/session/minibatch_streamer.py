@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drlpp.errors import DataError
@@ -28,35 +29,31 @@ def chunk_minibatches(bytes_: int) -> int:
     return max(1, min(_MOST_MINIBATCHES, _CHUNK_BYTES // max(bytes_, 1)))
 
 
+@dataclass
 class MinibatchStreamer:
     """Writes the minibatches of a run into files, a few chunks ahead, and removes them again.
 
     The controller calls :meth:`advance` while it waits for answers, so that whatever gives
     the minibatches runs in the controller's own thread, and what that raises ends the run.
 
-    Args:
+    Attributes:
+        group: that has the session's files.
         stream: as the workers know it.
         minibatches: the source.
         count: how many of them make the run.
-        workers: that take part in the run.
-        group: that has the session's files.
+        needed: the first chunk that every worker of the run still needs.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        minibatches: Generator[Samples],
-        count: int,
-        workers: Iterable[int],
-        group: WorkerGroup,
-    ) -> None:
-        self.stream = stream
-        self.group = group
-        self._minibatches = minibatches
-        self._count = count
-        self._pending: list[Samples] = []
-        self._read = self._written = self._removed = self._wanted = 0
-        self._needed = dict.fromkeys(workers, 0)
+    group: WorkerGroup
+    stream: Stream
+    minibatches: Generator[Samples]
+    count: int
+    needed: dict[int, int]
+    _pending: list[Samples] = field(default_factory=list)
+    _read: int = 0
+    _written: int = 0
+    _removed: int = 0
+    _wanted: int = 0
 
     def advance(self) -> bool:
         """Get one more minibatch, unless enough are ahead; return whether it did.
@@ -64,16 +61,16 @@ class MinibatchStreamer:
         Raises:
             DataError: if there is none left.
         """
-        if self._read == self._count or self._written > self._wanted + _AHEAD:
+        if self._read == self.count or self._written > self._wanted + _AHEAD:
             return False
-        minibatch = next(self._minibatches, None)
+        minibatch = next(self.minibatches, None)
         if minibatch is None:
             raise DataError(
-                f"the data ended after {self._read} minibatches of a run of {self._count}"
+                f"the data ended after {self._read} minibatches of a run of {self.count}"
             )
         self._pending.append(minibatch)
         self._read += 1
-        if len(self._pending) == self.stream.chunk_minibatches or self._read == self._count:
+        if len(self._pending) == self.stream.chunk_minibatches or self._read == self.count:
             file = self.stream.file_of(self._written)
             write_chunk(self.group.folder / file, self._pending)
             self.group.publish(file)
@@ -84,13 +81,13 @@ class MinibatchStreamer:
     def on_request(self, worker: int, reading: Reading) -> None:
         """Note what a worker wants to read; remove what no worker needs any more."""
         self._wanted = max(self._wanted, reading.wanted)
-        self._needed[worker] = max(self._needed[worker], reading.oldest_needed)
-        self._remove_before(min(self._needed.values()))
+        self.needed[worker] = max(self.needed[worker], reading.oldest_needed)
+        self._remove_before(min(self.needed.values()))
 
     def close(self) -> None:
         """Remove what is left, and let go of the source."""
         self._remove_before(self._written)
-        self._minibatches.close()
+        self.minibatches.close()
 
     def _remove_before(self, chunk: int) -> None:
         for number in range(self._removed, min(chunk, self._written)):
@@ -109,7 +106,7 @@ def feeding(
     task = group.captured.task
     bytes_ = sum(tensor.nbytes for tensor in tensors_in((task.inputs, task.targets)))
     stream = Stream(group.new_name("stream"), chunk_minibatches(bytes_), first)
-    left = minibatches - first
-    feed = MinibatchStreamer(stream, options.loaded, left, pipeline.workers, group)
+    needed = dict.fromkeys(pipeline.workers, 0)
+    feed = MinibatchStreamer(group, stream, options.loaded, minibatches - first, needed)
     with suspended_sigchld_handler(), closing(feed):
         yield feed

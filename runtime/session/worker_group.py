@@ -72,8 +72,6 @@ class WorkerGroup:
     communication group cannot be repaired. A host that is lost stays so, and whatever is asked of
     any host raises that again, until its workers are given up.
 
-    Every host has a copy of the session's folder, or the folder itself.
-
     Args:
         captured: the model.
         speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
@@ -83,7 +81,7 @@ class WorkerGroup:
 
     Attributes:
         captured: the model.
-        folder: of the session, on this host.
+        folder: of the session's files, on this host; every host has it, or a copy.
         hosts: all, those whose workers were given up too.
         devices: of every worker that has been prepared.
         spent: where the time went.
@@ -168,8 +166,7 @@ class WorkerGroup:
         before = self._present_hosts
         self._given_up |= self.hosts.of_worker.keys() & set(workers)
         # A host that is lost answers after a long time, or never.
-        left = [host for host in before if self._present_on(host) or self._lost is None]
-        self._end(left, _KILL)
+        self._end(self._present_hosts if self._lost else before, _KILL)
         self._lost = None
 
     def take_back(self) -> tuple[int, ...]:
@@ -192,11 +189,7 @@ class WorkerGroup:
         return tuple(sorted(there))
 
     def _ask(self, host: WorkerHost, what: Callable[[WorkerHost], _Answer]) -> _Answer:
-        """Return what a host gives.
-
-        Raises:
-            HostLost: it, or another host, is lost.
-        """
+        """Return what a host gives; raise HostLost if it, or another host, is lost."""
         if self._lost is not None:
             raise self._lost
         try:
@@ -226,11 +219,7 @@ class WorkerGroup:
     # Starting
 
     def prepare(self) -> None:
-        """Start or replace workers where that is necessary, and know their devices.
-
-        Raises:
-            HostLost: a host does not answer.
-        """
+        """Start or replace workers where that is necessary, and know their devices."""
         self.check_open()
         self._start()
         self._inform()
@@ -486,12 +475,7 @@ class WorkerGroup:
     # Files of the session
 
     def _write(self, file: str, content: object) -> None:
-        """Write a tree of tensors for all hosts.
-
-        Raises:
-            StorageFailure: there is no room for it.
-            HostLost: a host does not answer.
-        """
+        """Write a tree of tensors for all hosts."""
         path = self.folder / file
         with _telling_of_temporary_files():
             # Workers may still have the old file mapped, which has to stay as it is.
