@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from drlpp import errors
-from drlpp.errors import NotFinite, WorkerLost
+from drlpp.errors import DRLPPError
 from drlpp.runtime.device.devices import Backend, DeviceFacts
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.actions import Action, MicrobatchId
@@ -421,35 +420,11 @@ class OperatorTimes:
     prediction_seconds: list[float]
 
 
-@dataclass(frozen=True)
-class Failed:
-    """The command failed; ``failure`` is the name of an error class of ``drlpp.errors``.
-
-    ``minibatch`` is what a :class:`~drlpp.errors.NotFinite` knows, and ``worker`` the one that a
-    :class:`~drlpp.errors.WorkerLost` is about, where it is known.
-    """
-
-    failure: str
-    reason: str
-    minibatch: int | None = None
-    worker: int | None = None
-
-    @property
-    def error(self) -> Exception:
-        """The error for the controller to raise."""
-        kind: type[Exception] = getattr(errors, self.failure)
-        if kind is NotFinite:
-            return NotFinite(self.reason, self.minibatch)
-        if kind is WorkerLost and self.worker is not None:
-            return WorkerLost(self.reason, [self.worker])
-        return kind(self.reason)
-
-
 Answer = (
     Progress
     | Working
     | Reading
-    | Failed
+    | DRLPPError  # the command failed
     | DeviceFacts
     | RunResult
     | OperatorTimes

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
+from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
 from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
@@ -28,7 +28,6 @@ from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.protocol import (
     Collect,
     Command,
-    Failed,
     GroupSpec,
     Load,
     Progress,
@@ -390,12 +389,12 @@ class WorkerGroup:
             self._silence_seconds = 0.0
             for event in events:
                 match event:
-                    case Answered(_, Failed() as failed):
+                    case Answered(_, DRLPPError() as failed):
                         # A worker that is lost makes others fail, and may be noticed after them.
                         self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
                         self._ask_all(lambda host: host.check())
-                        raise failed.error
+                        raise failed
                     case Answered(_, Progress() as progress):
                         if on_progress:
                             on_progress(progress)
@@ -437,8 +436,8 @@ class WorkerGroup:
             self._raise_if_ended(events)
             for event in events:
                 match event:
-                    case Answered(_, Failed(worker=int()) as failed):
-                        raise failed.error
+                    case Answered(_, WorkerLost() as lost) if lost.workers:
+                        raise lost
             events = self._events(end - time.monotonic())
 
     def _raise_if_ended(self, events: Sequence[Event]) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from drlpp.errors import (
+    DRLPPError,
     InvalidCluster,
     InvalidInput,
     ModelError,
-    NotFinite,
     OutOfMemory,
     RunFailure,
     StorageFailure,
@@ -30,7 +30,7 @@ from drlpp.runtime.comm.connections import broken_connection
 from drlpp.runtime.device.device_failures import device_failure
 from drlpp.runtime.device.devices import is_out_of_memory
 from drlpp.runtime.ipc.channel import Channel
-from drlpp.runtime.ipc.protocol import Failed, Stop, WorkerSpec
+from drlpp.runtime.ipc.protocol import Stop, WorkerSpec
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.store import join_store
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -83,23 +83,24 @@ def _carried_out_next(worker: int, state: Worker, channel: Channel) -> bool:
     return True
 
 
-def failed(worker: int, error: Exception) -> Failed:
-    """Return the answer of a worker that reports an error."""
+def failed(worker: int, error: Exception) -> DRLPPError:
+    """Return the error that a worker answers with, for the controller to raise."""
     summary = " ".join(str(error).split())[:500]
     if isinstance(error, RunFailure | InvalidInput):
         # Disks and GPUs depend on the worker, all else that is foreseen does not.
         of_worker = isinstance(error, StorageFailure | InvalidCluster)
-        whose = f"worker {worker}: " if of_worker else ""
-        minibatch = error.minibatch if isinstance(error, NotFinite) else None
-        return Failed(type(error).__name__, whose + summary, minibatch)
+        told = type(error)(f"worker {worker}: {summary}" if of_worker else summary)
+        # Such as the minibatch whose loss is not finite.
+        vars(told).update(vars(error))
+        return told
     if broken := broken_connection(error):
         # If another has ended, the controller says that instead.
-        reason = f"worker {worker} lost its connection to another ({broken[:200]})"
-        return Failed(WorkerLost.__name__, reason)
-    kind: type[RunFailure] = OutOfMemory if is_out_of_memory(error) else ModelError
-    if kind is ModelError and (found := device_failure(error)):
-        return Failed(WorkerLost.__name__, f"worker {worker} lost its GPU ({found})", worker=worker)
-    return Failed(kind.__name__, f"worker {worker}: {type(error).__name__}: {summary}")
+        return WorkerLost(f"worker {worker} lost its connection to another ({broken[:200]})")
+    if is_out_of_memory(error):
+        return OutOfMemory(f"worker {worker}: {type(error).__name__}: {summary}")
+    if found := device_failure(error):
+        return WorkerLost(f"worker {worker} lost its GPU ({found})", [worker])
+    return ModelError(f"worker {worker}: {type(error).__name__}: {summary}")
 
 
 def settle(folder: Path, limits: TimeLimits) -> threading.Thread:

@@ -25,7 +25,7 @@ import numpy as np
 from drlpp.errors import StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.ipc.protocol import Command, Failed, WorkerSpec
+from drlpp.runtime.ipc.protocol import Command, WorkerSpec
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
@@ -171,7 +171,7 @@ class HostKeeper:
         try:
             self.host.send(worker, command)
         except StorageFailure as error:
-            failed = Failed("StorageFailure", f"host {self.host.name}: {error}")
+            failed = StorageFailure(f"host {self.host.name}: {error}")
             self._loop.call_soon_threadsafe(self._report, [Answered(worker, failed)])
 
     def write(self, file: str, content: np.ndarray[Any, Any]) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
+from drlpp.errors import HostLost, ModelError, RunFailure, TrialTimeout, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Answered, Event, Hosts, WorkerHost
-from drlpp.runtime.ipc.protocol import Failed, Load, Release, StoreAddress, WorkerSpec
+from drlpp.runtime.ipc.protocol import Load, Release, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.session import worker_group
 from drlpp.runtime.session.worker_group import WorkerGroup
@@ -113,9 +113,9 @@ class TellingHost(SilentHost):
         return [self._answers.pop(0)] if self._answers else []
 
 
-CONNECTION = Answered(0, Failed("WorkerLost", "worker 0 lost its connection to another"))
-MODEL = Answered(0, Failed("ModelError", "worker 0: RuntimeError: size mismatch"))
-GPU = Answered(1, Failed("WorkerLost", "worker 1 lost its GPU (unknown error)", worker=1))
+CONNECTION = Answered(0, WorkerLost("worker 0 lost its connection to another"))
+MODEL = Answered(0, ModelError("worker 0: RuntimeError: size mismatch"))
+GPU = Answered(1, WorkerLost("worker 1 lost its GPU (unknown error)", [1]))
 
 
 @pytest.mark.parametrize("first", [CONNECTION, MODEL])
