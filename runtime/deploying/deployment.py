@@ -13,8 +13,9 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, RunResult, Stream, TiedSpec
+from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, RunResult, Stream
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.method import Method
@@ -80,9 +81,8 @@ def deployment_commands(
             stages=pickle.dumps([stages[k] for k in held]),
             method=plan.method,
             optimizer=optimizer,
-            delay=plan.delays[held[0]],
+            delays=tuple(_delays_of(k, plan) for k in held),
             seed=seed,
-            ties=tuple(_ties_of(k, plan, optimizer) for k in held),
             checkpoint_file=checkpoint,
             in_flight=in_flight,
         )
@@ -98,13 +98,10 @@ def _held_stages(pipeline: Pipeline) -> Iterator[tuple[tuple[int, ...], tuple[in
             yield tuple(held), tuple(workers)
 
 
-def _ties_of(stage: int, plan: ExecutionPlan, optimizer: OptimizerSpec) -> dict[int, TiedSpec]:
-    """Return what a stage needs to know of the ties whose weights it holds."""
-    return {
-        tie.number: TiedSpec(optimizer, delay)
-        for tie, delay in zip(plan.ties, plan.tied_delays, strict=True)
-        if stage in tie.stages
-    }
+def _delays_of(stage: int, plan: ExecutionPlan) -> dict[int, int]:
+    """Return s of the weights that a stage alone holds, and of its copies of others, by tie."""
+    tied = zip(plan.ties, plan.tied_delays, strict=True)
+    return {OWN: plan.delays[stage]} | {t.number: delay for t, delay in tied if stage in t.stages}
 
 
 def merge_stages(

@@ -119,14 +119,6 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True)
-class TiedSpec:
-    """The optimizer of tied weights that a stage holds, and their s in steady state."""
-
-    optimizer: OptimizerSpec
-    delay: int
-
-
-@dataclass(frozen=True)
 class WeightPlan:
     """What a run does to weights that are updated together.
 
@@ -183,19 +175,18 @@ class Deploy:
     Attributes:
         group: the workers of the whole placement, and those that hold this stage.
         stages: pickled, the ``StageProgram`` of every stage held.
-        method, optimizer, delay, seed: as in ``StageRunner``.
+        method, optimizer, seed: as in ``StageRunner``.
+        delays: for every stage held, as in ``StageRunner``.
         checkpoint_file: a file with weights, buffers and optimizer state to continue from.
         in_flight: also with the parts that were in flight.
-        ties: for every stage held what it needs to know of the ties whose weights it holds.
     """
 
     group: GroupSpec
     stages: bytes
     method: Method
     optimizer: OptimizerSpec
-    delay: int
+    delays: tuple[Mapping[int, int], ...]
     seed: int
-    ties: tuple[Mapping[int, TiedSpec], ...]
     checkpoint_file: str | None = None
     in_flight: bool = False
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
-from drlpp.runtime.ipc.protocol import RunPlan, TiedSpec
+from drlpp.runtime.ipc.protocol import RunPlan
 from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.losses import Losses
@@ -37,8 +37,8 @@ class StageRunner:
         state: initial values of all parameters and buffers, by name; copied to ``device``.
         method: the weight policy, and how passes are computed.
         optimizer: what updates the weights.
-        delay: s of this stage in steady state.
-        ties: for every tie whose weights the stage holds with others, what it needs to know of it.
+        delays: s in steady state, of the weights that this stage alone holds (``OWN``), and of its
+            copies of others, by tie.
         minibatches: where inputs and targets come from.
         sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
         counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
@@ -57,9 +57,8 @@ class StageRunner:
     state: Mapping[str, Tensor]
     method: Method
     optimizer: OptimizerSpec
-    delay: int
+    delays: Mapping[int, int]
     minibatches: MinibatchSource
-    ties: Mapping[int, TiedSpec] = field(default_factory=dict)
     sum_over_replicas: SumOverReplicas | None = None
     counts_for_norm: bool = True
     seed: int = 0
@@ -68,17 +67,17 @@ class StageRunner:
     device: torch.device = CPU
 
     def __post_init__(self) -> None:
-        with_others = {name for number in self.ties for name in self.program.ties[number]}
+        tied = {tie: list(self.program.ties[tie]) for tie in self.delays if tie != OWN}
+        with_others = {name for names in tied.values() for name in names}
         alone = [name for name in self.program.weight_names if name not in with_others]
-        names = {OWN: alone} | {number: list(self.program.ties[number]) for number in self.ties}
-        specs = {OWN: TiedSpec(self.optimizer, self.delay), **self.ties}
+        names = {OWN: alone} | tied
         groups = []
-        for tie, spec in specs.items():
+        for tie, delay in self.delays.items():
             copies = {
                 name: self._copy(name, torch.contiguous_format).requires_grad_()
                 for name in names[tie]
             }
-            groups += weight_groups(self.method, copies, spec.optimizer, spec.delay, tie)
+            groups += weight_groups(self.method, copies, self.optimizer, delay, tie)
         self.weights = StageWeights(
             self.program.stage,
             names,

@@ -98,7 +98,7 @@ class Executor:
     def _prepare_training(self, actions: Sequence[Action]) -> None:
         self._summed_next = _last_before_sums(actions)
         self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
-        if any(runner.ties for runner in self._trained):
+        if any(runner.weights.ties for runner in self._trained):
             self._tied = TiedSums(self._trained, self.received.pop)
         for runner in self._trained:
             for policy in runner.weights.policies:

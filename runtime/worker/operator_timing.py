@@ -109,7 +109,7 @@ def time_operators(
             "state": state,
             "method": Method(schedule=GPIPE.name, policy=SYNC.name),
             "optimizer": command.optimizer,
-            "delay": 0,
+            "delays": {OWN: 0},
             "minibatches": replace(minibatches, microbatches=training.microbatches),
             "device": device,
         }
@@ -147,7 +147,7 @@ def time_operators(
                     found[name, kind][stage].append(seconds)
         kept_bytes = kept.bytes_ if kept else kept_bytes
         del runners, kept
-    (runner,) = built(trainings[WHOLE], method=command.method, delay=1)
+    (runner,) = built(trainings[WHOLE], method=command.method, delays={OWN: 1})
     predictions = _time_predictions(
         runner, _Stopwatch(accelerator, speed, tell), timed_passes(command.repeats)
     )

@@ -179,7 +179,7 @@ class Worker:
                 state |= restored["buffers"]
         connections = self._connect(command.group, self._spec.limits.group_seconds)
         runners = []
-        for name, program, ties in zip(_STAGES, stages, command.ties, strict=False):
+        for name, program, delays in zip(_STAGES, stages, command.delays, strict=False):
             own_state, own_optimizer_state = state, optimizer_state
             # With parts in flight, copies of tied weights are behind those of the whole model.
             for copy in restored[name].get("tied", {}).values() if restored else ():
@@ -189,10 +189,9 @@ class Worker:
                 StageRunner(
                     program=program,
                     state=own_state,
-                    ties=ties,
                     method=command.method,
                     optimizer=command.optimizer,
-                    delay=command.delay,
+                    delays=delays,
                     minibatches=self._samples,
                     sum_over_replicas=connections.start_sum if connections.replicas else None,
                     counts_for_norm=self._worker == command.group.replicas[0],

@@ -125,7 +125,7 @@ def runner_of(captured: CapturedModel) -> StageRunner:
         state=captured.state | captured.constants,
         method=Method(schedule="gpipe", policy="sync"),
         optimizer=OptimizerSpec(name="sgd", options={"lr": 0.1}),
-        delay=0,
+        delays={OWN: 0},
         minibatches=Minibatches(captured.task.inputs, captured.task.targets),
     )
     uses = {(b, 0): WeightUse(b, b, stashed=b) for b in range(4)}

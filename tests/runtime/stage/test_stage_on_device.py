@@ -74,7 +74,7 @@ def runner_on(
         state=captured.state | captured.constants,
         method=method,
         optimizer=optimizer,
-        delay=1,
+        delays={OWN: 1},
         minibatches=Minibatches(captured.task.inputs, captured.task.targets).on(device),
         optimizer_state=before.saved()[1] if before else {},
         device=device,

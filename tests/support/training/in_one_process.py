@@ -158,10 +158,9 @@ def _runners(
         StageRunner(
             program=program,
             state=captured.state | captured.constants,
-            ties=ties,
             method=command.method,
             optimizer=command.optimizer,
-            delay=command.delay,
+            delays=delays,
             minibatches=read,
             sum_over_replicas=(lambda tensor: replicas.allreduce([tensor]))  # type: ignore
             if len(command.group.replicas) > 1
@@ -170,7 +169,7 @@ def _runners(
             seed=command.seed,
             first_minibatch=run.first_minibatch,
         )
-        for program, ties in zip(pickle.loads(command.stages), command.ties, strict=True)
+        for program, delays in zip(pickle.loads(command.stages), command.delays, strict=True)
     ]
 
 
