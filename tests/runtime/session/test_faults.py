@@ -36,7 +36,7 @@ def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["killed", "server", "frozen", "strangers"])
+@pytest.mark.parametrize("kind", ["server", "frozen"])
 def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
     trial = trials.measuring(kind, seed=101)
     assert trial.as_expected, trial
