@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from benchmarks.papers.quadratic_model import (
@@ -24,14 +21,11 @@ from benchmarks.papers.quadratic_model import (
     lemma_2_bound,
     lemma_3_bound,
     printed_invariant_decay,
-    spectral_radius,
-    trajectory,
 )
 from benchmarks.study import Row, Study
 from drlpp.io.documents import Record
 
 FIGURE_6 = QuadraticModel(forward_delay=10, backward_delay=6, discrepancy_sensitivity=5)
-FIGURE_10 = QuadraticModel(forward_delay=40, backward_delay=10)
 FIGURE_16 = QuadraticModel(
     forward_delay=10,
     backward_delay=1,
@@ -45,8 +39,6 @@ _LONGEST_DELAY = 40
 """"The entire range of delays present in our experiments" (appendix B.4)."""
 _MOMENTA = (0.5, 0.9, 0.99)
 _REGRESSION_STEPS = np.geomspace(1e-3, 1, 49)
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 
 
 class Case(Record):
@@ -64,7 +56,7 @@ class Calculated(Row):
 
 
 class PipeMareTheory(Study[Case, Calculated]):
-    """Lemmas 1 to 3, figures 5, 6, 10 and 16, and the claims of appendix B.4."""
+    """Lemmas 1 to 3, figures 5(b), 6 and 16, and the claims of appendix B.4."""
 
     name = "pipemare-theory"
     question = "Does PipeMare's analysis of delayed weights hold?"
@@ -92,18 +84,6 @@ class PipeMareTheory(Study[Case, Calculated]):
     def table(self, rows: Sequence[Calculated]) -> Mapping[str, DataFrame]:
         """Return the tables; λ is 1 where nothing else is said."""
         return {row.case.table: DataFrame(row.lines) for row in rows}
-
-    def figure(self, rows: Sequence[Calculated], path: Path) -> bool:
-        """Draw figures 5(a), 6(b), 10 and 16."""
-        figure = Figure(figsize=(11, 8), layout="constrained")
-        axes = figure.subplots(2, 2)
-        _draw_losses(axes[0, 0])
-        _draw_radii(axes[0, 1], figure_6_models(), np.linspace(0, 0.2, 101), "Figure 6(b): Δ = 5")
-        _draw_corrections(axes[1, 0])
-        title = "Figure 16: Δ = 10, Φ = −5"
-        _draw_radii(axes[1, 1], figure_16_models(), np.linspace(0, 0.08, 81), title)
-        figure.savefig(path, dpi=80)
-        return True
 
 
 def corrections(model: QuadraticModel) -> dict[str, QuadraticModel]:
@@ -264,41 +244,6 @@ def final_losses(
         weights = versions[iterations % (delay + 1)]
         losses = ((weights @ features.T - targets) ** 2).mean(axis=1) / 2
     return np.where(np.isfinite(losses), losses, np.inf)
-
-
-def _draw_losses(axes: Axes) -> None:
-    noise = np.random.default_rng(0).standard_normal(300)
-    for delay, colour in zip((0, 5, 7, 8, 10), _COLOURS, strict=True):
-        weights = np.array(list(trajectory(QuadraticModel(delay), 0.2, noise)))
-        axes.plot(weights**2 / 2, label=f"τ = {delay}", color=colour)
-    # Below lies the noise of a weight that happens to cross its optimum.
-    axes.set(yscale="log", ylim=(1e-3, 1e5), xlabel="iteration", ylabel="loss λw²/2")
-    axes.set_title("Figure 5(a): λ = 1, α = 0.2", loc="left")
-    axes.legend()
-
-
-def _draw_radii(
-    axes: Axes, models: Mapping[str, QuadraticModel], step_sizes: Array, title: str
-) -> None:
-    axes.axhline(1, color="grey", linewidth=0.8)
-    for (name, model), colour in zip(models.items(), _COLOURS, strict=False):
-        radii = [spectral_radius(model, step) for step in step_sizes]
-        axes.plot(step_sizes, radii, label=name, color=colour)
-    axes.set(xlabel="step size α", ylabel="largest eigenvalue's magnitude", title=title)
-    axes.legend(fontsize=8)
-
-
-def _draw_corrections(axes: Axes) -> None:
-    sensitivities = np.linspace(-100, 100, 101)
-    models = [
-        corrections(replace(FIGURE_10, discrepancy_sensitivity=float(d))) for d in sensitivities
-    ]
-    for name, colour in zip(models[0], _COLOURS, strict=False):
-        steps = [largest_stable_step(of[name]) for of in models]
-        axes.plot(sensitivities, steps, label=name, color=colour)
-    axes.set(yscale="log", xlabel="discrepancy sensitivity Δ", ylabel="largest stable α")
-    axes.set_title("Figure 10: τ_fwd = 40, τ_bkwd = 10", loc="left")
-    axes.legend(fontsize=8)
 
 
 STUDY = PipeMareTheory()

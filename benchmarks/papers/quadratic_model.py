@@ -25,11 +25,10 @@ count updates; α, λ, Δ, Φ, β and γ are pure numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from drlpp.errors import InvalidInput
 
@@ -110,13 +109,6 @@ class QuadraticModel:
         """Rows w_t, w_{t−1}, … of the state."""
         return max(self.forward_delay, 1 if self.momentum else 0) + 1
 
-    @property
-    def velocity_versions(self) -> int:
-        """Rows δ_t, δ_{t−1}, … of the state."""
-        if self.decay is None:
-            return 0
-        return 1 + max((self.velocity_delay(r) for r in self.readings if r.lead), default=0)
-
     def velocity_delay(self, reading: Reading) -> int:
         """Return how old the velocity is that corrects a reading."""
         return reading.delay if self.delayed_velocity else 0
@@ -130,60 +122,6 @@ def decay_from(d: float, forward_delay: int, backward_delay: int) -> float:
 def printed_invariant_decay(forward_delay: int, backward_delay: int) -> float:
     """Return the decay at which p''(1) is independent of Δ (equation 14), p as in appendix B.4."""
     return 1 - 2 / (forward_delay - backward_delay + 1)
-
-
-def advance(model: QuadraticModel, step_size: float, state: Array, noise: ArrayLike = 0) -> Array:
-    """Make one update, exactly as the module writes it.
-
-    Args:
-        model: the model.
-        step_size: α.
-        state: (versions, …), rows w_t, w_{t−1}, …, then δ_t, δ_{t−1}, …
-        noise: η_t, for all columns or each.
-
-    Returns:
-        The next state, of the same shape.
-    """
-    weights, velocities = np.split(state, [model.weight_versions])
-    gradient: Array = -np.asarray(noise, dtype=np.float64)
-    for reading in model.readings:
-        value = weights[reading.delay]
-        if reading.lead:
-            value = value - reading.lead * velocities[model.velocity_delay(reading)]
-        gradient = gradient + reading.coefficient * value
-    weight = weights[0] - step_size * gradient
-    if model.momentum:
-        weight = weight + model.momentum * (weights[0] - weights[1])
-    rows = [weight[None], weights[:-1]]
-    if model.decay is not None:
-        velocity = model.decay * velocities[0] + (1 - model.decay) * (weight - weights[0])
-        rows += [velocity[None], velocities[:-1]]
-    return np.concatenate(rows)
-
-
-def trajectory(
-    model: QuadraticModel, step_size: float, noise: Iterable[ArrayLike], start: ArrayLike = 0.0
-) -> Iterator[Array]:
-    """Yield weights w_1, w_2, …, one for each noise sample; all older weights were ``start``."""
-    weight = np.asarray(start, dtype=np.float64)
-    state = np.zeros((model.weight_versions + model.velocity_versions, *weight.shape))
-    state[: model.weight_versions] = weight
-    for sample in noise:
-        state = advance(model, step_size, state, sample)
-        yield state[0]
-
-
-def companion_matrix(model: QuadraticModel, step_size: float) -> Array:
-    """Return C of state_{t+1} = C·state_t (equation 2): the update of every unit vector.
-
-    Shape: (versions, versions).
-    """
-    return advance(model, step_size, np.eye(model.weight_versions + model.velocity_versions))
-
-
-def spectral_radius(model: QuadraticModel, step_size: float) -> float:
-    """Return the largest magnitude of the companion matrix's eigenvalues; stable below 1."""
-    return float(np.abs(np.linalg.eigvals(companion_matrix(model, step_size))).max())
 
 
 def characteristic_polynomial(model: QuadraticModel) -> tuple[Array, Array]:
