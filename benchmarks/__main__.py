@@ -31,7 +31,6 @@ STUDIES = {
     "pipeoptim-memory": "benchmarks.papers.pipeoptim_memory:STUDY",
     "to-loss": "benchmarks.learning.to_loss:STUDY",
     "to-loss-seconds": "benchmarks.learning.seconds:STUDY",
-    "pipeoptim-accuracy": "benchmarks.papers.pipeoptim_accuracy:STUDY",
     "pipeoptim-learning": "benchmarks.papers.pipeoptim:LEARNING",
     "pipemare": "benchmarks.papers.pipemare:STUDY",
     "pipemare-theory": "benchmarks.papers.pipemare_theory:STUDY",

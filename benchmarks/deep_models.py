@@ -118,36 +118,6 @@ def decoder(batch_size: int = 16, width: int = 64, blocks: int = 6, length: int 
     return Task(module, (characters,), characters.clone(), next_character_loss)
 
 
-class ResidualLSTM(nn.Module):
-    """An LSTM between two linear projections, added to its input.
-
-    Shapes:
-        ``(batch, length, width)`` to the same.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.before = nn.Linear(width, width)
-        self.lstm = nn.LSTM(width, width, batch_first=True)
-        self.after = nn.Linear(width, width)
-
-    def forward(self, sequences: Tensor) -> Tensor:
-        """Compute every position from the positions up to it."""
-        hidden, _ = self.lstm(self.before(sequences))
-        return sequences + self.after(hidden)
-
-
-def character_lstm(batch_size: int = 32, width: int = 32, length: int = 32) -> Task:
-    """Return the task of the next character for five residual LSTMs: 17 operators with weights."""
-    module = nn.Sequential(
-        nn.Embedding(len(VOCABULARY), width),
-        *(ResidualLSTM(width) for _ in range(5)),
-        nn.Linear(width, len(VOCABULARY)),
-    )
-    characters = torch.zeros(batch_size, length, dtype=torch.long)
-    return Task(module, (characters,), characters.clone(), next_character_loss)
-
-
 class ResidualBlock(nn.Module):
     """Two normalised 3×3 convolutions with a shortcut (ResNet's basic block).
 

@@ -140,12 +140,6 @@ _HERE = "benchmarks.learning.tasks"
 TASKS = {
     "digits": LearningTask("CNN of 25 thousand weights, digits", _CNN, digits, 400),
     "text": LearningTask("Decoder of 0.3 million weights, text", _DECODER, _documentation, 200, 16),
-    "lstm": LearningTask(
-        "Residual LSTM of 69 thousand weights, text",
-        "benchmarks.deep_models:character_lstm",
-        lambda: topics_text(32),
-        400,
-    ),
     "library": LearningTask(
         "Decoder of 0.3 million weights, text", _DECODER, partial(library, 32), 400, 16
     ),

@@ -27,40 +27,6 @@ PIPEDREAM_TABLE_1 = DataFrame(
 )
 """Speed-ups of PipeDream over data parallelism."""
 
-PIPEOPTIM_TABLE_IV = DataFrame(
-    [
-        ("SGDM", "AlexNet, Tiny-ImageNet", "51.93", "43.99", "45.00", "50.14", "39.24", "49.23"),
-        ("SGDM", "ResNet-101, Tiny-ImageNet", "67.64", "67.72", "67.47", "67.81", "67.22", "67.84"),
-        (
-            "SGDM",
-            "Inception-V3, Tiny-ImageNet",
-            "56.56",
-            "56.88",
-            "56.98",
-            "57.13",
-            "56.32",
-            "57.37",
-        ),
-        ("AdamW", "Residual LSTM, IMDb", "85.65", "84.82", "85.13", "–", "86.20", "86.38"),
-        ("AdamW", "VGG-16, CIFAR-100", "67.05", "66.61", "66.66", "–", "67.22", "67.91"),
-        ("AdamW", "GoogleNet, CIFAR-100", "73.91", "74.58", "74.64", "–", "75.09", "74.73"),
-        ("Adam", "Residual LSTM, IMDb", "85.64", "85.52", "85.48", "–", "86.57", "85.52"),
-        ("Adam", "GNMT-8, WMT16 (BLEU)", "21.22", "21.04", "21.03", "–", "21.06", "21.29"),
-        ("Adam", "GNMT-16, WMT16 (BLEU)", "21.32", "21.44", "21.42", "–", "21.55", "21.65"),
-    ],
-    columns=[
-        "optimizer",
-        "model, data",
-        "GPipe",
-        "PipeDream",
-        "2BW",
-        "SpecTrain",
-        "XPipe",
-        "PipeOptim",
-    ],
-)
-"""The highest top-1 accuracy."""
-
 PIPEOPTIM_TABLE_V = DataFrame(
     [
         ("AlexNet", "SGDM", "1250", "1240", "1260", "1260", "1250", "1260"),

@@ -7,13 +7,12 @@ import pytest
 from pandas import DataFrame
 
 from benchmarks.deep_models import DigitsCNN
-from benchmarks.learning.study import Case, Learned, Point, Run
+from benchmarks.learning.study import Point
 from benchmarks.papers import (
     drl_pp,
     pipedream,
     pipemare,
     pipeoptim,
-    pipeoptim_accuracy,
     pipeoptim_memory,
 )
 from benchmarks.papers.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
@@ -134,24 +133,6 @@ def test_claims_are_decided_by_intervals() -> None:
     assert judged_seconds("alike", "here", slow, slow, 0.1).verdict == "holds"
     assert judged_seconds("alike", "here", quick, slow, 0.1).verdict == "does not hold"
     assert judged("better", "here", {0: 1.0}, {0: 0.5}).verdict == NOT_YET
-
-
-def test_accuracies_are_compared_with_the_paper_s_orderings() -> None:
-    def row(case: Case) -> Learned:
-        loss = {"GPipe": 1.0, "PipeOptim": 1.1, "vanilla": 1.5}.get(case.method, 1.2)
-        runs = tuple(
-            Run(loss=loss + 0.01 * seed * case.stages, score=None, reached=None)
-            for seed in range(5)
-        )
-        return Learned(case=case, power=1, targets=(0.0,) * 5, runs=runs, seconds=1.0)
-
-    cases = pipeoptim_accuracy.STUDY.cases(None, short=False)
-    assert len(cases) == 2 * 3 * (2 + 6 * 3)
-    text = text_of(pipeoptim_accuracy.STUDY.table([row(c) for c in cases if c.task == "lstm"]))
-    where = "Residual LSTM of 69 thousand weights, text"
-    assert f"| {where} | AdamW | 8 | 1.020 ± 0.016 | 1.660 ± 0.126 |" in text
-    assert f"| PipeOptim > vanilla | {where}, Adam, 16 stages | holds |" in text
-    assert f"| PipeOptim ≥ GPipe | {where}, AdamW, 4 stages | does not hold |" in text
 
 
 def test_a_pipeline_trains_when_data_parallelism_has_set_its_loss() -> None:

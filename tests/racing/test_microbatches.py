@@ -110,12 +110,10 @@ def test_a_schedule_that_flushes_has_nothing_to_choose(
 @pytest.mark.parametrize(
     ("stages", "batch_size", "numbers", "many", "twice"),
     [
-        (4, 16, [1, 2, 4, 8], 4, 8),
         (3, 16, [1, 2, 4, 8], 4, 8),
         (2, 2, [1, 2], 2, None),
         (4, 37, [1], 1, None),
         (8, 50, [1, 2, 5, 10, 25], 10, 25),
-        (4, 9, [1, 3, 9], 3, 9),
     ],
 )
 def test_numbers_divide_the_minibatch(

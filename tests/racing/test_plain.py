@@ -55,7 +55,6 @@ def picky() -> tuple[nn.Module, Tensor]:
 @pytest.mark.parametrize(
     "options",
     [
-        {"accumulate": 3},
         {"accumulate": 2, "clip_norm": 0.01, "recompute": True},
         {"precision": "bfloat16", "recompute": True},
     ],

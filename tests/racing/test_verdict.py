@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,17 +180,12 @@ def raced(
     return sides.pop() if len(sides) == 1 else "", verdict.placement
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.1])
-def test_a_gain_is_seldom_claimed_where_there_is_none(noise: float) -> None:
-    """Four of an agent's and six rivals, all as fast: 200 races."""
-    ahead = [raced([1.0] * 10, 4, noise, seed)[0] for seed in range(200)]
-    assert ahead.count("agent") <= 0.05 * 200
-    assert ahead.count("rivals") <= 0.05 * 200
-
-
-def test_a_gain_of_ten_percent_is_found() -> None:
+def test_a_gain_is_seldom_claimed_where_there_is_none_and_ten_percent_are_found() -> None:
+    """Four of an agent's and six rivals, all as fast; then as fast as these seconds: 100 races."""
+    ahead = [raced([1.0] * 10, 4, 0.05, seed)[0] for seed in range(100)]
+    assert ahead.count("agent") <= 5
+    assert ahead.count("rivals") <= 5
     seconds = [1.0, 1.01, 1.05, 1.0, 1.1, 1.5, 1.2]
-    found = [raced(seconds, 4, 0.03, seed) for seed in range(200)]
-    assert sum(ahead == "agent" for ahead, _ in found) >= 0.85 * 200
-    exported = [placement for ahead, placement in found if ahead == "agent"]
-    assert set(exported) <= {0, 1, 2, 3}
+    found = [raced(seconds, 4, 0.03, seed) for seed in range(100)]
+    assert sum(ahead == "agent" for ahead, _ in found) >= 85
+    assert {placement for ahead, placement in found if ahead == "agent"} <= {0, 1, 2, 3}
