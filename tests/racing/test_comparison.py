@@ -115,8 +115,11 @@ def shown(comparison: Comparison) -> str:
 
 
 def test_alike_contenders_are_measured_once_for_all(tmp_path: Path) -> None:
-    session = FakeSession(SECONDS)
-    comparison = compared(session, tmp_path / "comparison.json")
+    """Also one that comes out of a heat, in which it is alone."""
+    session, path = FakeSession(SECONDS), tmp_path / "comparison.json"
+    heat = Heat(candidates=(CONTENDERS[4],))
+    comparison = compared(session, path, contenders=CONTENDERS[:4], heats=[heat])
+    assert read_document(path, Comparison) == comparison
     keys = list(SECONDS)
     assert session.measured == [*keys, *keys[::-1], *keys, *keys[:2][::-1]]
     assert [len(c.measurements) for c in comparison.contenders] == [4, 4, 3, 3]
