@@ -109,30 +109,23 @@ def kind_of_accelerators(nodes: Iterable[RayNode], *, gpus: bool) -> str:
     return "GPU" if gpus and any(node.resources["GPU"] for node in nodes) else "CPU"
 
 
-def in_turn(nodes: Sequence[RayNode], kind: str, workers: int | None) -> list[HostPlan]:
+def in_turn(nodes: Sequence[RayNode], kind: str, workers: int) -> list[HostPlan]:
     """Give the nodes workers one after the other, to each as many as it has accelerators.
-
-    Args:
-        nodes: in their order.
-        kind: of accelerators.
-        workers: how many; None for all that there are.
 
     Raises:
         InvalidCluster: there are fewer.
     """
     there = sum(node.resources[kind] for node in nodes)
-    wanted = there if workers is None else workers
-    if not 0 < wanted <= there:
-        asked = "workers were asked for" if workers else "at least one worker is needed"
+    if workers > there:
         raise InvalidCluster(
-            f"{wanted or ''} {asked}, but the Ray cluster has {there} {kind}s: ".lstrip()
-            + f"{_listed(nodes)}; how many a host has is an option of `ray start`, --num-cpus"
+            f"{workers} workers were asked for, but the Ray cluster has {there} {kind}s: "
+            f"{_listed(nodes)}; how many a host has is an option of `ray start`, --num-cpus"
         )
     shared = Counter(name for node in nodes for name in node.called)
     plans, first = [], 0
     for number, node in enumerate(nodes):
         own = (name for name in node.called if shared[name] == 1)
-        last = first + min(node.resources[kind], wanted - first)
+        last = first + min(node.resources[kind], workers - first)
         if first < last:
             name = next(own, f"{node.address}-{number}")
             plans.append(HostPlan(name, tuple(range(first, last)), kind, node))

@@ -22,12 +22,11 @@ from typing import Annotated, Any
 import hypothesis
 import torch
 import typer
-from rich.table import Table
+from torch.utils import _pytree as pytree
 
 from benchmarks import PROFILES
 from drlpp.agents.transfer.weights import load_weights, save_weights
 from drlpp.capturing.capture import capture
-from drlpp.cli.command_line import build_console
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
@@ -151,17 +150,8 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
 
 
 def _read_every_tensor(path: Path, state: Mapping[str, torch.Tensor]) -> None:
-    def visit(tree: Any) -> None:
-        if isinstance(tree, torch.Tensor):
-            tree.clone()
-        elif isinstance(tree, dict):
-            for value in tree.values():
-                visit(value)
-        elif isinstance(tree, list | tuple):
-            for value in tree:
-                visit(value)
-
-    visit(dict(checked_checkpoint(path, read_checkpoint(path), state, minibatches=3)))
+    tree = dict(checked_checkpoint(path, read_checkpoint(path), state, minibatches=3))
+    pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, tree)
 
 
 def read_damaged(loader: Loader, data: bytes, path: Path) -> None:
@@ -215,10 +205,8 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the inputs.")] = 0,
 ) -> None:
     """Feed damaged files to every loader."""
-    console = build_console()
     # A loader that takes more fails with a MemoryError, which is a complaint.
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
-    table = Table("loader", "inputs", "survives", title="fuzzed loaders")
     survived = True
     with tempfile.TemporaryDirectory(prefix="drlpp-fuzz-") as name:
         folder = Path(name)
@@ -228,12 +216,9 @@ def main(
         each = -(-inputs // len(known))
         for loader_name, loader in known.items():
             complaint = complaint_about(loader, folder / "input", each, seed)
-            if complaint is not None:
-                survived = False
-                console.print(f"{loader_name}: {complaint}")
-            table.add_row(loader_name, str(each), "yes" if complaint is None else "no")
+            survived = survived and complaint is None
+            print(f"{loader_name}: {complaint or f'survives {each} inputs'}", flush=True)
         if (folder / "trapped").exists():
             survived = False
-            console.print("a file ran code")
-    console.print(table)
+            print("a file ran code")
     raise typer.Exit(0 if survived else 1)
