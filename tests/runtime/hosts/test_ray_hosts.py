@@ -14,7 +14,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
-from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, TimeLimits, run_reference
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
@@ -141,22 +141,6 @@ def test_profile_tells_hosts_and_links_apart(
     assert cluster.accelerators == 4
     assert cluster.host_of == (0, 0, 1, 1)
     assert cluster.between_hosts is not None
-
-
-def test_an_error_of_the_model_is_no_lost_host(session: ClusterSession) -> None:
-    """The hosts are asked, and answer."""
-    placement = placements(session.captured)["straight"]
-    inputs, targets = samples()
-    bad = torch.full_like(targets, 10_000)
-    session.use_samples(inputs, bad)
-    try:
-        deployment = session.deploy(placement, PIPEOPTIM, SGD)
-        with pytest.raises(Exception, match=r"(?i)target|index") as told:
-            session.run(deployment, 4, RunOptions(order=order(4)))
-        assert type(told.value).__name__ == "ModelError"
-    finally:
-        session.use_samples(session.captured.task.inputs, session.captured.task.targets)
-    assert not isinstance(session.measure(placement, 4), FailedMeasurement)
 
 
 def test_what_a_session_uses_no_other_gets(
