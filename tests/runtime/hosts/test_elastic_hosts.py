@@ -32,6 +32,8 @@ from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 from tests.support.training.strikes import changes_in
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
@@ -43,8 +45,6 @@ def cluster() -> Iterator[RayCluster]:
     with ray_cluster((2, 1)) as cluster:
         yield cluster
 
-
-pytestmark = pytest.mark.system
 
 ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
 LINK = Link(bandwidth_bytes_per_second=1e9)
