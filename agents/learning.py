@@ -24,7 +24,6 @@ from drlpp.envs.measuring.search_file import Sureness
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_atomically
 from drlpp.io.run_folder import AGENT_NAME
-from drlpp.placement.placement import Placement, Stage
 
 
 def learn_placement(
@@ -39,9 +38,6 @@ def learn_placement(
     on_sure: Callable[[Sureness], None] = lambda sure: None,
 ) -> bool:
     """Train drl-pp's agent until ``budget`` distinct placements have been measured.
-
-    A model of a single operator leaves an agent nothing to choose: it is measured as one stage on
-    every number of accelerators.
 
     The agent is saved in ``out/agent.zip`` after every update, and taken up from there if it
     exists; TensorBoard's files are in ``out/tensorboard``. Ctrl-C ends learning cleanly.
@@ -61,12 +57,6 @@ def learn_placement(
         False if Ctrl-C ended it before the budget was spent.
     """
     console = console or Console(markup=False, emoji=False)
-    if len(memory.graph) == 1:
-        console.print(
-            "nothing to choose: the model is one operator, which no placement can divide; it is "
-            f"measured on 1 to {memory.accelerators} workers"
-        )
-        return _measure_undivided(memory, budget, console)
     env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint, events = out / AGENT_NAME, str(out / "tensorboard")
     agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
@@ -100,22 +90,6 @@ def learn_placement(
     if isinstance(agent, GuidedDRLPP) and (sure := agent.sureness()):
         console.print(str(sure))
         on_sure(sure)
-    return True
-
-
-def _measure_undivided(memory: MeasurementMemory, budget: int, console: Console) -> bool:
-    """Measure the only stage there can be on any number of accelerators; False after Ctrl-C."""
-    placements = [
-        Placement(stages=(Stage(operators=(0,), accelerators=tuple(range(count))),))
-        for count in range(1, memory.accelerators + 1)
-    ]
-    known = sum(placement.canonical in memory.outcomes for placement in placements)
-    total = min(budget, memory.distinct + len(placements) - known)
-    try:
-        with measuring_shown(memory, total, console):
-            memory.measure_together(placements, max(budget - memory.distinct, 0))
-    except KeyboardInterrupt:
-        return False
     return True
 
 

@@ -75,22 +75,11 @@ class RecurrentPartitioner(nn.Module):
       (line 15), the operators of G_k in the order of the walk;
     - P = softmax({S_cut} ∪ {S_v : v ∈ V_c}) with S_cut = S_{G_k} − T (lines 10, 16).
 
-    Where Algorithm 1 leaves a choice, it is made so:
-
-    - **Line 10** cuts by S_{G_{k−1}}, the score of the previous partition. §3.2 says that "the
-      partition score indicates how good the current partition is; the higher the score, the more
-      likely it is for the partitioner to take cut action", and that the softmax is over S_{G_k}.
-      The current score is used: with the previous one, the cut could not depend on what is cut,
-      and the first would have the constant logit −T.
-    - **Line 13** starts from H̃_{G_k} itself, which is not known yet; line 15 and the text have
-      H̃_{G_{k−1}}, the state at the end of the previous partition. H̃_{G_0} = 0 (line 1). LSTM(H, ·)
-      takes both halves of the state from H.
-    - **Line 14** has MLP(H_{G_k}); the text scores the *encoded* summary, or the cutter's LSTM
-      would be of no use for cutting.
-    - **Lines 3 and 21**: a start after a cut is chosen from the policy P of that cut, without the
-      cut. For the first partition there is none yet; it is chosen from the candidates' scores
-      of an empty partition. With one input operator that choice is forced.
-    - **Line 23**: after the last cut no start is chosen, since the rest is the last partition.
+    Where Algorithm 1 leaves a choice, it is made so: line 10 cuts by the score of the current
+    partition, or the cut could not depend on what is cut; line 13 starts from H̃_{G_{k−1}}, as line
+    15 does, with H̃_{G_0} = 0; line 14 scores the *encoded* summary; a start after a cut (line 21)
+    is chosen from the P of that cut without the cut, the first (line 3) from the scores of an empty
+    partition; after the last cut (line 23) no start is chosen.
 
     The sum H_{G_k} is divided by the number of operators of the graph. This changes no function
     that the networks can represent, only their scale at the start, where the sum of a hundred

@@ -78,6 +78,8 @@ class SolvedProblem:
             optimum = min(plans, key=objective)
         busy = assign_idle_accelerators(optimum, problem.cluster.accelerators, objective)
         imitated = with_latest_cuts(busy, problem.workload, objective)
+        # A search may have overlooked it.
+        optimum = min(optimum, imitated, key=objective)
         return cls(
             family=family,
             problem=problem,

@@ -11,7 +11,10 @@ from drlpp.agents.transfer.relative_costs import (
     replicas_needed,
     stage_ideals,
 )
+from drlpp.agents.transfer.transfer_encoder import Encoded
 from drlpp.costs.stage_cost import Array
+
+Indices = NDArray[numpy.int64]
 
 TARGETS = numpy.array([0.85, 0.95, 1.0, 1.05, 1.15, 1.35, 1.75])
 """Seconds per minibatch to aim at, as multiples of the estimated optimum."""
@@ -25,14 +28,7 @@ PAIR_NUMBERS = 16
 
 
 def partition_features(
-    sums: Array,
-    finished_work: Array,
-    used: Array,
-    cuts: NDArray[numpy.int64],
-    accelerators: NDArray[numpy.int64],
-    speeds: Array,
-    scales: Array,
-    estimates: Array,
+    encoded: Encoded, context: Indices, sums: Array, before: Array, cuts: Indices
 ) -> Array:
     """Return numbers on partitions in the making, R of them.
 
@@ -43,18 +39,19 @@ def partition_features(
     to cut.
 
     Args:
+        encoded: the contexts.
+        context: of every partition, ``(R,)``.
         sums: work, weights, incoming and outgoing of the partition, ``(R, 4)``.
-        finished_work: of earlier partitions, ``(R,)``.
-        used: accelerators that earlier partitions need for each target, ``(R, targets)``.
+        before: the work of earlier partitions, and the accelerators that they need for each target,
+            ``(R, 1 + targets)``.
         cuts: how many partitions are finished, ``(R,)``.
-        accelerators: A, ``(R,)``.
-        speeds: the least and the largest relative speed, ``(R, 2)``.
-        scales: ``(R, 3)``.
-        estimates: of the optimum, in ideals, ``(R,)``.
 
     Returns:
         ``(R, PARTITION_NUMBERS)``.
     """
+    batch, estimates = encoded.batch, encoded.estimates[context]
+    accelerators, scales = batch.accelerators[context], batch.scales[context]
+    speeds, finished_work, used = batch.speeds[context], before[:, 0], before[:, 1:]
     count = accelerators.astype(float)
     by_replicas = ideals_by_replicas(sums, scales, int(accelerators.max(initial=1)))
     targets = estimates[:, None] * TARGETS
@@ -91,31 +88,31 @@ def partition_features(
 
 
 def pair_features(
+    encoded: Encoded,
+    context: Indices,
     sums: Array,
     exists: NDArray[numpy.bool_],
     replicas: Array,
     slowest: Array,
     speeds: Array,
-    left: Array,
-    scales: Array,
-    estimates: Array,
+    left: Indices,
 ) -> Array:
     """Return numbers on giving the next accelerator to each of K partitions, for R choices.
 
     Args:
+        encoded: the contexts.
+        context: of every choice, ``(R,)``.
         sums: of the partitions, ``(R, K, 4)``.
         exists: whether there is such a partition, ``(R, K)``.
         replicas: accelerators that it has got, ``(R, K)``.
         slowest: the least of their relative speeds, infinite for none, ``(R, K)``.
         speeds: of the accelerator, ``(R,)``.
         left: accelerators that have not chosen yet, this one included, ``(R,)``.
-        scales: ``(R, 3)``.
-        estimates: of the optimum, in ideals, ``(R,)``.
 
     Returns:
         ``(R, K, PAIR_NUMBERS)``.
     """
-    scales, aim = scales[:, None], estimates[:, None]
+    scales, aim = encoded.batch.scales[context, None], encoded.estimates[context, None]
     held = replicas > 0
     after_speed = numpy.minimum(slowest, speeds[:, None])
     before_speed = numpy.where(held, slowest, after_speed)

@@ -61,17 +61,8 @@ class Choices(NamedTuple):
         sums = [standing.sums for standing in flat]
         sums += [outlook for standing in flat for outlook in standing.outlook]
         before = _before(encoded, contexts, standings, stage_sums)[both]
-        of_row = context[both]
-        numbers = partition_features(
-            sums=numpy.array(sums),
-            finished_work=before[:, 0],
-            used=before[:, 1:],
-            cuts=numpy.array([standing.cuts for standing in flat])[both],
-            accelerators=batch.accelerators[of_row],
-            speeds=batch.speeds[of_row],
-            scales=batch.scales[of_row],
-            estimates=encoded.estimates[of_row],
-        )
+        cuts = numpy.array([standing.cuts for standing in flat])
+        numbers = partition_features(encoded, context[both], numpy.array(sums), before, cuts[both])
         may_cut = numpy.array([standing.may_cut for standing in flat])
         candidates = numpy.array(operators) + batch.first[context].repeat(counts)
         return cls(context, may_cut, counts, candidates, numbers)

@@ -172,14 +172,14 @@ class TransferScheduler(nn.Module):
         for turn, index in enumerate(order.T):
             left = batch.accelerators[context] - turn
             numbers = pair_features(
-                sums=partitions.sums,
-                exists=exists,
-                replicas=replicas,
-                slowest=slowest,
-                speeds=speeds[:, turn],
-                left=left.astype(float),
-                scales=batch.scales[context],
-                estimates=encoded.estimates[context],
+                encoded,
+                context,
+                partitions.sums,
+                exists,
+                replicas,
+                slowest,
+                speeds[:, turn],
+                left,
             )
             pairs = self.pair(torch.from_numpy(numbers.astype(numpy.float32)).to(fixed.device))
             unheld = exists & (replicas == 0)

@@ -20,7 +20,6 @@ from rich.console import Console
 from stable_baselines3.common.save_util import data_to_json
 
 from drlpp.agents import (
-    AGENTS,
     DRLPP,
     AtomicCheckpointCallback,
     GuidedHyperparameters,
@@ -101,17 +100,13 @@ def test_ctrl_c_is_not_lost_where_the_exception_is(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_with_nothing_to_choose_it_ends_at_once(tmp_path: Path) -> None:
-    measurer = FakeMeasurer(chain(1))
-    memory = MeasurementMemory(measurer, repetitions=2)
-    console = Console(record=True, quiet=False, file=io.StringIO(), width=200)
-    options: dict[str, Any] = {"hyperparameters": AGENTS["guided"], "seed": 0, "console": console}
-    assert learn_placement(memory, tmp_path, budget=100, **options)
-    assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3", "4"]
-    assert len(measurer.measured) == 2 * 4
-    assert "nothing to choose: the model is one operator" in console.export_text()
-    assert learn_placement(memory, tmp_path, budget=100, **options), "begun again"
-    assert len(measurer.measured) == 2 * 4
+def test_a_model_of_one_operator_is_measured_on_every_number_of_accelerators(
+    tmp_path: Path,
+) -> None:
+    memory = MeasurementMemory(FakeMeasurer(chain(1), 3))
+    searching = GuidedHyperparameters(draws=2, evaluations=16)
+    assert learn_placement(memory, tmp_path, hyperparameters=searching, budget=20, **QUIET)
+    assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3"]
 
 
 PRACTISING = GuidedHyperparameters(practice=True, pretrained=False, draws=2, evaluations=16, gain=0)

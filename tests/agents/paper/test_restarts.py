@@ -1,19 +1,17 @@
 """A policy that has settled on something bad begins again with the best that was found."""
 
-import io
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from drlpp.agents import AGENTS, DRLPP
+from drlpp.agents import DRLPP
 from drlpp.agents.paper.rollout import Rewarded, best_of
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome
-from tests.support.planning.fake_measurer import FakeMeasurer, branching, chain
+from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 
 class CutsPay(FakeMeasurer):
@@ -69,19 +67,3 @@ def test_it_is_stuck_after_some_rollouts_below_the_best(
     agent.rollout_buffer.content = [Rewarded(trajectories[1], reward, None)]
     agent._rollouts_stuck = stuck
     assert int(agent._stuck) == restarts
-
-
-def test_the_mended_agent_goes_on_from_a_file() -> None:
-    env = PlacementEnv(MeasurementMemory(FakeMeasurer(branching(8))))
-    agent = AGENTS["drl-pp-mended"].build(env, seed=0)
-    agent.learn(64)
-    agent.restarts, agent._rollouts_stuck = 2, 4
-    content = io.BytesIO()
-    agent.save(content)
-    loaded = DRLPP.load(content, env=env)
-    assert agent.stage_baselines is not None
-    assert loaded.stage_baselines is not None
-    wanted = agent.stage_baselines.averages([1, 2, 3, 4])
-    np.testing.assert_array_equal(loaded.stage_baselines.averages([1, 2, 3, 4]), wanted)
-    assert (loaded.restarts, loaded._rollouts_stuck, loaded.restart_after) == (2, 4, 5)
-    assert loaded.policy.scheduler.feasible

@@ -49,22 +49,6 @@ def test_probabilities_of_all_assignments_sum_to_one(feasible: bool, summaries: 
         assert (probabilities > 0).all()
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("feasible", [False, True])
-def test_replayed_probabilities_equal_the_sampled_ones(feasible: bool, summaries: Tensor) -> None:
-    scheduler = scheduler_of(4, feasible)
-    scores = scheduler(summaries, STAGES).repeat_interleave(20, dim=0)
-    stage_of, log_probs = scheduler.sample(scores)
-    evaluation = scheduler.evaluate(scores, stage_of)
-    torch.testing.assert_close(evaluation.log_probs, log_probs, atol=1e-5, rtol=0)
-    assert evaluation.entropies.isfinite().all()
-    assert not evaluation.free[:20].any()
-    assert evaluation.log_probs[~evaluation.free].abs().max() < 1e-6
-    if feasible:
-        held = [len(set(stages.tolist())) for stages in stage_of]
-        assert held == [1] * 20 + [2] * 20 + [3] * 20
-
-
 def test_with_as_many_stages_as_accelerators_the_last_choice_is_forced() -> None:
     scheduler = scheduler_of(3, feasible=True)
     scores = scheduler(torch.randn(1, 3, UNITS), torch.tensor([3]))
