@@ -58,3 +58,18 @@ def test_the_shipped_weights_place_a_model_of_a_held_out_family() -> None:
         gaps.append(solved.gap(trajectory))
     # Far below what chance gives; how good it is, docs/agent.md says.
     assert sorted(gaps)[len(gaps) // 2] < 0.2
+
+
+def test_the_shipped_weights_draw_what_they_always_drew() -> None:
+    """What the features are that the weights were trained on, only the weights know."""
+    network = TransferNetwork()
+    load_weights(network, PRETRAINED)
+    problems = [problem_of("towers", 12, 4, [1, 1, 0.5, 0.5]), problem_of("layered", 16, 3)]
+    batch = ContextBatch.of([context_of(problem) for problem in problems])
+    torch.manual_seed(5)
+    found = network.sample(batch, [0, 0, 0, 1, 1, 1])[:4]
+    held = [trajectory.stage_of_accelerator for trajectory in found]
+    assert held == [(0, 0, 1, 1), (0, 0, 1, 1), (1, 2, 0, 0), (0, 0, 0)]
+    walked, placed = zip(*((sum(t.walk.log_probs), sum(t.log_probs)) for t in found), strict=True)
+    assert walked == pytest.approx([-8.469379, -6.889804, -14.362404, -9.117752], rel=1e-4)
+    assert placed == pytest.approx([-0.00133937, -0.0847184, -1.201936, 0.0], rel=1e-3, abs=1e-6)
