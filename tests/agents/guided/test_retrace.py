@@ -2,13 +2,14 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.agents.guided.retrace import assign_idle_accelerators, retrace
 from drlpp.agents.transfer.context import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem import AnalyticObjective
 from drlpp.planners.search.moves import random_placement
@@ -34,17 +35,14 @@ def test_random_placements_are_found_again(problem: PlanningProblem, seed: int) 
     assert evaluated.scheduler_log_probs.isfinite().all()
 
 
-def test_idle_accelerators_go_where_they_hurt_least() -> None:
-    problem = problem_of("chain", 6, accelerators=3)
+@pytest.mark.parametrize("cut", [1, 5])
+def test_idle_accelerators_go_where_they_hurt_least(cut: int) -> None:
+    problem = problem_of("chain", 6, accelerators=3, seed=2)
     objective = AnalyticObjective(problem)
-    placement = Placement(
-        stages=(
-            Stage(operators=(0, 1, 2), accelerators=(0,)),
-            Stage(operators=(3, 4, 5), accelerators=(2,)),
-        )
-    )
+    stages = [0] * cut + [1] * (6 - cut)
+    placement = Placement.from_assignment(stages, (0, 2, 1))
     filled = assign_idle_accelerators(placement, 3, objective)
-    options = [Placement.from_assignment((0, 0, 0, 1, 1, 1), (0, stage, 1)) for stage in (0, 1)]
+    options = [Placement.from_assignment(stages, (0, stage, 1)) for stage in (0, 1)]
     assert filled in options
     assert objective(filled) == min(map(objective, options))
     assert assign_idle_accelerators(filled, 3, objective) == filled
