@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from drlpp.errors import InvalidFile, InvalidInput, WorkerLost
 from drlpp.io.documents import Record, first_problem
-from drlpp.io.json_lines import append, cut_off, read_lines
+from drlpp.io.files import append, cut_off, read_lines
 
 _MOST_RUNS = 4
 """Of a cell whose process is killed every time."""

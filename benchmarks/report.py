@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from drlpp.errors import InvalidInput
-from drlpp.io.documents import write_atomically
+from drlpp.io.files import write_atomically
 
 
 def markdown(frame: DataFrame) -> str:

@@ -23,7 +23,8 @@ from pandas import DataFrame
 from pydantic import ValidationError
 
 from drlpp.errors import InvalidFile
-from drlpp.io.documents import Record, first_problem, write_atomically
+from drlpp.io.documents import Record, first_problem
+from drlpp.io.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 

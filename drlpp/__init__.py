@@ -6,6 +6,6 @@ used, so that ``import drlpp`` costs nothing::
     from drlpp import ClusterSession, PipelineTrainer, Placement, read_placement
 """
 
-import lazy_loader
+from drlpp.lazily import lazily
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

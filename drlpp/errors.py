@@ -6,6 +6,7 @@ the command line prints it as one line and exits with code 2. What happened whil
 """
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from drlpp.file_content import visible
 
@@ -139,3 +140,18 @@ class StorageFailure(RunFailure):
     """A disk is full or cannot be written."""
 
     kind = "storage"
+
+
+_LIKENESS = 0.85
+"""Of two names, from 0 to 1: a letter too many or too few, in long ones another or two in the other
+order. In short ones such are other names: vgg16 and vgg19, gpt2 and gpt3."""
+_LONGEST_NAME = 200
+"""Comparing takes the product of both lengths."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Return the question that an error message ends with, None if no name is like it."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    near = get_close_matches(name, list(known), n=1, cutoff=_LIKENESS)
+    return f"did you mean {near[0]!r}?" if near else None

@@ -9,7 +9,6 @@ looks at it, and is never printed.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
 from typing import Any
 
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -41,49 +40,28 @@ def problem_of_text(text: str) -> str | None:
     return f"has the {kind} character {found!r} in {text[:60]!r}; remove it"
 
 
-def problem_of(content: Any) -> str | None:
+def problem_of(content: Any, field: str = "") -> str | None:
     """Return what is wrong in the content of a JSON or YAML file, None if nothing is.
 
     The answer names the field, unless the content is a single value.
     """
-    for field, value in _values(content):
-        match value:
-            case str():
-                problem = problem_of_text(value)
-            case int() if not -_LARGEST < value < _LARGEST:
-                problem = "is a number beyond 64 bits"
-            case _:
-                problem = None
-        if problem is not None:
-            return f"field '{visible(_name(field))}': {problem}" if field else problem
-    return None
-
-
-_Path = tuple["_Path", object] | tuple[()]
-
-
-def _values(content: Any) -> Iterator[tuple[_Path, Any]]:
-    """Yield all values and the names of all fields, each with its path from the inside out."""
-    waiting: list[tuple[_Path, Any]] = [((), content)]
-    while waiting:
-        path, value = waiting.pop()
-        match value:
-            case dict():
-                for name, inner in value.items():
-                    yield path, name
-                    waiting.append(((path, name), inner))
-            case list() | tuple() | set():
-                waiting.extend(((path, index), inner) for index, inner in enumerate(value))
-            case _:
-                yield path, value
-
-
-def _name(path: _Path) -> str:
-    parts = []
-    while path:
-        path, part = path
-        parts.append(str(part))
-    return ".".join(reversed(parts))
+    problem = None
+    match content:
+        case dict():
+            for name, inner in content.items():
+                known = problem_of(name, field) or problem_of(inner, f"{field}{name}.")
+                if known is not None:
+                    return known
+        case list() | tuple() | set():
+            found = (problem_of(one, f"{field}{index}.") for index, one in enumerate(content))
+            return next(filter(None, found), None)
+        case str():
+            problem = problem_of_text(content)
+        case int() if not -_LARGEST < content < _LARGEST:
+            problem = "is a number beyond 64 bits"
+    if problem is None:
+        return None
+    return f"field '{visible(field.removesuffix('.'))}': {problem}" if field else problem
 
 
 def _is_unseen(character: str) -> bool:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
+OLDEST = "2.8"
+"""The oldest version that is supported, as ``pyproject.toml`` says."""
+
+
 def older_than(version: str) -> bool:
     """Return whether the installed torch is older than ``version``."""
     import torch

@@ -4,6 +4,6 @@ What stands in ``__init__.pyi`` is imported when it is first used, so that a wor
 its own file in this package, does not import the controller's.
 """
 
-import lazy_loader
+from drlpp.lazily import lazily
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

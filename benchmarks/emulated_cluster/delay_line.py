@@ -2,7 +2,7 @@
 
     nsenter --net=SWITCH python delay_line.py PAIRS.json
 
-Each pair names a ``port``, which leads to a host or a rack, and a ``tap`` that is made here for the
+Each pair names a ``port``, which leads to a host, and a ``tap`` that is made here for the
 bridge. What comes in at one goes out at the other, ``in_seconds`` or ``out_seconds`` later, in
 order. It prints a line when the devices are there, and ends when its standard input does::
 

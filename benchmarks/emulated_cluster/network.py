@@ -211,18 +211,12 @@ def check_network(cluster: Cluster) -> None:
     """Check that hosts and links can be emulated.
 
     Raises:
-        InvalidCluster: more hosts than there are addresses, racks, or links too slow to carry
-            anything.
+        InvalidCluster: more hosts than there are addresses, or links too slow to carry anything.
     """
     if len(cluster.host_names) > _MOST_HOSTS:
         raise InvalidCluster(
             f"the cluster has {len(cluster.host_names)} hosts; at most {_MOST_HOSTS} can be "
             "emulated"
-        )
-    if len(set(cluster.rack_of)) > 1:
-        raise InvalidCluster(
-            "racks cannot be emulated: leave them out, and give a host that is harder to reach a "
-            "'network' of its own"
         )
     links = [cluster.within_host, cluster.between_hosts]
     for link in (*links, *(host.network for host in cluster.hosts)):

@@ -45,7 +45,6 @@ _OPTIMIZERS: dict[str, tuple[int, dict[str, object]]] = {
     # As AsyncPP has it.
     "nadam": (1, {"weight_decay": 0.01, "betas": (0.99, 0.999), "decoupled_weight_decay": True}),
     "muon": (2, {"weight_decay": 0.01}),
-    "basisrotation": (1, {"weight_decay": 0.01}),
 }
 """The power that a walk begins with, and the options."""
 TITLES = {"sgd": "SGDM", "adam": "Adam", "adamw": "AdamW"}

@@ -38,7 +38,6 @@ _WHOLE = {
     "NAG": ("stash", "nadam"),
     "Muon, PipeDream": ("stash", "muon"),
     "Muon, last step": ("last-step", "muon"),
-    "basis rotation": ("stash", "basisrotation"),
 }
 """Weight policy and optimizer of each method on whole minibatches."""
 _DIVIDED = {

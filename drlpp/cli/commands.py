@@ -11,14 +11,13 @@ Every command takes ``--config``, a YAML file with options: by their names, or a
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
@@ -28,13 +27,10 @@ import typer
 import yaml
 from typer.core import TyperCommand
 
-from drlpp.cli.command_line import quiet
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidInput, did_you_mean
 from drlpp.io.run_folder import OPTIONS_NAME
-from drlpp.near_names import did_you_mean
 
 _NOT_KEPT = {"out", "resume"}
-_MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule", "parameter-group"}
 
 _TREE = {
     "model": ("name", "model", "model-option"),
@@ -44,15 +40,6 @@ _TREE = {
 """Branches of a file's tree: the field with the name, the option of it, the option of the rest."""
 _FLAT = {"data", "cluster", "search"}
 """Branches whose fields are options of their own."""
-
-_RENAMED = {
-    "output": "out",
-    "accelerators": "workers",
-    "hosts": "cluster",
-    "placement": "compare",
-    "finals": "repetitions",
-}
-_FOLDED = {"lr-schedule-option": "lr-schedule", "early-stopping-option": "early-stopping"}
 
 _given: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039 - not changed
 
@@ -114,19 +101,16 @@ def add_command(app: typer.Typer, name: str | None, function: Callable[..., obje
         for section, kind in sections.items():
             own = {field.name: values.pop(field.name) for field in dataclasses.fields(kind)}
             values[section] = kind(**own)
-        token = quiet.set(silent)
-        try:
-            with ExitStack() as stack:
-                if silent:
-                    nowhere = stack.enter_context(open(os.devnull, "w"))
-                    stack.enter_context(contextlib.redirect_stdout(nowhere))
-                elif machine:
-                    stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        with ExitStack() as stack:
+            if silent:
+                nowhere = stack.enter_context(open(os.devnull, "w"))
+                stack.enter_context(redirect_stdout(nowhere))
+            elif machine:
+                stack.enter_context(redirect_stdout(sys.stderr))
+            try:
                 record, code = function(**values), 0
-        except RefusedWithRecord as refused:
-            record, code = refused.record, 1
-        finally:
-            quiet.reset(token)
+            except RefusedWithRecord as refused:
+                record, code = refused.record, 1
         if machine:
             print(json.dumps(record, indent=2, ensure_ascii=False))
         if code:
@@ -162,18 +146,14 @@ class _Command(TyperCommand):
         """Parse the command line; what it leaves out is taken from the file."""
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
-            if not given.get("help"):
-                ctx.default_map = {**(ctx.default_map or {}), **self._from_file(given)}
+            if given.get("config") and not given.get("help"):
+                file = self._from_file(Path(given["config"]))
+                ctx.default_map = {**(ctx.default_map or {}), **file}
         return super().parse_args(ctx, args)
 
-    def _from_file(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of ``--config``; without it, of the run that is resumed, if any."""
+    def _from_file(self, file: Path) -> dict[str, Any]:
         from drlpp.io.documents import read_mapping
 
-        path = given.get("config")
-        file = _options_of_resumed_run(given) if path is None else Path(path)
-        if file is None:
-            return {}
         known: dict[str, Any] = {}
         for parameter in self.params:
             if parameter.name not in ("config", "help", None):
@@ -181,11 +161,8 @@ class _Command(TyperCommand):
                     # An argument comes before an option of its name.
                     known.setdefault(option.lstrip("-").replace("_", "-"), parameter)
         found: dict[str, Any] = {}
-        for key, value in _options_in(read_mapping(file), known).items():
+        for key, value in _options_in(read_mapping(file)).items():
             chosen = known.get(key)
-            if path is None and (chosen is None or not _is_resumed(key, value, given)):
-                # Options that do not exist are those of another version of drlpp.
-                continue
             if chosen is None:
                 usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
                 there = did_you_mean(key, known) or f"there are {', '.join(sorted(usual))}"
@@ -196,71 +173,25 @@ class _Command(TyperCommand):
         return found
 
 
-def training_folder(placement: Path, out: Path | None) -> Path:
-    """Return the folder of a training."""
-    return out or placement.parent / "training"
-
-
-def _options_of_resumed_run(given: Mapping[str, Any]) -> Path | None:
-    """Return the options that ``drlpp train --resume`` continues with, if they are there."""
-    if not given.get("resume") or not given.get("placement"):
-        return None
-    out = given.get("out")
-    folder = training_folder(Path(given["placement"]), None if out is None else Path(out))
-    file = folder / OPTIONS_NAME
-    return file if file.is_file() else None
-
-
-def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
-    """Return whether a resumed run's option is taken without being given again.
-
-    No file names code that is imported: its user does, each time.
-
-    Raises:
-        InvalidInput: it is data that the user has to name.
-    """
-    if option == "elastic":
-        return not given.get("workers")
-    if option not in _MAY_NAME_CODE or ":" not in str(value):
-        return True
-    if option == "data" and not given.get("data"):
-        raise InvalidInput(
-            f"the run that is resumed has data of your own; name it again: --data {value}"
-        )
-    return False
-
-
-def _options_in(content: Mapping[Any, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a file by their names of today, branches of a tree taken apart."""
+def _options_in(content: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the options of a file by their names, branches of a tree taken apart."""
     found: dict[str, Any] = {}
     for name, value in content.items():
         key = str(name).replace("_", "-")
-        if isinstance(value, dict) and key in _TREE:
-            found |= _branch(key, value)
-        elif isinstance(value, dict) and key in _FLAT:
+        if isinstance(value, dict) and key in _FLAT:
             found |= {str(option).replace("_", "-"): one for option, one in value.items()}
-        elif key in known:
+        elif isinstance(value, dict) and key in _TREE:
+            field, option, rest = _TREE[key]
+            found[option] = value.get(field)
+            found[rest] = {k: v for k, v in value.items() if k not in (field, "groups")}
+            if groups := value.get("groups"):
+                found["parameter-group"] = [
+                    f"{patterns}: {' '.join(_as_given(options, several=True))}"
+                    for patterns, options in groups.items()
+                ]
+        else:
             found[key] = value
-        elif key in _FOLDED:
-            words = [content.get(_FOLDED[key], ""), *_as_given(value, several=True)]
-            found[_FOLDED[key]] = " ".join(map(str, words))
-        elif key not in ("objective", "size"):
-            found[_RENAMED.get(key, key)] = value
-    if "size" in content:
-        options = _as_given(found.get("model-option", []), several=True)
-        found["model-option"] = [*options, f"size={content['size']}"]
     return found
-
-
-def _branch(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    name, option, rest = _TREE[key]
-    found: dict[str, Any] = {option: fields.get(name)}
-    if groups := fields.get("groups"):
-        found["parameter-group"] = [
-            f"{patterns}: {' '.join(_as_given(options, several=True))}"
-            for patterns, options in groups.items()
-        ]
-    return found | {rest: {k: v for k, v in fields.items() if k not in (name, "groups")}}
 
 
 def _as_given(value: Any, *, several: bool) -> Any:
@@ -277,7 +208,7 @@ def _as_given(value: Any, *, several: bool) -> Any:
 
 def keep_options(folder: Path) -> None:
     """Write the options of the command that runs into its folder, so that it can be run again."""
-    from drlpp.io.documents import write_atomically
+    from drlpp.io.files import write_atomically
 
     content = {name.replace("_", "-"): _plain(value) for name, value in _given.get().items()}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drlpp.cli.command_line import build_console
+from drlpp.cli.command_line import console
 from drlpp.cli.settings import (
     CostProfile,
     MethodSettings,
@@ -17,6 +17,7 @@ from drlpp.cli.settings import (
     Out,
     SameModel,
     Seed,
+    option,
     same_model,
 )
 from drlpp.errors import InvalidInput, InvalidPlacement
@@ -51,9 +52,9 @@ def export_placement(
     ],
     to: Annotated[
         Target,
-        typer.Option(
-            help="torch: a folder with a program that trains without drlpp; torchtitan: a folder "
-            "with its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
+        option(
+            "torch: a folder with a program that trains without drlpp; torchtitan: a folder with "
+            "its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
             "weights: the weights of a checkpoint as one model.safetensors."
         ),
     ],
@@ -74,12 +75,16 @@ def export_placement(
     from drlpp.exporting.nearest import ranks
     from drlpp.exporting.torch_bundle import TorchExport
     from drlpp.placement.placement_file import read_placement
+    from drlpp.runtime.training.checkpoints.checkpoint_store import export_weights
 
     if to is Target.WEIGHTS:
-        return _write_weights(source, out)
+        tensors = export_weights(source, out)
+        console.print(f"{tensors} tensors written to {out}")
+        return {"tensors": tensors, "written_to": str(out)}
     placement = Path(source)
     document = read_placement(placement, model=same_model(model, model_option))
-    _check_new(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise InvalidInput(f"{out}: is there already; name another place, or remove it")
     chosen = method.method(document.method)
     spec = optimizer.spec(document.optimizer)
     captured = capture(document.model, seed=seed)
@@ -87,24 +92,22 @@ def export_placement(
         plan = document.plan(captured.graph, chosen)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{placement}: {error}") from None
-    costs, costs_from = _costs(plan, profile)
+    costs = _costs(plan, profile)
     nearest, layout = _nearest(captured, plan, to, costs)
     lines = list(nearest.notes)
     if lines:
-        lines.append(_cost(plan, nearest, document.cluster, costs, costs_from))
-    hosts = document.cluster.host_name_of
-    lines += filter(None, [ranks(nearest, hosts)])
-    console = build_console()
+        lines.append(_cost(plan, nearest, document.cluster, costs, profile))
+    lines += filter(None, [ranks(nearest, document.cluster.host_name_of)])
     for line in lines:
-        console.print(f"note: {line}", soft_wrap=True)
+        console.print(f"note: {line}")
     if layout is None:
         TorchExport(captured, nearest, spec, seed, tuple(lines)).write(out)
         stages = len(nearest.candidate.placement.stages)
         then = f"train: torchrun --nproc-per-node {stages} {out / 'run.py'}"
     else:
         then = _write_layout(captured, layout, to, tuple(lines), out)
-    console.print(f"written to {out}", soft_wrap=True)
-    console.print(then, soft_wrap=True)
+    console.print(f"written to {out}")
+    console.print(then)
     return {"written_to": str(out), "then": then, "notes": lines}
 
 
@@ -158,38 +161,25 @@ def _write_layout(
     return "use its class Placed in place of PipelineModule, and its CONFIG"
 
 
-def _write_weights(checkpoint: str, out: Path) -> dict[str, Any]:
-    from drlpp.runtime.training.checkpoints.checkpoint_store import export_weights
-
-    count = export_weights(checkpoint, out)
-    build_console().print(f"{count} tensors written to {out}", soft_wrap=True)
-    return {"tensors": count, "written_to": str(out)}
-
-
-def _check_new(out: Path) -> None:
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise InvalidInput(f"{out}: is there already; name another place, or remove it")
-
-
-def _costs(plan: ExecutionPlan, path: Path | None) -> tuple[Profile, str]:
-    """Return a profile of the model, and where it is from."""
+def _costs(plan: ExecutionPlan, path: Path | None) -> Profile:
+    """Return a profile of the model, made up from sizes if nobody has measured one."""
     from drlpp.costs.cost_table import read_profile
     from drlpp.costs.profiles.estimated_profile import estimate_profile
 
     assert plan.graph is not None
     if path is None:
-        return estimate_profile(plan.graph), "with costs made up from sizes (--profile)"
+        return estimate_profile(plan.graph)
     profile = read_profile(path)
     if profile.graph.fingerprint != plan.graph.fingerprint:
         raise InvalidInput(
             f"{path}: the profile is of {profile.graph.model} (graph {profile.graph.fingerprint}), "
             f"but this is {plan.graph.model} (graph {plan.graph.fingerprint}); profile that model"
         )
-    return profile, f"with the costs of {path}"
+    return profile
 
 
 def _cost(
-    plan: ExecutionPlan, nearest: Nearest, cluster: Cluster, costs: Profile, source: str
+    plan: ExecutionPlan, nearest: Nearest, cluster: Cluster, costs: Profile, source: Path | None
 ) -> str:
     """Return a sentence about what the export costs."""
     from drlpp.costs.workload import Workload
@@ -202,7 +192,10 @@ def _cost(
         ).seconds_per_minibatch
         for one in (plan.candidate, nearest.candidate)
     )
+    costs_from = (
+        "costs made up from sizes (--profile)" if source is None else f"the costs of {source}"
+    )
     return (
         f"by the simulator a minibatch takes {seconds_text(exported)} as exported and "
-        f"{seconds_text(placed)} as placed, {exported / placed:.2f}×, {source}"
+        f"{seconds_text(placed)} as placed, {exported / placed:.2f}×, with {costs_from}"
     )

@@ -2,7 +2,9 @@
 
 Each section is a tree's branch: its fields are options of commands (``commands.py``), keys of
 ``--config`` files, and its methods return what the Python interface takes: :class:`Method`,
-:class:`OptimizerSpec`, the arguments of :class:`ClusterSession`.
+:class:`OptimizerSpec`, the arguments of :class:`ClusterSession`. All raise ``InvalidInput`` for
+what does not exist or go together. What needs torch is imported when it is used, so that neither
+``--help`` nor completion waits for it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -25,7 +27,7 @@ from drlpp.schedule.kinds.registry import training_kinds
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import policy_help
-from drlpp.specs.device_choice import DeviceChoice
+from drlpp.specs.cluster import DeviceChoice
 
 if TYPE_CHECKING:
     from drlpp.models.model_reference import ModelReference
@@ -37,6 +39,17 @@ if TYPE_CHECKING:
 
 CLUSTER_FILES = (".yaml", ".yml", ".json")
 
+
+def option(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    """Return a typer option."""
+    return typer.Option(*names, help=help, metavar=metavar, **more)
+
+
+def count(help: str, least: int = 1, most: int | None = None) -> Any:
+    """Return an option that is a whole number."""
+    return typer.Option(help=help, metavar="N", min=least, max=most)
+
+
 MODEL = typer.Argument(
     help="Name in the zoo, package.module:factory, or huggingface (a local folder: "
     "--model-option folder=FOLDER).",
@@ -44,65 +57,81 @@ MODEL = typer.Argument(
 )
 ModelOptions = Annotated[
     list[str],
-    typer.Option(
+    option(
+        "Argument of the model's factory, such as batch_size=16; size=published for a zoo model as "
+        "in its paper. Repeatable.",
+        "KEY=VALUE",
         "--model-option",
-        metavar="KEY=VALUE",
-        help="Argument of the model's factory, such as batch_size=16; size=published for a zoo "
-        "model as in its paper. Repeatable.",
     ),
 ]
 SameModel = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Model of PLACEMENT, package.module:factory; required only for models of your own.",
+        "NAME",
         "--model",
-        metavar="NAME",
-        help="Model of PLACEMENT, package.module:factory; required only for models of your own.",
     ),
 ]
-Out = typer.Option("--out", "-o", metavar="PATH", help="File or folder to write.")
-RunFolder = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", metavar="FOLDER", help="Folder for all results."),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out, if any.")]
-Seed = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Seed of weights, sample order and search.")
-]
+Out = option("File or folder to write.", "PATH", "--out", "-o")
 CostProfile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Costs of operators: a profile.json, or a table (.csv)."),
+    Path | None, option("Costs of operators: a profile.json, or a table (.csv).", "FILE")
 ]
-Minibatches = Annotated[
-    int | None,
-    typer.Option(min=1, max=100_000, metavar="N", help="Number of minibatches."),
-]
+Minibatches = Annotated[int | None, count("Number of minibatches.", most=100_000)]
 Data = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Training data: digits, or package.module:factory, which returns samples or loaders.",
+    option(
+        "Training data: digits, or package.module:factory, which returns samples or loaders.",
+        "NAME",
     ),
 ]
 MethodOptions = Annotated[
     list[str],
-    typer.Option(
-        "--method-option",
-        metavar="KEY=VALUE",
-        help=f"schedule ({', '.join(training_kinds())}), microbatches (parts of a minibatch), "
+    option(
+        f"schedule ({', '.join(training_kinds())}), microbatches (parts of a minibatch), "
         "accumulate (minibatches per update), in_flight_per_link (beyond NOAM), recompute, "
         "precision (float32, bfloat16, float16), loss_scale, clip_norm, "
         "annealing_minibatches and correction_decay (PipeMare's T1 and T2). Repeatable.",
+        "KEY=VALUE",
     ),
 ]
-Policies = f"{policy_help()}."
 Compare = Annotated[
     list[str],
-    typer.Option(
-        metavar="LAYOUT",
-        help="Layout of yours to compare with: a placement.json, or the modules at which stages "
-        "begin, modules:layers.4,head. Repeatable.",
+    option(
+        "Layout of yours to compare with: a placement.json, or the modules at which stages begin, "
+        "modules:layers.4,head. Repeatable.",
+        "LAYOUT",
     ),
 ]
+Workers = Annotated[int | None, count("Number of workers, each one accelerator.")]
+Speeds = Annotated[
+    str | None,
+    option(
+        "Relative speeds of the accelerators, such as 1,1,0.5,0.5; workers emulate them.", "LIST"
+    ),
+]
+RayCluster = Annotated[
+    str | None,
+    option(
+        "Ray cluster that the workers run on, instead of this machine: auto, HOST:PORT of its "
+        "head, ray://HOST:PORT, or a cluster.yaml with the hosts of it to use.",
+        "CLUSTER",
+        "--cluster",
+    ),
+]
+Seed = Annotated[int, count("Seed of weights, sample order and search.", least=0)]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Where a run's results go, and whether one is continued there."""
+
+    out: Annotated[Path | None, option("Folder for all results.", "FOLDER", "--out", "-o")] = None
+    resume: Annotated[bool, option("Continue the run in --out, if any.", None, "--resume")] = False
+    seed: Seed = 0
+
+    def folder(self, parent: str, model: str) -> Path:
+        """Return the folder of a run, by default one with the model's name in ``parent``."""
+        return self.out or Path(parent) / model.replace(":", "-").replace("/", "-")
 
 
 def read_options(options: Sequence[str], what: str, example: str) -> dict[str, object]:
@@ -112,42 +141,40 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
         options: each of the form KEY=VALUE.
         what: takes the options, for the error message.
         example: of an option, for the error message too.
-
-    Raises:
-        InvalidInput: if an option is of another form, or has no value.
     """
     values = {}
-    for option in options:
-        key, _, text = option.partition("=")
+    for given in options:
+        key, _, text = given.partition("=")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             value = None
         if not key or value is None:
-            raise InvalidInput(f"{what} option {option!r}: expected KEY=VALUE, like {example}")
+            raise InvalidInput(f"{what} option {given!r}: expected KEY=VALUE, like {example}")
         values[key] = value
     return values
 
 
 def read_words(text: str, what: str, example: str) -> tuple[str, dict[str, object]]:
-    """Return the name and the options of ``NAME KEY=VALUE …``.
-
-    Raises:
-        InvalidInput: it is of another form.
-    """
+    """Return the name and the options of ``NAME KEY=VALUE …``."""
     name, *options = shlex.split(text) or [""]
     if not name or "=" in name:
         raise InvalidInput(f"{what} {text!r}: expected NAME KEY=VALUE …, like {example}")
     return name, read_options(options, what, example.partition(" ")[2])
 
 
-def model_reference(name: str, options: Sequence[str]) -> ModelReference:
-    """Return a model as named on the command line.
+def read_speeds(text: str) -> tuple[float, ...]:
+    """Return relative speeds, separated by commas in ``text``."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidCluster(
+            f"speeds {text!r}: expected numbers separated by commas, such as 1,1,0.5,0.5"
+        ) from None
 
-    Raises:
-        InvalidInput: if an option is not of the form KEY=VALUE.
-    """
-    # It imports torch, for which neither --help nor completion should wait.
+
+def model_reference(name: str, options: Sequence[str]) -> ModelReference:
+    """Return a model as named on the command line."""
     from drlpp.models.model_reference import ModelReference
 
     arguments: dict[str, Option] = {}
@@ -162,11 +189,7 @@ def model_reference(name: str, options: Sequence[str]) -> ModelReference:
 
 
 def same_model(name: str | None, options: Sequence[str]) -> ModelReference | str | None:
-    """Return the model of a file as it is named again: by its name alone, or with options.
-
-    Raises:
-        InvalidInput: options without a name, or one that is not of the form KEY=VALUE.
-    """
+    """Return the model of a file as it is named again: by its name alone, or with options."""
     if not options:
         return name
     if name is None:
@@ -180,11 +203,7 @@ class MethodSettings:
 
     policy: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"{Policies} Default: pipeoptim, or the placement's.",
-            show_default=False,
-        ),
+        option(f"{policy_help()}. Default: pipeoptim, or the placement's.", "NAME"),
     ] = None
     method_option: MethodOptions = field(default_factory=list)
 
@@ -194,11 +213,7 @@ class MethodSettings:
         return read_options(self.method_option, "method", "accumulate=4")
 
     def method(self, base: Method | None = None) -> Method:
-        """Return the method that is asked for, or ``base`` with what is.
-
-        Raises:
-            InvalidInput: there is no such policy or option, or they do not fit together.
-        """
+        """Return the method that is asked for, or ``base`` with what is."""
         return choose_method(self.policy, self.options, base)
 
 
@@ -208,37 +223,31 @@ class OptimizerSettings:
 
     optimizer: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Optimizer of torch.optim in lower case, or package.module:Class. Default: adam, "
-            "or the placement's.",
-            show_default=False,
+        option(
+            "Optimizer of torch.optim in lower case, or package.module:Class. Default: adam, or "
+            "the placement's.",
+            "NAME",
         ),
     ] = None
-    lr: Annotated[float | None, typer.Option(metavar="RATE", help="Learning rate.")] = None
+    lr: Annotated[float | None, option("Learning rate.", "RATE")] = None
     optimizer_option: Annotated[
         list[str],
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Argument of the optimizer: weight_decay=0.1, betas=[0.9,0.99]. Repeatable.",
+        option(
+            "Argument of the optimizer: weight_decay=0.1, betas=[0.9,0.99]. Repeatable.",
+            "KEY=VALUE",
         ),
     ] = field(default_factory=list)
     parameter_group: Annotated[
         list[str],
-        typer.Option(
-            metavar="GROUP",
-            help="Parameters with options of their own, '*.bias *norm*: weight_decay=0', or "
-            "another optimizer, '*.weight: optimizer=muon lr=0.02'; the first match counts. "
-            "Repeatable.",
+        option(
+            "Parameters with options of their own, '*.bias *norm*: weight_decay=0', or another "
+            "optimizer, '*.weight: optimizer=muon lr=0.02'; the first match counts. Repeatable.",
+            "GROUP",
         ),
     ] = field(default_factory=list)
 
     def spec(self, base: OptimizerSpec | None = None) -> OptimizerSpec:
-        """Return the optimizer that is asked for, or ``base`` with what is.
-
-        Raises:
-            InvalidInput: there is no such optimizer or option, or it cannot work here.
-        """
+        """Return the optimizer that is asked for, or ``base`` with what is."""
         from drlpp.specs.optimizer_spec import OptimizerSpec
 
         options = read_options(self.optimizer_option, "optimizer", "weight_decay=0.1")
@@ -253,11 +262,7 @@ class OptimizerSettings:
 
 
 def _group(text: str) -> ParameterGroup:
-    """Return a group of parameters as given: ``PATTERN …: KEY=VALUE …``.
-
-    Raises:
-        InvalidInput: it is of another form.
-    """
+    """Return a group of parameters as given: ``PATTERN …: KEY=VALUE …``."""
     from drlpp.specs.optimizer_spec import ParameterGroup
 
     patterns, colon, options = text.partition(":")
@@ -272,37 +277,6 @@ def _group(text: str) -> ParameterGroup:
     return ParameterGroup.parse(*patterns.split(), optimizer=name, **given)
 
 
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="N", help="Number of workers, each one accelerator.", show_default=False
-    ),
-]
-Speeds = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="Relative speeds of the accelerators, such as 1,1,0.5,0.5; workers emulate them.",
-    ),
-]
-RayCluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="CLUSTER",
-        help="Ray cluster that the workers run on, instead of this machine: auto, HOST:PORT of its "
-        "head, ray://HOST:PORT, or a cluster.yaml with the hosts of it to use.",
-    ),
-]
-
-
-class Emulation(NamedTuple):
-    """Workers of a command, and the speeds that they emulate, None without any."""
-
-    workers: int
-    speeds: tuple[float, ...] | None
-
-
 @dataclass(frozen=True)
 class WorkerSettings:
     """The processes that compute, and where they run."""
@@ -310,19 +284,17 @@ class WorkerSettings:
     workers: Workers = None
     speeds: Speeds = None
     device: Annotated[
-        DeviceChoice,
-        typer.Option(help="What workers compute on; auto: GPUs if there are any."),
+        DeviceChoice, option("What workers compute on; auto: GPUs if there are any.")
     ] = DeviceChoice.AUTO
     cluster: RayCluster = None
     timeout: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Treat a worker as hung after this many seconds without a message. Default: 120 at "
+            "first, then from the longest silence so far.",
+            "SECONDS",
             "--timeout",
-            metavar="SECONDS",
             callback=checked_timeout,
-            help="Treat a worker as hung after this many seconds without a message. Default: 120 "
-            "at first, then from the longest silence so far.",
-            show_default=False,
         ),
     ] = None
 
@@ -335,55 +307,9 @@ class WorkerSettings:
     def _is_file(self) -> bool:
         return self.cluster is not None and self.cluster.endswith(CLUSTER_FILES)
 
-    def hosts(self, folder: Path | None = None) -> Cluster | None:
-        """Return the hosts that are wanted, None for any.
-
-        A run that is resumed on a Ray cluster wants those that it has measured, so that
-        accelerators keep their numbers.
-
-        Raises:
-            InvalidInput: the file cannot be read.
-        """
-        from drlpp.io.documents import read_document
-        from drlpp.specs.cluster import Cluster
-
-        if self.cluster is not None and self._is_file:
-            return read_document(self.cluster, Cluster)
-        known = None if folder is None else folder / "cluster.yaml"
-        if known is not None and self.cluster is not None and known.exists():
-            return read_document(known, Cluster)
-        return None
-
-    def emulation(self, hosts: Cluster | None, on_this_machine: int | None = None) -> Emulation:
-        """Return the number of workers, and the speeds that they emulate.
-
-        Args:
-            hosts: that are wanted.
-            on_this_machine: the default number.
-
-        Raises:
-            InvalidInput: what is given does not go together, or does not exist.
-        """
-        from drlpp.runtime import default_num_workers
-
-        if emulated := self.emulated:
-            return Emulation(len(emulated), emulated)
-        usual: dict[str, Any] = {}
-        if on_this_machine is not None:
-            usual["on_this_machine"] = on_this_machine
-        gpus = self.device is not DeviceChoice.CPU
-        workers = self.workers or default_num_workers(
-            cluster=self.address, hosts=hosts, gpus=gpus, **usual
-        )
-        return Emulation(workers, None)
-
     @cached_property
     def emulated(self) -> tuple[float, ...] | None:
-        """Speeds that workers emulate, as fast as this machine can; None without any.
-
-        Raises:
-            InvalidInput: these are no numbers, not those of the workers, or cannot be emulated.
-        """
+        """Speeds that workers emulate, as fast as this machine can; None without any."""
         if self.speeds is None:
             return None
         from drlpp.runtime.device.emulation import available_cores, fitting_speeds
@@ -399,28 +325,45 @@ class WorkerSettings:
             )
         return fitting_speeds(relative, available_cores())
 
-    def of_session(self, hosts: Cluster | None) -> dict[str, Any]:
-        """Return the arguments of a session, but for the number of workers and their speeds."""
+    def of_session(
+        self, folder: Path | None = None, on_this_machine: int | None = None
+    ) -> dict[str, Any]:
+        """Return a session's arguments about its workers.
+
+        Args:
+            folder: of a run, which wants the hosts that it has measured if it is resumed on a Ray
+                cluster, so that accelerators keep their numbers.
+            on_this_machine: the default number of workers, if it is another.
+        """
+        from drlpp.runtime import default_num_workers
+
+        hosts, workers, emulated = self._hosts(folder), self.workers, self.emulated
+        if emulated is not None:
+            workers = len(emulated)
+        elif workers is None and self.cluster is None and on_this_machine is not None:
+            workers = on_this_machine
+        elif workers is None:
+            gpus = self.device is not DeviceChoice.CPU
+            workers = default_num_workers(cluster=self.address, hosts=hosts, gpus=gpus)
         return {
+            "workers": workers,
+            "speeds": emulated,
             "device": self.device,
             "cluster": self.address,
             "hosts": hosts,
             "timeout_seconds": self.timeout,
         }
 
+    def _hosts(self, folder: Path | None) -> Cluster | None:
+        """Return the hosts that are wanted, None for any."""
+        from drlpp.io.documents import read_document
+        from drlpp.specs.cluster import Cluster
 
-def read_speeds(text: str) -> tuple[float, ...]:
-    """Return relative speeds, separated by commas in ``text``.
-
-    Raises:
-        InvalidCluster: for anything else.
-    """
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InvalidCluster(
-            f"speeds {text!r}: expected numbers separated by commas, such as 1,1,0.5,0.5"
-        ) from None
+        if self.cluster is None:
+            return None
+        path = Path(self.cluster) if self._is_file else folder and folder / "cluster.yaml"
+        known = path is not None and (self._is_file or path.exists())
+        return read_document(path, Cluster) if known and path is not None else None
 
 
 @dataclass(frozen=True)
@@ -429,32 +372,24 @@ class SearchSettings:
 
     vary: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help="What the search may choose besides the placement, of depth, microbatches, "
-            "recompute, schedule; or none. Default: depth, where the schedule has one.",
-            show_default=False,
+        option(
+            "What the search may choose besides the placement, of depth, microbatches, recompute, "
+            "schedule; or none. Default: depth, where the schedule has one.",
+            "LIST",
         ),
     ] = None
-    max_staleness: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Largest staleness of a stage.", show_default=False),
-    ] = None
+    max_staleness: Annotated[int | None, count("Largest staleness of a stage.", least=0)] = None
     cut_at: Annotated[
         CutAt,
-        typer.Option(
-            help="What stages may divide: operators; modules, or layers of a decoder, for programs "
-            "that divide lists of them (drlpp export); or blocks that the model repeats.",
+        option(
+            "What stages may divide: operators; modules, or layers of a decoder, for programs "
+            "that divide lists of them (drlpp export); or blocks that the model repeats."
         ),
     ] = CutAt.OPERATORS
     compare: Compare = field(default_factory=list)
 
     def varied(self, method: MethodSettings) -> frozenset[Vary] | None:
-        """Return what may vary, None for the usual; a depth that is given does not.
-
-        Raises:
-            InvalidInput: it is something else.
-        """
+        """Return what may vary, None for the usual; a depth that is given does not."""
         from drlpp.planners import read_vary
 
         if self.vary is not None:
@@ -462,11 +397,7 @@ class SearchSettings:
         return frozenset() if "in_flight_per_link" in method.options else None
 
     def space(self, chosen: Method, method: MethodSettings, batch_size: int | None = None) -> Space:
-        """Return the space of candidates.
-
-        Raises:
-            InvalidInput: something cannot vary.
-        """
+        """Return the space of candidates with a method, that of the settings or one made of it."""
         from drlpp.planners import Space
 
         return Space(chosen, self.varied(method), self.max_staleness, batch_size)
@@ -478,28 +409,19 @@ class RaceSettings:
 
     data: Data = None
     target_loss: Annotated[
-        float | None,
-        typer.Option(
-            metavar="LOSS", help="Held-out loss that the race is run to.", show_default=False
-        ),
+        float | None, option("Held-out loss that the race is run to.", "LOSS")
     ] = None
     epochs: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Without a target: race to the loss of plain PyTorch after N epochs. Default: 3.",
-            show_default=False,
-        ),
+        count("Without a target: race to the loss of plain PyTorch after N epochs. Default: 3."),
     ] = None
     limit: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Stop every candidate after this many seconds of training (default: 600, or 5× plain "
+            "PyTorch).",
+            "SECONDS",
             min=0.001,
-            metavar="SECONDS",
-            help="Stop every candidate after this many seconds of training (default: 600, or 5× "
-            "plain PyTorch).",
-            show_default=False,
         ),
     ] = None
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from drlpp.cli.command_line import build_console, said_if_long
+from drlpp.cli.command_line import console, shown
 from drlpp.cli.commands import RefusedWithRecord
 from drlpp.cli.settings import (
     CostProfile,
@@ -23,10 +22,11 @@ from drlpp.cli.settings import (
     SameModel,
     Speeds,
     model_reference,
+    option,
     read_speeds,
     same_model,
 )
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidInput, InvalidPlacement
 
 if TYPE_CHECKING:
     from drlpp.models.model_reference import ModelReference
@@ -40,6 +40,11 @@ class Source(StrEnum):
     RUN = "run"
 
 
+_TAKEN_BY = {
+    "profile": (Source.SIMULATOR,),
+    "speeds": (Source.SIMULATOR, Source.RUN),
+    "cluster": (Source.RUN,),
+}
 _FILES = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
 
 
@@ -57,9 +62,9 @@ def show(
     *,
     timeline: Annotated[
         Source | None,
-        typer.Option(
-            help="Of a placement: what every worker does when. schedule: a forward takes 1, a "
-            "backward 2; simulator: predicted from --profile; run: measured on workers.",
+        option(
+            "Of a placement: what every worker does when. schedule: a forward takes 1, a backward "
+            "2; simulator: predicted from --profile; run: measured on workers."
         ),
     ] = None,
     profile: CostProfile = None,
@@ -73,7 +78,6 @@ def show(
 
     --out writes the graph of a model, or of a timeline a trace for ui.perfetto.dev (.json).
     """
-    console = build_console()
     path = None if what is None else Path(what)
     # A program is no file of drlpp's: somebody means the model in it.
     named_file = path is not None and (
@@ -82,89 +86,91 @@ def show(
     if timeline is not None:
         if path is None:
             raise InvalidInput("--timeline is of a placement: drlpp show PLACEMENT --timeline …")
-        return _show_timeline(
-            console,
-            path,
-            timeline,
-            out,
-            same_model(model, model_option),
-            method,
-            speeds=None if speeds is None else read_speeds(speeds),
-            profile=profile,
-            cluster=cluster,
-            minibatches=minibatches or 8,
-        )
+        named = same_model(model, model_option)
+        given = {"profile": profile, "speeds": speeds, "cluster": cluster}
+        return _show_timeline(path, timeline, named, method, minibatches or 8, given, out)
     if out is not None and (what is None or named_file):
         raise InvalidInput("--out is for a model's graph: drlpp show MODEL -o graph.json")
     if what is None or path is None:
-        return _show_machine(console)
+        return _show_machine()
     if os.path.isdir(path):
-        return _write_page(console, path)
+        return _write_page(path)
     if named_file:
-        return _show_file(console, path)
-    return _show_model(console, what, out, model_option)
+        return _show_file(path)
+    return _show_model(what, out, model_option)
 
 
-def _show_machine(console: Console) -> dict[str, Any]:
+def _show_machine() -> dict[str, Any]:
     """Show what the machine has; ends with exit code 1 if something keeps drlpp from training."""
-    from drlpp.cli.showing.machine import all_checks, findings_table
+    from drlpp.cli.showing.machine import CHECKS, findings_table
 
-    with said_if_long("examining this machine, and starting two workers"):
-        findings = [check() for check in all_checks()]
+    with shown("examining this machine, and starting two workers"):
+        findings = [check() for check in CHECKS]
     console.print(findings_table(findings))
     problems = [finding.name for finding in findings if finding.state == "problem"]
     console.print(
         f"problems: {', '.join(problems)}" if problems else "drlpp can train on this machine"
     )
-    record = {"problems": problems, "findings": [finding.record for finding in findings]}
+    record = {"problems": problems, "findings": [finding._asdict() for finding in findings]}
     if problems:
         raise RefusedWithRecord(record)
     return record
 
 
 def _show_timeline(
-    console: Console,
     placement: Path,
     source: Source,
-    out: Path | None,
     model: ModelReference | str | None,
     method: MethodSettings,
-    **options: Any,
+    minibatches: int,
+    given: dict[str, Any],
+    out: Path | None,
 ) -> dict[str, Any]:
-    from drlpp.cli.showing.timelines import (
-        check_ending,
-        time_use_record,
-        time_use_table,
-        timeline_of,
-        write_timeline,
-    )
+    from drlpp.cli.showing.timelines import from_run, from_schedule, from_simulator
     from drlpp.placement.placement_file import read_placement
 
-    if out is not None:
-        check_ending(out)
-        if out.resolve() == placement.resolve():
-            raise InvalidInput(f"{out}: is the placement itself; name another file to write")
+    if out is not None and out.suffix.lower() != ".json":
+        raise InvalidInput(f"{out}: a timeline is written as a trace for Perfetto; name it .json")
+    if out is not None and out.resolve() == placement.resolve():
+        raise InvalidInput(f"{out}: is the placement itself; name another file to write")
+    if source is Source.SIMULATOR and given["profile"] is None:
+        raise InvalidInput(
+            "the simulator needs what operators cost: --profile profile.json, which drlpp profile "
+            "writes"
+        )
+    for name, value in given.items():
+        if value is not None and source not in _TAKEN_BY[name]:
+            raise InvalidInput(f"--{name} is for --timeline {' or '.join(_TAKEN_BY[name])}")
+    speeds = None if given["speeds"] is None else read_speeds(given["speeds"])
     document = read_placement(placement, model=model)
     chosen = method.method(document.method)
-    found = timeline_of(placement, document, source.value, chosen, **options)
+    try:
+        if source is Source.SCHEDULE:
+            found = from_schedule(document, chosen, minibatches)
+        elif source is Source.SIMULATOR:
+            found = from_simulator(document, chosen, minibatches, given["profile"], speeds)
+        else:
+            found = from_run(document, chosen, minibatches, speeds, given["cluster"])
+    except InvalidPlacement as error:
+        raise InvalidPlacement(f"{placement}: {error}") from None
     title = f"{document.model.name} {document.configuration}, {chosen}, {found.source}"
-    console.print(time_use_table(found, title))
+    console.print(found.table(title))
     if out is not None:
-        write_timeline(out, found, title)
+        found.write(out, title)
         console.print(f"written to {out}")
-    return time_use_record(found)
+    return found.record()
 
 
-def _write_page(console: Console, folder: Path) -> dict[str, str]:
+def _write_page(folder: Path) -> dict[str, str]:
     from drlpp.report.page import write_report
 
     path = write_report(folder)
-    console.print(f"written to {path}", soft_wrap=True)
+    console.print(f"written to {path}")
     return {"report": str(path)}
 
 
-def _show_file(console: Console, file: Path) -> Any:
-    from drlpp.cli.showing.tables import describe, describe_measurements, describe_options
+def _show_file(file: Path) -> Any:
+    from drlpp.cli.showing.tables import describe, describe_measurements
     from drlpp.costs.cost_table import read_profile
     from drlpp.io.documents import content_of, read_any_document, read_mapping
     from drlpp.io.run_folder import OPTIONS_NAME
@@ -174,24 +180,22 @@ def _show_file(console: Console, file: Path) -> Any:
         return [json.loads(line) for line in file.read_text().splitlines()]
     if file.name == OPTIONS_NAME:
         options = read_mapping(file)
-        console.print(describe_options(options, file))
+        console.print(file.read_text().rstrip())
         return options
     document = read_profile(file) if file.suffix == ".csv" else read_any_document(file)
     console.print(describe(document))
     return content_of(document)
 
 
-def _show_model(
-    console: Console, model: str, out: Path | None, options: list[str]
-) -> dict[str, Any]:
+def _show_model(model: str, out: Path | None, options: list[str]) -> dict[str, Any]:
     from drlpp.capturing.capture import capture
     from drlpp.cli.showing.tables import report_lines
     from drlpp.io.documents import write_document
 
     graph = capture(model_reference(model, options)).graph
-    console.print(f"{graph.model} · graph {graph.fingerprint}", soft_wrap=True)
+    console.print(f"{graph.model} · graph {graph.fingerprint}")
     for line in report_lines(graph):
-        console.print(f"  {line}", soft_wrap=True)
+        console.print(f"  {line}")
     if out is not None:
         write_document(out, graph)
         console.print(f"written to {out}; drlpp show {out} lists the operators")

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drlpp.cli.command_line import (
-    build_console,
-    end_with_report,
-    resume_hint_on_interrupt,
-    said_if_long,
-)
-from drlpp.cli.commands import keep_options, training_folder
+from drlpp.cli.command_line import console, end_with_report, resumable, shown
+from drlpp.cli.commands import keep_options
 from drlpp.cli.settings import (
     Data,
     MethodSettings,
     Minibatches,
     ModelOptions,
     OptimizerSettings,
-    Resume,
-    RunFolder,
+    RunSettings,
     SameModel,
-    Seed,
     WorkerSettings,
+    option,
     read_words,
     same_model,
 )
@@ -34,9 +29,9 @@ from drlpp.io.progress_lines import ProgressLines, TimeLeft
 
 if TYPE_CHECKING:
     from drlpp.capturing.capture import CapturedModel
-    from drlpp.models.model_reference import ModelReference
     from drlpp.placement.placement_file import PlacementFile
-    from drlpp.runtime import EpochReport, ProgressReport
+    from drlpp.runtime import EarlyStopping, EpochReport, ProgressReport, TrainerCallbacks
+    from drlpp.specs.learning_rate import LearningRateSchedule
 
 _SECONDS_ON_TERMINAL, _SECONDS_BETWEEN_LINES = 5.0, 30.0
 """The time between lines within an epoch, on a terminal and elsewhere."""
@@ -48,114 +43,130 @@ def train(
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
     *,
     data: Data = "digits",
-    epochs: Annotated[int, typer.Option(metavar="N", help="Number of epochs.")] = 5,
+    epochs: Annotated[int, option("Number of epochs.", "N")] = 5,
     minibatches: Minibatches = None,
     method: MethodSettings,
     optimizer: OptimizerSettings,
     lr_schedule: Annotated[
         str | None,
-        typer.Option(
-            metavar="'NAME KEY=VALUE …'",
-            help="Scheduler of torch, 'cosineannealing T_max=10', or package.module:Class; "
+        option(
+            "Scheduler of torch, 'cosineannealing T_max=10', or package.module:Class; "
             "interval=minibatch counts minibatches instead of epochs, warm_up=100 increases the "
             "rate over as many.",
+            "'NAME KEY=VALUE …'",
         ),
     ] = None,
     synchronous_epochs: Annotated[
-        int, typer.Option(metavar="N", help="First epochs that flush before every update.")
+        int, option("First epochs that flush before every update.", "N")
     ] = 0,
     early_stopping: Annotated[
         str | None,
-        typer.Option(
-            metavar="'N KEY=VALUE …'",
-            help="End after N epochs in a row without a better held-out score (or loss); "
+        option(
+            "End after N epochs in a row without a better held-out score (or loss); "
             "min_delta=0.001, monitor=loss or score.",
+            "'N KEY=VALUE …'",
         ),
     ] = None,
     checkpoint_every: Annotated[
-        int,
-        typer.Option(metavar="N", help="Minibatches between checkpoints in an epoch; 0: none."),
+        int, option("Minibatches between checkpoints in an epoch; 0: none.", "N")
     ] = 0,
     checkpoints: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER|URL",
-            help="Folder that all hosts share, for checkpoints in parts. Default: a file in --out.",
-            show_default=False,
+        option(
+            "Folder that all hosts share, for checkpoints in parts. Default: a file in --out.",
+            "FOLDER|URL",
         ),
     ] = None,
     workers: WorkerSettings,
     elastic: Annotated[
         str | None,
-        typer.Option(
-            metavar="MIN:MAX",
-            help="Continue with fewer workers when some are lost, with more when they return.",
+        option(
+            "Continue with fewer workers when some are lost, with more when they return.",
+            "MIN:MAX",
         ),
     ] = None,
-    out: RunFolder = None,
-    resume: Resume = False,
-    seed: Seed = 0,
+    run: RunSettings,
 ) -> dict[str, Any]:
     """Train the model of a placement with it, and evaluate it on held-out data.
 
     Results go to 'training' next to PLACEMENT. With another number of --workers a placement for
-    these is planned first. --resume takes the run's own options where they are not given.
+    these is planned first.
     """
     from drlpp.placement.placement_file import read_placement
     from drlpp.planners.replanning import Elastic
-    from drlpp.runtime import EarlyStopping
-    from drlpp.specs.learning_rate import LearningRateSchedule
+    from drlpp.runtime import PipelineTrainer
 
-    folder = training_folder(placement, out)
+    folder = run.out or placement.parent / "training"
     named = same_model(model, model_option)
     document = read_placement(placement, model=named)
-    rates = stopping = None
-    if lr_schedule is not None:
-        name, given = read_words(lr_schedule, "schedule", "cosineannealing T_max=10")
-        rates = LearningRateSchedule.parse(name, **given)
-    if early_stopping is not None:
-        patience, given = read_words(early_stopping, "early stopping", "3 min_delta=0.001")
-        if not patience.lstrip("-").isdecimal():
-            raise InvalidInput(f"--early-stopping {early_stopping}: expected a number of epochs")
-        stopping = EarlyStopping(int(patience), **given)
-    count = workers.workers
-    if elastic is not None and count is not None:
+    rates, stopping = _schedule(lr_schedule), _stopping(early_stopping)
+    if elastic is not None and workers.workers is not None:
         raise InvalidInput("--elastic MIN:MAX says how many workers there are; leave out --workers")
     changed = {
         "method": method.method(document.method),
         "optimizer": optimizer.spec(document.optimizer),
     }
     document = document.model_copy(update=changed)
-    given_placement: Path | PlacementFile = placement
-    to_train: CapturedModel | ModelReference | str | None = named
     emulated = workers.emulated
-    if count not in (None, document.cluster.accelerators):
-        given_placement, to_train = placement_for(count, placement, document, seed)
-        document, count = given_placement, None
-    return train_and_report(
-        given_placement,
-        document,
-        data=data or "digits",
-        epochs=epochs,
-        minibatches=minibatches,
-        model=to_train,
-        method=document.method,
-        optimizer=document.optimizer,
-        learning_rate=rates,
-        synchronous_epochs=synchronous_epochs,
-        checkpoint_every=checkpoint_every,
-        checkpoints=checkpoints,
-        early_stopping=stopping,
-        workers=count,
-        elastic=None if elastic is None else Elastic.parse(elastic),
-        speeds=emulated,
-        device=workers.device,
-        cluster=workers.address,
-        timeout_seconds=workers.timeout,
-        out=folder,
-        resume=resume,
-        seed=seed,
-    )
+    given: dict[str, Any] = {"placement": placement, "model": named}
+    if workers.workers not in (None, document.cluster.accelerators):
+        document, captured = placement_for(workers.workers or 0, placement, document, run.seed)
+        given = {"placement": document, "model": captured}
+    with resumable("training", measures=False):
+        trainer = PipelineTrainer(
+            **given,
+            method=document.method,
+            optimizer=document.optimizer,
+            learning_rate=rates,
+            synchronous_epochs=synchronous_epochs,
+            checkpoint_every=checkpoint_every,
+            checkpoints=checkpoints,
+            early_stopping=stopping,
+            elastic=None if elastic is None else Elastic.parse(elastic),
+            speeds=emulated,
+            device=workers.device,
+            cluster=workers.address,
+            timeout_seconds=workers.timeout,
+            out=folder,
+            resume=run.resume,
+            seed=run.seed,
+            observer=printed(document, epochs, lambda: keep_options(folder), resumed=run.resume),
+        )
+        result = trainer.fit(data or "digits", epochs=epochs, minibatches=minibatches)
+    if result.module_score is not None:
+        console.print(
+            f"the weights loaded into {document.model.name}'s own module: "
+            f"held-out score {result.module_score:.4f}"
+        )
+    weights = str(result.folder / "model.pt")
+    console.print(f"state_dict: {weights}")
+    end_with_report(result.folder)
+    return {
+        "folder": str(result.folder),
+        "state_dict": weights,
+        "epochs": [asdict(epoch) for epoch in result.epochs],
+        "module_score": result.module_score,
+    }
+
+
+def _schedule(text: str | None) -> LearningRateSchedule | None:
+    from drlpp.specs.learning_rate import LearningRateSchedule
+
+    if text is None:
+        return None
+    name, options = read_words(text, "schedule", "cosineannealing T_max=10")
+    return LearningRateSchedule.parse(name, **options)
+
+
+def _stopping(text: str | None) -> EarlyStopping | None:
+    from drlpp.runtime import EarlyStopping
+
+    if text is None:
+        return None
+    patience, options = read_words(text, "early stopping", "3 min_delta=0.001")
+    if not patience.lstrip("-").isdecimal():
+        raise InvalidInput(f"--early-stopping {text}: expected a number of epochs")
+    return EarlyStopping(int(patience), **options)
 
 
 def placement_for(
@@ -172,64 +183,46 @@ def placement_for(
 
     Returns:
         A placement for these, and the captured model.
-
-    Raises:
-        InvalidInput: no placement for so many can be run.
     """
     from drlpp.capturing.capture import capture
     from drlpp.planners.replanning import measured_beside, profile_beside, replanned
 
-    with said_if_long(f"planning anew for --workers {workers}"):
+    with shown(f"planning anew for --workers {workers}"):
         captured = capture(document.model, seed=seed)
         costs = profile_beside(path, captured.graph)
         measured = measured_beside(path, document)
         found = replanned(document, captured.graph, workers, costs, measured)
-    build_console().print(
+    console.print(
         f"{path} is for {document.cluster.accelerators} workers; for {workers} it is "
-        f"{found.configuration} ({found.found_by})",
-        soft_wrap=True,
+        f"{found.configuration} ({found.found_by})"
     )
     return found, captured
 
 
-def train_and_report(
-    placement: Path | PlacementFile,
-    document: PlacementFile,
-    *,
-    data: str,
-    epochs: int,
-    minibatches: int | None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Train with a placement, and print how it goes.
+def printed(
+    document: PlacementFile, epochs: int, begin: Callable[[], None], *, resumed: bool
+) -> TrainerCallbacks:
+    """Return an observer that prints how a training goes.
 
     Args:
-        placement: its path, which errors name, or one that was made here.
-        document: what it contains, with the method and the optimizer to train with.
-        options: as in :class:`drlpp.runtime.PipelineTrainer`.
-        data, epochs, minibatches: as in :meth:`drlpp.runtime.PipelineTrainer.fit`.
-
-    Returns:
-        what came of it, as plain data.
+        document: what is trained.
+        epochs: in all.
+        begin: is called when training begins.
+        resumed: whether some are done already, which nobody has timed.
     """
-    from drlpp.runtime import PipelineTrainer, TrainerCallbacks
-
-    console = build_console()
+    from drlpp.runtime import TrainerCallbacks
 
     def on_begin() -> None:
-        keep_options(options["out"])
+        begin()
         # The first of the lines: the next is some time away.
         lines(
             f"training {document.model} on {document.cluster.accelerators} workers, "
             f"{document.configuration} ({document.method}), {document.optimizer}"
         )
         if document.method.recomputation_text:
-            console.print(document.method.recomputation_text, soft_wrap=True)
-        if not options["resume"]:
+            console.print(document.method.recomputation_text)
+        if not resumed:
             time_left.text(0, epochs)
-
-    def on_line(line: str) -> None:
-        console.print(line, soft_wrap=True)
 
     def on_progress(report: ProgressReport) -> None:
         done = report.epoch - 1 + report.done / report.minibatches
@@ -245,34 +238,18 @@ def train_and_report(
             for name, value in (("loss", report.held_out_loss), ("score", report.score))
             if value is not None
         ]
-        on_line(
+        console.print(
             f"epoch {report.epoch:>3}  loss {report.loss:.4f}{''.join(held_out)}  "
             f"{report.minibatches_per_second:.1f} minibatches/s  "
             f"left {time_left.text(report.epoch, epochs)}"
         )
 
-    lines = ProgressLines(
-        console.print, _SECONDS_ON_TERMINAL if console.is_terminal else _SECONDS_BETWEEN_LINES
+    between = _SECONDS_ON_TERMINAL if console.is_terminal else _SECONDS_BETWEEN_LINES
+    lines, time_left = ProgressLines(console.print, between), TimeLeft()
+    return TrainerCallbacks(
+        on_begin=on_begin,
+        on_progress=on_progress,
+        on_epoch=on_epoch,
+        on_note=console.print,
+        on_staleness=console.print,
     )
-    time_left = TimeLeft()
-    how = "the same command with --resume continues training where it was last saved"
-    with resume_hint_on_interrupt(how):
-        trainer = PipelineTrainer(
-            placement,
-            observer=TrainerCallbacks(on_begin, on_progress, on_epoch, on_line, on_line),
-            **options,
-        )
-        result = trainer.fit(data, epochs=epochs, minibatches=minibatches)
-    if result.module_score is not None:
-        console.print(
-            f"the weights loaded into {document.model.name}'s own module: "
-            f"held-out score {result.module_score:.4f}"
-        )
-    console.print(f"state_dict: {result.folder / 'model.pt'}")
-    end_with_report(console, result.folder)
-    return {
-        "folder": str(result.folder),
-        "state_dict": str(result.folder / "model.pt"),
-        "epochs": [asdict(epoch) for epoch in result.epochs],
-        "module_score": result.module_score,
-    }

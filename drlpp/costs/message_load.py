@@ -3,7 +3,7 @@
 A tensor is sent once to every stage that reads it, to the worker that takes the minibatch there,
 and its gradient comes back from each. Replicas take turns, so of m and n replicas those meet whose
 numbers are the same modulo the greatest common divisor. Every accelerator has a port for what it
-sends and one for what it receives; between hosts and racks, messages also pass ports that all
+sends and one for what it receives; between hosts, messages also pass ports that all
 accelerators behind them share (:mod:`drlpp.simulator.playing.network`).
 
 All copies of a weight make an update together (:mod:`drlpp.schedule.ties`), of as many minibatches
@@ -147,15 +147,9 @@ def _fastest(cluster: Cluster, one: Sequence[int], others: Sequence[Sequence[int
 def _pass_between(
     cluster: Cluster, sender: int, receiver: int, bytes_: float, shared: dict[str, float]
 ) -> None:
-    """Hold the ports of hosts and racks between two accelerators for a message."""
-    level = cluster.level(sender, receiver)
-    if not level:
+    """Hold the ports of hosts between two accelerators for a message."""
+    if not cluster.level(sender, receiver):
         return
     for name, accelerator in (("out of", sender), ("into", receiver)):
         network = cluster.network(accelerator).bandwidth_bytes_per_second
         shared[f"{name} {cluster.host_name_of[accelerator]}"] += bytes_ / network
-    if level > 1:
-        assert cluster.between_racks is not None
-        seconds = bytes_ / cluster.between_racks.bandwidth_bytes_per_second
-        shared[f"out of rack {cluster.rack_of[sender]}"] += seconds
-        shared[f"into rack {cluster.rack_of[receiver]}"] += seconds

@@ -8,12 +8,7 @@ people write by hand (``cluster.yaml``); both are read by the file's ending.
 from __future__ import annotations
 
 import json
-import os
-import re
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -28,14 +23,10 @@ from pydantic import (
 
 from drlpp.errors import InvalidFile
 from drlpp.file_content import problem_of
-from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.io.files import write_atomically
 
 _LONGEST_JSON_BYTES = 64 * 2**20
 _LONGEST_YAML_BYTES = 2**20
-
-_READABLE = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
-_TEMPORARY = ".drlpp-temporary"
-_TEMPORARY_OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
 
 
 class Record(BaseModel):
@@ -105,111 +96,36 @@ def write_document(path: str | Path, document: Document) -> Path:
     return write_atomically(path, text.encode())
 
 
-def write_atomically(path: Path, data: bytes) -> Path:
-    """Write ``data`` so that ``path`` never holds half of it.
-
-    Raises:
-        InvalidFile: nothing can be written there.
-        StorageFailure: the disk is full or broken; ``path`` is as it was.
-    """
-    with reporting_disk_errors(path), replacing(path) as temporary:
-        temporary.write_bytes(data)
-    return path
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Lend a temporary name in the same folder; what is written there is synced and takes over.
-
-    If the block raises, ``path`` stays as it was.
-
-    Raises:
-        InvalidFile: nothing can be written there.
-    """
-    if path.is_dir():
-        raise InvalidFile(f"{path}: is a folder, expected a file to write")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(_TEMPORARY, f".{path.name}.", path.parent)
-    except OSError as error:
-        raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
-    os.close(descriptor)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def is_temporary(path: Path) -> bool:
-    """Return whether a file is an unfinished one of :func:`replacing` or of safetensors."""
-    ours = path.name.startswith(".") and path.name.endswith(_TEMPORARY)
-    return ours or _TEMPORARY_OF_SAFETENSORS.fullmatch(path.name) is not None
-
-
-def remove_temporary_files(folder: Path) -> None:
-    """Remove what processes that were killed have left in a folder that nobody writes to now."""
-    for path in folder.iterdir():
-        if is_temporary(path):
-            # A file system that refuses that will tell what matters.
-            with suppress(OSError):
-                path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name in the folder survive a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentType:
     """Read and validate a document of the kind ``expected``.
 
     Raises:
         InvalidFile: naming the file, the field, and what was expected there.
     """
-    path = Path(path)
-    return document_of(read_mapping(path), expected, str(path))
-
-
-def document_of(
-    fields: Mapping[str, Any], expected: type[DocumentType], where: str
-) -> DocumentType:
-    """Validate the content of a document of the kind ``expected``.
-
-    Args:
-        fields: ``kind``, ``version`` and all others.
-        expected: its kind.
-        where: where it is from, for messages.
-
-    Raises:
-        InvalidFile: naming the field, and what was expected there.
-    """
-    content = {key: fields[key] for key in fields if key not in expected.former_fields}
-    kind = content.pop("kind", None)
+    found = read_mapping(Path(path))
+    content = {key: found[key] for key in found if key not in expected.former_fields}
+    kind, version = content.pop("kind", None), content.pop("version", None)
+    newest = expected.current_version
     if kind != expected.kind:
-        found = f"is a {kind} file" if kind else "has no field 'kind'"
-        raise InvalidFile(f"{where}: expected a {expected.kind} file, but it {found}")
-    _check_version(where, content.pop("version", None), expected)
+        what = f"is a {kind} file" if kind else "has no field 'kind'"
+        raise InvalidFile(f"{path}: expected a {expected.kind} file, but it {what}")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise InvalidFile(f"{path}: field 'version' is {version!r}, expected {newest}")
+    if version > newest:
+        raise InvalidFile(
+            f"{path}: written by a newer drlpp (format version {version}; this one reads up to "
+            f"{newest}); upgrade drlpp to read it"
+        )
     unknown = next((field for field in content if field not in expected.model_fields), None)
     if unknown is not None:
         raise InvalidFile(
-            f"{where}: field '{unknown}' is unknown; a {kind} file has the fields "
+            f"{path}: field '{unknown}' is unknown; a {kind} file has the fields "
             f"{', '.join(expected.model_fields)}"
         )
     try:
         return expected.model_validate(content)
     except ValidationError as error:
-        raise InvalidFile(f"{where}: {first_problem(error)}") from None
+        raise InvalidFile(f"{path}: {first_problem(error)}") from None
 
 
 def read_any_document(path: str | Path) -> Document:
@@ -267,7 +183,7 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
     except FileNotFoundError:
         raise InvalidFile(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise InvalidFile(f"{path}: is a folder; name a file in it{_readable_in(path)}") from None
+        raise InvalidFile(f"{path}: is a folder; name a file in it") from None
     except UnicodeDecodeError:
         raise InvalidFile(
             f"{path}: cannot be read as text; if it holds weights, safetensors or torch.load reads "
@@ -275,14 +191,6 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
         ) from None
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
-
-
-def _readable_in(folder: Path) -> str:
-    """Return the files that somebody may have meant, as the end of a sentence; empty if none."""
-    names: list[str] = []
-    with suppress(OSError):
-        names = sorted(p.name for p in folder.iterdir() if p.suffix in _READABLE and p.is_file())
-    return f": {', '.join(names)}" if names else ""
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -318,27 +226,16 @@ def parse_mapping(text: str, where: str, *, is_yaml: bool = False) -> dict[str, 
             content = yaml.load(text, _PlainLoader)
         else:
             content = json.loads(text, object_pairs_hook=_fields_once)
+        problem = problem_of(content)
     # ValueError also of numbers and dates that Python cannot hold, RecursionError of deep nesting.
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InvalidFile(f"{where}: truncated or not well-formed: {reason}") from None
     if not isinstance(content, dict):
         raise InvalidFile(f"{where}: expected fields with names, found {type(content).__name__}")
-    if problem := problem_of(content):
+    if problem is not None:
         raise InvalidFile(f"{where}: {problem}")
     return content
-
-
-def _check_version(where: str, version: object, expected: type[Document]) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise InvalidFile(
-            f"{where}: field 'version' is {version!r}, expected {expected.current_version}"
-        )
-    if version > expected.current_version:
-        raise InvalidFile(
-            f"{where}: written by a newer drlpp (format version {version}; this one reads up to "
-            f"{expected.current_version}); upgrade drlpp to read it"
-        )
 
 
 def first_problem(error: ValidationError) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 _PREFIXES = {9: "G", 6: "M", 3: "k", 0: "", -3: "m", -6: "µ", -9: "n", -12: "p"}
 
@@ -47,19 +47,3 @@ def emulation_text(speeds: Sequence[float]) -> str:
 def speeds_option(speeds: Sequence[float]) -> str:
     """Return what a command needs to emulate accelerators of these speeds, if there are any."""
     return f" --speeds {','.join(map(str, speeds))}" if speeds else ""
-
-
-def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the last of all numbers that follow each other, in their order."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
-        else:
-            found.append((number, number))
-    return found
-
-
-def accelerators_text(numbers: Sequence[int]) -> str:
-    """Return accelerators by their numbers, such as ``accelerators 2, 3``."""
-    return f"accelerator{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

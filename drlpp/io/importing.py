@@ -17,9 +17,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import PrivateAttr
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidInput, did_you_mean
 from drlpp.io.documents import Record
-from drlpp.near_names import did_you_mean
 
 
 class ImportedByName(Record):

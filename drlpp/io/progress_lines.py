@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 SECONDS_BETWEEN = 3.0
 """The least time between two lines, if nothing else is given."""
@@ -50,33 +48,6 @@ class ProgressLines:
         if self._left_out is not None:
             self._write(self._left_out)
             self._left_out = None
-
-
-@contextmanager
-def said_while_it_lasts(
-    write: Callable[[str], None], what: str, seconds_between: float = 10.0
-) -> Iterator[None]:
-    """Print every few seconds what the block does and for how long; nothing if it is quick.
-
-    Args:
-        write: prints a line, and flushes; called from another thread.
-        what: what the block does.
-        seconds_between: the time until the first line, and from each line to the next.
-    """
-    over = threading.Event()
-    begin = time.monotonic()
-
-    def say() -> None:
-        while not over.wait(seconds_between):
-            write(f"{what}: {clock_text(time.monotonic() - begin)} so far")
-
-    thread = threading.Thread(target=say, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 class TimeLeft:

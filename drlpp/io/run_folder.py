@@ -14,16 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import field_validator
-
-from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.io.documents import (
-    Document,
-    is_temporary,
-    read_document,
-    remove_temporary_files,
-    write_document,
-)
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import Document, read_document, write_document
+from drlpp.io.files import is_temporary, remove_temporary_files
 from drlpp.io.folder_lock import LOCK_NAME, locked_folder
 
 RECORD_NAME = "run.json"
@@ -41,9 +34,7 @@ CHANGES_NAME = "changes.jsonl"
 AGENT_NAME = "agent.zip"
 """The agent of a run that learns."""
 
-_RENAMED = {"train_agent.py": "drlpp learn"}
 _EVENTS = "events.out.tfevents.*"
-_LONGEST_BLANK = 2**20
 
 
 class RunRecord(Document):
@@ -58,11 +49,6 @@ class RunRecord(Document):
     command: str
     settings: dict[str, Any]
     started_as: str | None = None
-
-    @field_validator("command")
-    @classmethod
-    def _as_it_is_named_now(cls, command: str) -> str:
-        return _RENAMED.get(command, command)
 
 
 @contextmanager
@@ -103,7 +89,7 @@ def open_run_folder(
     with locked_folder(folder) as alone:
         if alone:
             remove_temporary_files(folder)
-        record = _record_of(folder)
+        record = read_document(record_path, RunRecord) if record_path.exists() else None
         if record is not None and (record.command != command or _kept_anything(folder)):
             _check_same_run(folder, record, command, settings, resume)
             yield folder
@@ -136,42 +122,10 @@ def _check_usable(folder: Path) -> None:
         ) from None
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
-    links = [path for path in folder.glob("*") if path.is_symlink()]
-    if links:
-        raise InvalidInput(
-            f"{links[0]} is a symbolic link, and a run writes to nothing outside of its folder; "
-            "remove it, or put what it leads to in its place"
-        )
     if folder.exists() and not (folder / RECORD_NAME).exists() and _holds_anything(folder):
         raise InvalidInput(
             f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
         )
-
-
-def _record_of(folder: Path) -> RunRecord | None:
-    """Return what the folder holds; None if nobody has written there, or the record is lost."""
-    path = folder / RECORD_NAME
-    if not path.exists():
-        return None
-    if not _is_blank(path):
-        return read_document(path, RunRecord)
-    if _kept_anything(folder):
-        raise InvalidFile(
-            f"{path}: is empty, as a power cut may leave it, so nobody knows which run the folder "
-            "holds; put the run.json there that the same command writes to a new folder, or give "
-            "another folder with --out"
-        )
-    return None
-
-
-def _is_blank(path: Path) -> bool:
-    """Return whether a file has no bytes but zeros, which file systems make of lost ones."""
-    try:
-        with path.open("rb") as file:
-            return not file.read(_LONGEST_BLANK).strip(b"\0") and not file.read(1)
-    except OSError:
-        # The reader of the file reports this error.
-        return False
 
 
 def _check_same_run(

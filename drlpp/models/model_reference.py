@@ -13,12 +13,11 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import nn
 
-from drlpp.errors import InvalidModel
+from drlpp.errors import InvalidModel, did_you_mean
 from drlpp.io.importing import ImportedByName
 from drlpp.models.huggingface import huggingface
 from drlpp.models.task import Option, Task, checked_task, uncompiled
 from drlpp.models.zoo import SMALL, ZOO, check_size
-from drlpp.near_names import did_you_mean
 
 
 class _Held:

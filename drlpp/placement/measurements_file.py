@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
 from drlpp.io.documents import Record, first_problem, parse_mapping
-from drlpp.io.json_lines import append_line, cut_off, read_lines
+from drlpp.io.files import append_line, cut_off, read_lines
 from drlpp.io.quantities import Count
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome

@@ -12,11 +12,10 @@ import torch
 from pydantic import PrivateAttr
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.errors import InvalidPlacement
+from drlpp.errors import InvalidPlacement, did_you_mean
 from drlpp.io.documents import Document, Record, read_document
 from drlpp.io.quantities import Count
 from drlpp.models.model_reference import Model, ModelReference
-from drlpp.near_names import did_you_mean
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement

@@ -95,6 +95,50 @@ def plan(
         InvalidInput: what is missing or wrong, and what would be right;
             :class:`~drlpp.errors.NothingFits` if no placement fits into memory.
     """
+    problem, costs, captured = planning_problem(
+        model,
+        workers,
+        profile=profile,
+        cluster=cluster,
+        bandwidth=bandwidth,
+        latency=latency,
+        speeds=speeds,
+        memory=memory,
+        method=method,
+        optimizer=optimizer,
+        objective=objective,
+        replicate=replicate,
+        seed=seed,
+    )
+    if vary is None and "in_flight_per_link" in method.model_fields_set:
+        vary = frozenset()
+    found = best_plan(problem, Space(method, vary, most_staleness, costs.batch_size), planner)
+    return replace(
+        found, graph=costs.graph, cluster=problem.cluster, optimizer=optimizer, model=captured
+    )
+
+
+def planning_problem(
+    model: Model | CapturedModel | None,
+    workers: int | None,
+    *,
+    profile: Costs | None,
+    cluster: Cluster | str | Path | None,
+    bandwidth: float | None,
+    latency: float = 0.0,
+    speeds: Sequence[float] | None = None,
+    memory: float | None = None,
+    method: Method,
+    optimizer: OptimizerSpec | None,
+    objective: str,
+    replicate: bool = True,
+    seed: int = 0,
+) -> tuple[PlanningProblem, Profile, CapturedModel | None]:
+    """Return what :func:`plan` plans for such arguments, its costs and its model.
+
+    Raises:
+        InvalidInput: what is missing or wrong, and what would be right.
+    """
     if model is None and profile is None:
         raise InvalidInput("name what to plan: a model, or profile=… for costs alone")
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
@@ -126,17 +170,7 @@ def plan(
         seed=seed,
         objective=objective,
     )
-    if vary is None and "in_flight_per_link" in method.model_fields_set:
-        vary = frozenset()
-    space = Space(method, vary, most_staleness, costs.batch_size)
-    found = best_plan(problem, space, planner)
-    return replace(
-        found,
-        graph=costs.graph,
-        cluster=known,
-        optimizer=optimizer,
-        model=captured,
-    )
+    return problem, costs, captured
 
 
 def train(

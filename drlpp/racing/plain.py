@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.loss import loss_of_outputs
 from drlpp.errors import DRLPPError, ModelError, NotFinite, OutOfMemory
-from drlpp.io.documents import replacing
+from drlpp.io.files import replacing
 from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, WorkerUsage
 from drlpp.racing.contenders import Contender

@@ -19,7 +19,6 @@ from itertools import count
 from typing import Protocol
 
 import numpy
-from scipy.special import stdtr, stdtrit
 
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 
@@ -205,8 +204,7 @@ def _log_bounds(
 ) -> tuple[float, float]:
     """Return the one-sided bounds of the mean logarithm of the other's costs over the leader's."""
     mean, error, freedom = _log_ratio(leader, other)
-    # As scipy.stats.ttest_rel has it, which takes far longer to import and warns of equal ratios.
-    reach = float(stdtrit(freedom, confidence)) * error if error else 0.0
+    reach = _quantile(freedom, confidence) * error if error else 0.0
     return mean - reach, mean + reach
 
 
@@ -230,9 +228,33 @@ def lead_over(own: Sequence[float], others: Sequence[float]) -> Lead:
         return Lead(ratio, ratio, ratio, float(mean >= 0))
     # Either could have come out ahead by chance, after any of the rounds from the third on.
     chances = 2 * max(freedom - 1, 1)
-    reach = float(stdtrit(freedom, 1 - 0.05 / chances)) * error
+    reach = _quantile(freedom, 1 - 0.05 / chances) * error
     if mean < 0:
-        probability = float(stdtr(freedom, mean / error))
+        probability = _below(mean / error, freedom)
     else:
-        probability = max(1 - chances * float(stdtr(freedom, -mean / error)), 0.5)
+        probability = max(1 - chances * _below(-mean / error, freedom), 0.5)
     return Lead(ratio, math.exp(mean - reach), math.exp(mean + reach), probability)
+
+
+def _below(t: float, freedom: int) -> float:
+    """Return Student's distribution function (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle, odd = math.atan(t / math.sqrt(freedom)), freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(2 + odd, freedom - 1, 2):
+        term *= (k - 1) / k * math.cos(angle) ** 2
+        total += term
+    area = math.sin(angle) * total
+    return (1 + (2 / math.pi * (angle + area) if odd else area)) / 2
+
+
+def _quantile(freedom: int, probability: float) -> float:
+    """Return below which t Student's distribution has a probability of one half or more."""
+    if not freedom:
+        return math.inf
+    low, high = 0.0, 1.0
+    while _below(high, freedom) < probability:
+        low, high = high, 2 * high
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if _below(middle, freedom) < probability else (low, middle)
+    return high

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.io.files import reporting_disk_errors
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import names_of
 from drlpp.racing.training_race import TrainingRace

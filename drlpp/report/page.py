@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from drlpp.io.documents import write_atomically
+from drlpp.io.files import write_atomically
 from drlpp.io.run_folder import REPORT_NAME
 from drlpp.report.run_files import RunFiles, read_run
 from drlpp.report.sections import Section, sections_of

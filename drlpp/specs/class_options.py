@@ -1,7 +1,7 @@
 """A class that a user names, with its options: torch's optimizer, scheduler, or one of their own.
 
-Which options there are, what they are when not given, and what kind of value each takes stand in
-the signature of the class.
+Which options there are, and what they are when not given, stands in the signature of the class;
+whether their values will do, the class itself says.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from inspect import Parameter, isclass, signature
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Self
@@ -25,26 +26,22 @@ def _read_option(value: object) -> object:
     if isinstance(value, list | tuple):
         # Some pairs of torch's may lack one, such as Adafactor's eps.
         return [None if one is None else _read_number(one) for one in value]
-    if isinstance(value, bool) or (isinstance(value, str) and not _is_number(value)):
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return _read_number(value)
         return value
-    return _read_number(value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return value if isinstance(value, bool) else _read_number(value)
 
 
 def _read_number(value: object) -> int | float:
-    if isinstance(value, str) and _is_number(value):
+    number = value
+    if isinstance(value, str):
         # YAML takes 1e-3 for a word.
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        with suppress(ValueError):
+            number = float(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
         raise ValueError(f"is {value!r}; expected a number, true or false, or a list of numbers")
-    return value
+    return number
 
 
 OptionValue = Annotated[
@@ -83,6 +80,10 @@ class NamedClass(ImportedByName, ABC):
     def why_unusable(cls, kind: type) -> str | None:
         """Return why a class cannot work here, None if it can."""
 
+    @abstractmethod
+    def _try(self) -> None:
+        """Make one for a parameter that nobody uses, so that torch checks its options' values."""
+
     def find(self) -> type:
         """Return the class that ``name`` names.
 
@@ -111,17 +112,22 @@ class NamedClass(ImportedByName, ABC):
         found: type = kind
         return found
 
-    @abstractmethod
-    def _try(self) -> None:
-        """Make one for a parameter that nobody uses, so that torch checks its options' values."""
-
     def check(self) -> None:
         """Check that there is such a class with these options.
 
         Raises:
             InvalidInput: if not, or if it cannot work here.
         """
-        check_options(f"{self.what} {self.name}", self.find(), self.options, self.hidden)
+        kind, what = self.find(), f"{self.what} {self.name}"
+        defaults = option_defaults(kind, self.hidden)
+        kinds = {parameter.kind for parameter in signature(kind).parameters.values()}
+        for name in self.options:
+            unknown = name not in defaults and Parameter.VAR_KEYWORD not in kinds
+            if name in self.hidden or unknown:
+                raise InvalidInput(f"{what} has no option {name!r}; it has {', '.join(defaults)}")
+        for name, default in defaults.items():
+            if default is Parameter.empty and name not in self.options:
+                raise InvalidInput(f"{what} needs a value for {name}")
         try:
             self._try()
         except Exception as error:
@@ -223,63 +229,10 @@ def without_module(name: str, module: str, known: Collection[str]) -> str:
 
 
 def option_defaults(kind: type, hidden: Collection[str]) -> dict[str, Any]:
-    """Return the options of ``kind`` and their defaults; ``Parameter.empty`` where there is none.
-
-    Args:
-        kind: a class that takes its options as arguments.
-        hidden: arguments that are not the user's.
-    """
+    """Return the options of a class and their defaults; ``Parameter.empty`` where there is none."""
+    rest = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
     return {
         name: parameter.default
         for name, parameter in signature(kind).parameters.items()
-        if name not in hidden and parameter.kind not in _REST
+        if name not in hidden and parameter.kind not in rest
     }
-
-
-_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-
-
-def check_options(
-    what: str, kind: type, options: Mapping[str, Any], hidden: Collection[str]
-) -> None:
-    """Check that ``kind`` has these options, that none is missing, and that their types fit.
-
-    Args:
-        what: what ``kind`` is, for the error message.
-        kind: a class that takes its options as arguments.
-        options: by name.
-        hidden: arguments that are not the user's.
-
-    Raises:
-        InvalidInput: naming the option and what would be right.
-    """
-    defaults = option_defaults(kind, hidden)
-    takes_more = Parameter.VAR_KEYWORD in {one.kind for one in signature(kind).parameters.values()}
-    for name, value in options.items():
-        if name in hidden or (name not in defaults and not takes_more):
-            raise InvalidInput(f"{what} has no option {name!r}; it has {', '.join(defaults)}")
-        expected = _expected_instead(value, defaults.get(name))
-        if expected is not None:
-            raise InvalidInput(f"{name} of {what} is {option_text(value)}; expected {expected}")
-    for name, default in defaults.items():
-        if default is Parameter.empty and name not in options:
-            raise InvalidInput(f"{what} needs a value for {name}")
-
-
-def _expected_instead(value: object, default: object) -> str | None:
-    """Return what is wanted instead of ``value``, None if its type is that of the default.
-
-    None too if the default does not show a type.
-    """
-    match default:
-        case bool():
-            return None if isinstance(value, bool) else "true or false"
-        case int() | float():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return None if is_number else "a number"
-        case str():
-            return None if isinstance(value, str) else f"a word, such as {default}"
-        case tuple():
-            fits = isinstance(value, list) and len(value) == len(default)
-            return None if fits else f"{len(default)} numbers, such as {option_text(default)}"
-    return None

@@ -1,8 +1,7 @@
 """The accelerators and the links between them: what ``cluster.yaml`` describes.
 
-Links have levels: within a host, between hosts of a rack, between racks. A host may be slower to
-reach than others (``network``), and lines with the same name are one host with accelerators of
-several kinds::
+Links are within a host and between hosts. A host may be slower to reach than others (``network``),
+and lines with the same name are one host with accelerators of several kinds::
 
     kind: cluster
     version: 1
@@ -16,10 +15,10 @@ several kinds::
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -27,6 +26,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from drlpp.errors import InvalidCluster
 from drlpp.io.documents import Document, StrictRecord, first_problem
 from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
+
+
+class DeviceChoice(StrEnum):
+    """What workers compute on; ``auto`` is GPUs where there are any."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class Link(StrictRecord):
@@ -71,7 +78,6 @@ class Host(StrictRecord):
         speed: relative to the device that profiles are measured on; 0.5 takes twice as long.
         memory_bytes: of each accelerator; not limited if left out.
         price: of each accelerator, in dollars an hour.
-        rack: hosts without one are in the same.
         network: of this host, where it is slower than ``between_hosts``.
     """
 
@@ -82,16 +88,7 @@ class Host(StrictRecord):
     speed: Speed = 1.0
     memory_bytes: Room | None = None
     price: float | None = Field(default=None, ge=0, le=1e6)
-    rack: str | None = None
     network: Link | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_cores(cls, values: object) -> object:
-        """Ignore the ``cores`` of files that older versions wrote."""
-        if isinstance(values, dict):
-            return {name: value for name, value in values.items() if name != "cores"}
-        return values
 
     @field_validator("name")
     @classmethod
@@ -116,7 +113,6 @@ class Cluster(Document):
     hosts: tuple[Host, ...] = Field(min_length=1)
     within_host: Link
     between_hosts: Link | None = None
-    between_racks: Link | None = None
 
     @model_validator(mode="after")
     def _every_accelerator_is_reachable(self) -> Cluster:
@@ -139,25 +135,11 @@ class Cluster(Document):
                     raise ValueError(
                         f"host {name!r} has two networks; all lines of a host say the same"
                     )
-                if line.rack != host.rack:
-                    raise ValueError(
-                        f"host {name!r} is in rack {line.rack!r} and in rack {host.rack!r}; "
-                        "a host is in one"
-                    )
         if len(first_lines) > 1 and self.between_hosts is None:
             first, second = list(first_lines)[:2]
             raise ValueError(
                 f"the accelerators of {second!r} cannot be reached from {first!r}: several hosts "
                 "need 'between_hosts', the link that joins them"
-            )
-        racks = list(dict.fromkeys(line.rack for line in first_lines.values()))
-        if len(racks) > 1 and self.between_racks is None:
-            start, reached, *_ = (
-                f"rack {rack!r}" if rack is not None else "hosts without a rack" for rack in racks
-            )
-            raise ValueError(
-                f"the accelerators of {reached} cannot be reached from {start}: several racks "
-                "need 'between_racks', the link that joins them"
             )
         return self
 
@@ -193,13 +175,6 @@ class Cluster(Document):
         return tuple(self.host_names[host] for host in self.host_of)
 
     @cached_property
-    def rack_of(self) -> tuple[int, ...]:
-        """The rack of every accelerator, numbered in order."""
-        racks = dict.fromkeys(host.rack for host, _ in self._kinds)
-        number = {rack: index for index, rack in enumerate(racks)}
-        return tuple(number[host.rack] for host, _ in self._kinds)
-
-    @cached_property
     def devices(self) -> tuple[str, ...]:
         """The device type of every accelerator."""
         return tuple(host.device for host, _ in self._kinds)
@@ -220,33 +195,25 @@ class Cluster(Document):
         return tuple(host.price for host, _ in self._kinds)
 
     def level(self, one: int, other: int) -> int:
-        """Return where two accelerators meet: 0 in a host, 1 between hosts, 2 between racks."""
-        if self.host_of[one] == self.host_of[other]:
-            return 0
-        return 1 if self.rack_of[one] == self.rack_of[other] else 2
+        """Return where two accelerators meet: 0 in a host, 1 between hosts."""
+        return int(self.host_of[one] != self.host_of[other])
 
     @cached_property
     def levels(self) -> tuple[Link, ...]:
         """The link of every level on which two accelerators meet, the innermost first."""
-        hosts = Counter(self.host_of)
-        racks = Counter(rack for rack, _ in set(zip(self.rack_of, self.host_of, strict=True)))
         links = []
-        if max(hosts.values()) > 1 or self.accelerators == 1:
+        if len(self.host_names) < self.accelerators or self.accelerators == 1:
             links.append(self.within_host)
-        if max(racks.values()) > 1:
+        if len(self.host_names) > 1:
             assert self.between_hosts is not None
             links.append(self.between_hosts)
-        if len(racks) > 1:
-            assert self.between_racks is not None
-            links.append(self.between_racks)
         return tuple(links)
 
     def link(self, one: int, other: int) -> Link:
         """Return the link between two different accelerators."""
-        level = self.level(one, other)
-        if level == 0:
+        if self.level(one, other) == 0:
             return self.within_host
-        return self._between[level, self._kinds[one][0].network, self._kinds[other][0].network]
+        return self._between[self._kinds[one][0].network, self._kinds[other][0].network]
 
     def network(self, accelerator: int) -> Link:
         """Return the link that joins the host of an accelerator to others."""
@@ -271,18 +238,14 @@ class Cluster(Document):
         return {self.link(one, other) for one in first.values() for other in second.values()}
 
     @cached_property
-    def _between(self) -> dict[tuple[int, Link | None, Link | None], Link]:
-        networks = {host.network for host in self.hosts}
-        found = {}
-        for level, link in ((1, self.between_hosts), (2, self.between_racks)):
-            for one in networks:
-                for other in networks:
-                    path = link
-                    for network in (one, other):
-                        if network is not None and path is not None:
-                            path = path.slower(network)
-                    if path is not None:
-                        found[level, one, other] = path
+    def _between(self) -> dict[tuple[Link | None, Link | None], Link]:
+        assert self.between_hosts is not None
+        networks, found = {host.network for host in self.hosts}, {}
+        for one, other in product(networks, networks):
+            path = self.between_hosts
+            for network in filter(None, (one, other)):
+                path = path.slower(network)
+            found[one, other] = path
         return found
 
     def with_speeds(self, speeds: Sequence[float]) -> Cluster:
@@ -326,7 +289,6 @@ class Cluster(Document):
             hosts=tuple(hosts),
             within_host=self.within_host,
             between_hosts=self.between_hosts,
-            between_racks=self.between_racks,
         )
 
 

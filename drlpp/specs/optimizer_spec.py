@@ -100,11 +100,10 @@ class OptimizerSpec(NamedClass):
 
     What is not given is as in torch, but for a learning rate of 0.01 and a momentum of 0.9 for
     sgd, and for adam and adamw half of torch's learning rate, since stale gradients want smaller
-    steps. ``muon`` is torch's for matrices, and AdamW for the other weights. So is
-    ``basisrotation``, Adam in a rotated basis (:mod:`drlpp.specs.basis_rotation`).
+    steps. ``muon`` is torch's for matrices, and AdamW for the other weights.
 
     Attributes:
-        name: of a class of ``torch.optim`` in lower case, such as ``adam``, ``basisrotation``, or
+        name: of a class of ``torch.optim`` in lower case, such as ``adam``, or
             ``package.module:Class``.
         options: arguments of the class.
         groups: parameters that are updated otherwise; one belongs to the first group that has a
@@ -225,16 +224,13 @@ class OptimizerSpec(NamedClass):
 
     @classmethod
     def known(cls) -> dict[str, type]:
-        """Return torch's optimizers, and ours, by lower-case name."""
+        """Return torch's optimizers by lower-case name."""
         from torch import optim
 
-        from drlpp.specs.basis_rotation import BasisRotation
-
-        found = {**classes_of(optim, optim.Optimizer), "basisrotation": BasisRotation}
+        found = classes_of(optim, optim.Optimizer)
         for name, kind in found.items():
             if takes_only_matrices(kind):
-                # A model has vectors too, such as its biases.
-                from drlpp.specs.matrices_apart import MuonWithAdamW
+                from drlpp.specs.muon import MuonWithAdamW
 
                 found[name] = MuonWithAdamW
         return found

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.runtime.device.clocks import Clock, ProcessorClock, StreamClock
-from drlpp.specs.device_choice import DeviceChoice
+from drlpp.specs.cluster import DeviceChoice
 
 Tree = TypeVar("Tree")
 

@@ -20,7 +20,7 @@ from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
-from drlpp.specs.device_choice import DeviceChoice
+from drlpp.specs.cluster import DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 Route = tuple[int, int]

@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from fsspec.core import url_to_fs
-
 from drlpp.errors import DRLPPError, InvalidInput, StorageFailure
-from drlpp.io.documents import replacing
+from drlpp.io.files import replacing
 
 
 class SharedStorage:
@@ -35,9 +33,14 @@ class SharedStorage:
         # A folder's files are used where they are.
         self._folder = None if "://" in location else Path(location)
         try:
+            # torch brings it, but needs not.
+            from fsspec.core import url_to_fs
+
             self._system, root = url_to_fs(location)
         except (ValueError, ImportError) as error:
-            raise InvalidInput(f"{location}: fsspec cannot open this ({error})") from None
+            raise InvalidInput(
+                f"{location}: fsspec cannot open this ({error}); pip install 'drlpp[remote]'"
+            ) from None
         self._root = root.rstrip("/")
 
     def put(self, path: Path, name: str) -> None:

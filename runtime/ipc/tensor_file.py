@@ -23,8 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drlpp.errors import InvalidFile, StorageFailure
-from drlpp.io.disk_errors import reporting_disk_errors
-from drlpp.io.documents import replacing
+from drlpp.io.files import replacing, reporting_disk_errors
 
 _FORMAT = "drlpp tree 1"
 _MOST_STRUCTURE_CHARACTERS = 64 * 2**20

@@ -55,8 +55,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
 from drlpp.specs.batches import Batch
-from drlpp.specs.cluster import Cluster
-from drlpp.specs.device_choice import DeviceChoice
+from drlpp.specs.cluster import Cluster, DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
-from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.io.files import reporting_disk_errors
 from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
@@ -42,7 +42,7 @@ from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import Batch, arranged_like, tensors_in
-from drlpp.specs.device_choice import DeviceChoice
+from drlpp.specs.cluster import DeviceChoice
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer

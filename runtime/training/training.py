@@ -33,8 +33,8 @@ from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import check_length
 from drlpp.specs.batches import call
+from drlpp.specs.cluster import DeviceChoice
 from drlpp.specs.data import Data
-from drlpp.specs.device_choice import DeviceChoice
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled

@@ -10,7 +10,7 @@ from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.io.files import reporting_disk_errors
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.measuring import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport

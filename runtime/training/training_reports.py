@@ -11,7 +11,7 @@ from pydantic import ConfigDict, ValidationError
 
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import Record, first_problem, parse_mapping
-from drlpp.io.json_lines import append, cut_off, read_lines
+from drlpp.io.files import append, cut_off, read_lines
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ def test_every_cell_prints_what_the_notebook_shows() -> None:
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     between = "print('-' * 9)"
     program = f"\n{between}\n".join("".join(cell["source"]) for cell in cells)
-    keep = "numpy networkx pydantic pyyaml rich lazy-loader"
+    keep = "numpy networkx pydantic pyyaml rich"
     ran = subprocess.run(
         [sys.executable, "-c", without_packages(program, keep)], capture_output=True, text=True
     )

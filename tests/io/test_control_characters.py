@@ -22,64 +22,45 @@ DANGEROUS = [
     *("\u202e", "\u2066", "\u200b", "\u2028", "\ud800"),
 ]
 STRING = frozenset({str})
-KINDS = [
-    "graph",
-    "profile",
-    "cluster",
-    "placement",
-    "run",
-    "comparison",
-    "microbatches",
-    "search",
-    "training race",
-]
 
 
 @pytest.fixture(scope="module")
 def contents() -> dict[str, tuple[dict[str, Any], list[Path_]]]:
-    """Of every kind of document the content, and where text stands in it."""
+    """Of every kind of document that has text, the content, and where the text stands in it."""
     found = {}
     for kind, document in every_document().items():
         content = json.loads(document.model_dump_json(exclude_none=True))
         fields = list(fields_of(STRING, content))
         content = {"kind": kind, "version": document.current_version, **content}
-        found[kind] = content, fields
-    assert set(KINDS) == {kind for kind, (_, fields) in found.items() if fields}
+        if fields:
+            found[kind] = content, fields
     return found
 
 
-def text_field(path: Path_) -> str:
-    return ".".join(map(str, path))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("ending", "one_of"),
-    [(".json", 1), (".yaml", 4), pytest.param(".yaml", 1, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("ending", "one_of"), [(".json", 2), (".yaml", 16)])
 def test_every_text_of_every_document(
     contents: dict[str, tuple[dict[str, Any], list[Path_]]],
     tmp_path: Path,
-    kind: str,
     ending: str,
     one_of: int,
 ) -> None:
-    """Reading YAML takes long: one character in so many is tried in each place, in turns."""
-    content, fields = contents[kind]
+    """Reading takes long: one character in so many is tried in each place, in turns."""
+    assert {"graph", "profile", "cluster", "placement", "run"} <= contents.keys()
     path = (tmp_path / "file").with_suffix(ending)
-    for at, field in enumerate(fields):
-        for dangerous in DANGEROUS[at % one_of :: one_of]:
-            # JSON with escapes is YAML as well.
-            path.write_text(with_value(content, field, json.dumps(f"a{dangerous}b")) + "\n")
-            with pytest.raises(InvalidFile) as told:
-                read_any_document(path)
-            assert f"{path}: field '{text_field(field)}'" in str(told.value), field
-            assert str(told.value).isprintable()
-    # Names of fields are text too.
-    path.write_text(json.dumps({**content, "\x1b[2J": 1}) + "\n")
-    with pytest.raises(InvalidFile, match="control character") as told:
-        read_any_document(path)
-    assert str(told.value).isprintable()
+    for content, fields in contents.values():
+        for at, field in enumerate(fields):
+            for dangerous in DANGEROUS[at % one_of :: one_of]:
+                # JSON with escapes is YAML as well.
+                path.write_text(with_value(content, field, json.dumps(f"a{dangerous}b")) + "\n")
+                with pytest.raises(InvalidFile) as told:
+                    read_any_document(path)
+                assert f"{path}: field '{'.'.join(map(str, field))}'" in str(told.value), field
+                assert str(told.value).isprintable()
+        # Names of fields are text too.
+        path.write_text(json.dumps({**content, "\x1b[2J": 1}) + "\n")
+        with pytest.raises(InvalidFile, match="control character") as told:
+            read_any_document(path)
+        assert str(told.value).isprintable()
 
 
 @pytest.mark.parametrize("error", [InvalidInput, InvalidFile, RunFailure])

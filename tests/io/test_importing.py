@@ -15,7 +15,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import read_placement
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.programs.shell import Shell
+from tests.support.programs.shell import drlpp
 from tests.support.training.placement_files import file_of
 
 _TRAP = """
@@ -57,11 +57,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(monkeypatch, capsys)
-
-
-@pytest.fixture
 def write(content: dict[str, Any], tmp_path: Path) -> Callable[..., Path]:
     """Writes a placement with another model or optimizer; gives its path."""
 
@@ -100,20 +95,17 @@ _OWN = "tests.support.models.small:perceptron"
     [
         ("first_trap:run", None, "--model first_trap:run, in Python model='first_trap:run'"),
         ("first_trap:perceptron", "second_trap:Lion", " again: --"),
-        ("sympy:sympify", None, "--model sympy:sympify"),
-        ("torch.hub:load", None, "--model torch.hub:load"),
         ("os:system", "os:remove", " again: --"),
     ],
 )
 def test_what_a_file_names_does_not_run(
-    shell: Shell,
     write: Callable[..., Path],
     command: list[str],
     model: str,
     optimizer: str | None,
     way_out: str,
 ) -> None:
-    code, out, err = shell(command[0], write(model, optimizer), *command[1:])
+    code, out, err = drlpp(command[0], write(model, optimizer), *command[1:])
     assert (code, out) == (2, "")
     assert way_out in err
     assert err.count("\n") == 1
@@ -122,53 +114,49 @@ def test_what_a_file_names_does_not_run(
 
 @pytest.mark.timeout(60)
 @pytest.mark.system
-def test_a_model_and_an_optimizer_that_are_named_again_train(
-    shell: Shell, write: Callable[..., Path]
-) -> None:
+def test_a_model_and_an_optimizer_that_are_named_again_train(write: Callable[..., Path]) -> None:
     """With the options that the file has, of both: a bare name stands for what the file means."""
     path = write("first_trap:perceptron", "second_trap:Lion")
     named = ["--model", "first_trap:perceptron"]
-    code, _, err = shell("train", path, *_DATA, *named, "--out", "runs/x")
+    code, _, err = drlpp("train", path, *_DATA, *named, "--out", "runs/x")
     assert code == 2
     assert "name it again: --optimizer second_trap:Lion, in Python optimizer=Opt" in err
     assert "second_trap" not in sys.modules
     named += ["--optimizer", "second_trap:Lion"]
-    code, out, err = shell("train", path, *_DATA, *named, "--out", "runs/x")
+    code, out, err = drlpp("train", path, *_DATA, *named, "--out", "runs/x")
     assert code == 0, err
     assert "first_trap:perceptron(layers=2)" in " ".join(out.split())
     assert "second_trap:Lion (lr=0.1)" in " ".join(out.split())
-    code, out, err = shell("train", path, *_DATA, *named, "--out", "runs/x", "--resume")
+    code, out, err = drlpp("train", path, *_DATA, *named, "--out", "runs/x", "--resume")
     assert code == 0, err
 
 
-def test_the_fingerprint_says_whether_it_is_the_same_model(
-    shell: Shell, write: Callable[..., Path]
-) -> None:
+def test_the_fingerprint_says_whether_it_is_the_same_model(write: Callable[..., Path]) -> None:
     path = write("first_trap:perceptron")
     for other in (
         ["--model", _OWN, "--model-option", "layers=3"],
         ["--model", "first_trap:perceptron", "--model-option", "layers=3"],
         ["--model", "alexnet"],
     ):
-        code, _, err = shell("train", path, *_DATA, *other)
+        code, _, err = drlpp("train", path, *_DATA, *other)
         assert code == 2
         assert f"{path}: the placement is for first_trap:perceptron(layers=2) (fingerprint" in err
         assert "was made for: --model first_trap:perceptron, or plan" in err
     # Another name for the same model will do, as its graph is the same.
     document = read_placement(path, model=ModelReference.named(_OWN, layers=2))
     document.resolve(capture(document.model).graph)
-    code, _, err = shell("train", path, "--model-option", "layers=2")
+    code, _, err = drlpp("train", path, "--model-option", "layers=2")
     assert (code, "--model-option needs the model's name as well: --model" in err) == (2, True)
 
 
-def test_the_current_folder_takes_nobodys_place(shell: Shell, tmp_path: Path) -> None:
+def test_the_current_folder_takes_nobodys_place(tmp_path: Path) -> None:
     """It is looked at last, and only for a package that is nowhere else."""
     for name in ("networkx", "sympy", "json"):
         (tmp_path / f"{name}.py").write_text("open('trapped', 'w')")
-    code, _, err = shell("show", "networkx:path_graph", "-o", "g.json")
+    code, _, err = drlpp("show", "networkx:path_graph", "-o", "g.json")
     assert code == 2
     assert "raised TypeError" in err
     assert str(tmp_path) not in sys.path
     assert not Path("trapped").exists()
-    assert shell("show", "first_trap:perceptron", "-o", "g.json")[0] == 0
+    assert drlpp("show", "first_trap:perceptron", "-o", "g.json")[0] == 0
     assert sys.path[-1] == str(tmp_path)

@@ -1,8 +1,6 @@
 """Lines in place of a progress bar."""
 
-import threading
-
-from drlpp.io.progress_lines import ProgressLines, TimeLeft, said_while_it_lasts
+from drlpp.io.progress_lines import ProgressLines, TimeLeft
 
 
 def test_a_line_follows_another_after_some_seconds_and_the_last_is_not_lost() -> None:
@@ -29,21 +27,3 @@ def test_the_time_left_is_of_what_was_seen() -> None:
     now = 40.0
     assert resumed.text(7, 10) == "0:30"
     assert left.text(10, 10) == "0:00"
-
-
-def test_what_lasts_is_said_again_until_it_is_over() -> None:
-    written: list[str] = []
-    third = threading.Event()
-
-    def write(line: str) -> None:
-        written.append(line)
-        if len(written) == 3:
-            third.set()
-
-    with said_while_it_lasts(write, "planning", 0.01):
-        assert third.wait(60)
-    count = len(written)
-    assert written[0] == "planning: 0:00 so far"
-    with said_while_it_lasts(write, "another", seconds_between=60):
-        pass
-    assert len(written) == count

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.errors import StorageFailure
-from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.io.files import reporting_disk_errors
 
 
 def test_a_full_disk_is_told_and_a_missing_file_is_not(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from drlpp.placement.measurements_file import Header
 from drlpp.schedule.method import Method
-from drlpp.io.json_lines import append
+from drlpp.io.files import append
 from drlpp.errors import StorageFailure
 try:
     while True:

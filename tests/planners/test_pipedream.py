@@ -35,8 +35,8 @@ from tests.support.strategies.graphs import (
     profiles,
 )
 
-# Counts of accelerators in a host, hosts in a rack, racks.
-SHAPES = [(1, 1, 1), (3, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 1), (2, 3, 1), (2, 2, 2)]
+# Accelerators of a host, hosts.
+SHAPES = [(1, 1), (3, 1), (4, 1), (2, 2), (3, 2), (2, 3)]
 
 
 def link(bandwidth: float) -> Link:
@@ -44,23 +44,12 @@ def link(bandwidth: float) -> Link:
 
 
 def cluster_like(
-    shape: tuple[int, int, int], bandwidths: tuple[float, ...], memory: float | None = None
+    shape: tuple[int, int], bandwidths: tuple[float, ...], memory: float | None = None
 ) -> Cluster:
-    accelerators, hosts, racks = shape
+    accelerators, hosts = shape
+    host = Host(name="host", count=hosts, accelerators=accelerators, memory_bytes=memory)
     return Cluster(
-        hosts=tuple(
-            Host(
-                name=f"rack{rack}",
-                count=hosts,
-                accelerators=accelerators,
-                rack=str(rack),
-                memory_bytes=memory,
-            )
-            for rack in range(racks)
-        ),
-        within_host=link(bandwidths[0]),
-        between_hosts=link(bandwidths[1]),
-        between_racks=link(bandwidths[2]),
+        hosts=(host,), within_host=link(bandwidths[0]), between_hosts=link(bandwidths[1])
     )
 
 
@@ -72,7 +61,7 @@ def workloads(draw: st.DrawFn, max_operators: int) -> Workload:
     return replace(workload, kept_bytes=numpy.array(kept, dtype=float))
 
 
-bandwidths = st.tuples(*[st.sampled_from([0.5, 2.0, 10.0])] * 3)
+bandwidths = st.tuples(*[st.sampled_from([0.5, 2.0, 10.0])] * 2)
 
 
 @given(
@@ -92,13 +81,13 @@ bandwidths = st.tuples(*[st.sampled_from([0.5, 2.0, 10.0])] * 3)
 @settings(max_examples=70)
 def test_the_optimum_of_its_formula_within_the_memory(
     data: st.DataObject,
-    shape: tuple[int, int, int],
+    shape: tuple[int, int],
     bandwidths: tuple[float, ...],
     limit: int | None,
     replicate: bool,
     memory: MemoryModel,
 ) -> None:
-    workload = data.draw(workloads(6 if shape[1] == 1 else 4 if shape[2] == 1 else 3))
+    workload = data.draw(workloads(6 if shape[1] == 1 else 4))
     # Idle accelerators of a straight pipeline's later hosts count as workers.
     replicate = replicate or (limit is not None and shape[1] > 1)
     cluster = cluster_like(shape, bandwidths, limit)
@@ -139,7 +128,6 @@ def test_irregular_clusters_are_one_level_of_the_slowest(hosts: list[Host]) -> N
         hosts=tuple(hosts),
         within_host=link(1e9),
         between_hosts=link(8.0),
-        between_racks=link(8.0),
     )
     # What computes is replicated and what has weights is not, as of VGG-16 in the paper's table 1.
     _, profile = chain_of(
@@ -254,7 +242,7 @@ def test_configurations_of_the_paper(cuts: Cuts) -> None:
         problem = PlanningProblem(published(model), cluster_of(16, 1.25e9))
         assert pipedream(problem, cuts).placement.configuration == configuration
     hosts = replace(
-        problem, workload=published("vgg16"), cluster=cluster_like((4, 4, 1), (1e10, 1.25e9, 1.0))
+        problem, workload=published("vgg16"), cluster=cluster_like((4, 4), (1e10, 1.25e9))
     )
     found = pipedream(hosts, flat=True)
     assert found.own_seconds == pytest.approx(0.0442, abs=5e-5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from drlpp.racing.race import RaceRules, heat, lead_over, race, winner_of
+from drlpp.racing.race import RaceRules, _below, _quantile, heat, lead_over, race, winner_of
 
 
 class Track:
@@ -129,6 +129,15 @@ def test_a_lead_is_students_interval_of_paired_differences() -> None:
     interval = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - 0.05 / 2)
     assert (math.log(lead.low), math.log(lead.high)) == pytest.approx(tuple(interval))
     assert lead.ratio == pytest.approx(math.exp(sum(differences) / 4))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 6, 11, 30])
+def test_students_distribution(freedom: int) -> None:
+    oracle = stats.t(freedom)
+    for t in (-40.0, -2.5, -0.1, 0.0, 1.0, 6.3):
+        assert _below(t, freedom) == pytest.approx(oracle.cdf(t), abs=1e-14)
+    for probability in (0.5, 0.9, 0.975, 0.9975):
+        assert _quantile(freedom, probability) == pytest.approx(oracle.ppf(probability), abs=1e-9)
 
 
 def test_what_was_dropped_cannot_win_and_is_compared_over_its_own_rounds() -> None:

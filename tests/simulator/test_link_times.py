@@ -14,18 +14,16 @@ from tests.support.strategies.graphs import cluster_of
 
 HOSTS = Cluster(
     hosts=(
-        Host(name="here", accelerators=2, rack="near"),
+        Host(name="here", accelerators=2),
         Host(
             name="slow",
             accelerators=1,
-            rack="near",
             network=Link(bandwidth_bytes_per_second=7.0, latency_seconds=0.5),
         ),
-        Host(name="there", accelerators=1, rack="far"),
+        Host(name="there", accelerators=1),
     ),
     within_host=Link(bandwidth_bytes_per_second=1e3, latency_seconds=1e-3),
     between_hosts=Link(bandwidth_bytes_per_second=100.0, latency_seconds=1e-2),
-    between_racks=Link(bandwidth_bytes_per_second=20.0, latency_seconds=0.1),
 )
 
 

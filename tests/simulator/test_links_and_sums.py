@@ -28,24 +28,11 @@ def test_senders_share_the_port_of_a_receiver() -> None:
     assert stages_of(profile, cluster_of(4), 2, 2).seconds_per_minibatch == pytest.approx(5)
 
 
-@pytest.mark.parametrize(
-    "hosts",
-    [
-        [Host(name="a", accelerators=2), Host(name="b", accelerators=2)],
-        [
-            Host(name="a", count=2, accelerators=1, rack="A"),
-            Host(name="b", count=2, accelerators=1, rack="B"),
-        ],
-    ],
-    ids=["hosts", "racks"],
-)
-def test_accelerators_share_the_network_of_their_host_and_of_their_rack(hosts: list[Host]) -> None:
-    slow = Link(bandwidth_bytes_per_second=1)
+def test_accelerators_share_the_network_of_their_host() -> None:
     cluster = Cluster(
-        hosts=tuple(hosts),
+        hosts=(Host(name="a", accelerators=2), Host(name="b", accelerators=2)),
         within_host=Link(bandwidth_bytes_per_second=FAST),
-        between_hosts=slow if hosts[0].rack is None else Link(bandwidth_bytes_per_second=FAST),
-        between_racks=None if hosts[0].rack is None else slow,
+        between_hosts=Link(bandwidth_bytes_per_second=1),
     )
     found = stages_of(one_way(seconds=3, bytes_=10), cluster, 2, 2)
     assert found.seconds_per_minibatch == pytest.approx(10)

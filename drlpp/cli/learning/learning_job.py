@@ -1,58 +1,108 @@
-"""What ``drlpp learn`` does on live workers: learn, compare, export."""
+"""What ``drlpp learn`` does on live workers: learn, compare, race to a loss."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-from drlpp.cli.command_line import build_console, shown
+from drlpp.cli.command_line import console, shown
+from drlpp.cli.settings import MethodSettings, SearchSettings, count
 
 if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters
     from drlpp.costs.contraction import ContractedGraph
     from drlpp.costs.profile import Profile
     from drlpp.costs.workload import Workload
-    from drlpp.envs import CostPrior, MeasurementMemory, Measurer
+    from drlpp.envs import CostPrior, MeasurementMemory
     from drlpp.envs.measuring.search_file import Sureness
     from drlpp.placement.candidate import Candidate
-    from drlpp.planners import Space, Vary
+    from drlpp.planners import Space
     from drlpp.racing.comparison import Comparison
-    from drlpp.racing.contenders import Contender
     from drlpp.racing.to_loss import Course, RaceData, RaceOptions
     from drlpp.racing.training_race import RaceEnd
     from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
-
-console = build_console()
 
 MEASUREMENTS_NAME = "measurements.jsonl"
 """The file in the folder of a run that holds all of its measurements."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """The job that is asked for."""
+class MeasuringSettings:
+    """How much is measured."""
 
+    budget: Annotated[int, count("Number of placements to measure, at most.")] = 100
+    minibatches: Annotated[int, count("Minibatches of a measurement.", most=100_000)] = 30
+    repetitions: Annotated[int, count("Runs that these minibatches are divided into.")] = 3
+    finalists: Annotated[int, count("Measured placements in the final comparison.")] = 4
+    rounds: Annotated[int, count("Rounds of the final comparison, at most.")] = 7
+
+
+@dataclass
+class LearningJob:
+    """What a run learns with, and on.
+
+    Attributes:
+        session: the workers.
+        out: folder of the run.
+        agent: the agent's name.
+        hyperparameters: of a new agent.
+        measuring, search, method: as they were given.
+        contracted: modules or blocks that the agent cuts between; None for operators.
+        data: of a race to a loss at the end; None for none.
+        race_options: of that race.
+        profile, cluster: what is known of the model and the workers, when it runs.
+    """
+
+    session: ClusterSession
     out: Path
     agent: str
     hyperparameters: AgentHyperparameters
-    budget: int
-    minibatches: int
-    repetitions: int
-    finalists: int
-    rounds: int
-    seed: int
-    vary: frozenset[Vary] | None
-    asked_to_vary: bool
-    most_staleness: int | None
-    chooses_microbatches: bool
-    race_data: RaceData | None
+    measuring: MeasuringSettings
+    search: SearchSettings
+    method: MethodSettings
+    contracted: ContractedGraph | None
+    data: RaceData | None
     race_options: RaceOptions
-    layouts: Mapping[str, Contender]
-    contracted: ContractedGraph | None = None
+    profile: Profile = field(init=False)
+    cluster: Cluster = field(init=False)
+
+    def run(self) -> None:
+        """Profile, learn, compare, race to a loss if asked to, and export the best placement."""
+        from drlpp.cli.learning.outcome import (
+            export_best,
+            export_best_so_far,
+            export_winner,
+            say_how_to_train,
+        )
+        from drlpp.envs.codec import check_one_stage_each
+        from drlpp.errors import HostLost
+        from drlpp.runtime import load_or_measure_profile
+
+        # An environment says so as well, but after profiling.
+        check_one_stage_each(self.session.method)
+        with shown("profiling operators and links"):
+            self.profile, self.cluster = load_or_measure_profile(self.session, self.out)
+        self._choose_microbatches()
+        try:
+            comparison = self._compare() if self._learn() else None
+        except HostLost:
+            export_best_so_far(self)
+            raise
+        if comparison is None:
+            export_best_so_far(self)
+            return
+        # A race takes long, and may be interrupted: whatever comes of it, a placement is there.
+        path = export_best(self, comparison)
+        if self.data is None:
+            say_how_to_train(self.session, path)
+        else:
+            course, end = self._race_to_loss(self.data)
+            export_winner(self.out, self.session, comparison, course, end, self.cluster)
 
     def candidate(self, measured: Candidate) -> Candidate:
         """Return a candidate of the agent's as one of operators."""
@@ -60,120 +110,157 @@ class Job:
             return measured
         return self.contracted.expanded_candidate(measured)
 
+    @cached_property
+    def memory(self) -> MeasurementMemory:
+        """What has been measured, and measures the rest."""
+        from drlpp.envs import ContractedMeasurer, MeasurementMemory
 
-class Accelerators(NamedTuple):
-    """What a run learns on: the workers, and what is known of them and of the model."""
+        contracted, given = self.contracted, self.measuring
+        measurer = ContractedMeasurer(self.session, contracted) if contracted else self.session
+        path = self.out / MEASUREMENTS_NAME
+        return MeasurementMemory(measurer, given.minibatches, path, given.repetitions)
 
-    session: ClusterSession
-    profile: Profile
-    cluster: Cluster
+    @cached_property
+    def _space(self) -> Space:
+        from drlpp.schedule.analysis.staleness import usual_staleness
+
+        space = self.search.space(self.session.method, self.method, self.profile.batch_size)
+        if space.most_staleness is None and self.search.vary is None:
+            # Depths are no faster way to the same weights: they are later ones. Nothing is staler
+            # by itself than the method is with a stage on every accelerator.
+            usual = usual_staleness(self.session.method, self.session.accelerators)
+            space = replace(space, most_staleness=usual)
+        return space
+
+    @cached_property
+    def _declared(self) -> CostPrior:
+        from drlpp.costs.memory import MemoryModel
+        from drlpp.envs import CostPrior
+
+        method = self.session.method
+        known = self.contracted.profile(self.profile) if self.contracted else self.profile
+        memory = MemoryModel.of(method, self.session.optimizer)
+        chosen = methods_of_the_agent(self.hyperparameters, self.search, self._space)
+        prior = CostPrior.of(known, self.cluster, method, memory, chosen)
+        return prior.with_seed(self.session.seed)
+
+    def _choose_microbatches(self) -> None:
+        """Let the session's method have the microbatches that suit the model here."""
+        from drlpp.planners import Vary
+        from drlpp.racing.microbatches import choose_microbatches
+        from drlpp.schedule.method_choice import choose_method
+
+        varied = self.search.varied(self.method) or ()
+        if "microbatches" in self.method.options or Vary.MICROBATCHES in varied:
+            return
+        session = self.session
+        with shown("choosing microbatches") as tell:
+            choice = choose_microbatches(session, self.profile, self.cluster, self.out, tell)
+        if choice is not None:
+            options = {"microbatches": choice.best.microbatches}
+            session.method = choose_method(None, options, session.method)
+            console.print(str(choice))
+
+    def _learn(self) -> bool:
+        """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
+        from drlpp.agents import learn_placement
+
+        memory, session, budget = self.memory, self.session, self.measuring.budget
+        if memory.distinct >= budget:
+            return True
+        measured_before, before = memory.distinct, replace(session.spent)
+        sure: list[Sureness] = []
+        begin = time.perf_counter()
+        try:
+            return learn_placement(
+                memory,
+                self.out,
+                hyperparameters=self.hyperparameters,
+                budget=budget,
+                seed=session.seed,
+                declared=self._declared,
+                console=console,
+                on_sure=sure.append,
+            )
+        finally:
+            took = time.perf_counter() - begin
+            keep_split(self.out, session, before, took, memory.distinct - measured_before, *sure)
+
+    def _compare(self) -> Comparison | None:
+        """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
+        from drlpp.cli.layouts import layout_contenders
+        from drlpp.errors import RunFailure
+        from drlpp.racing.comparison import compare
+        from drlpp.racing.contenders import Contender, Heat
+        from drlpp.racing.race import RaceRules
+        from drlpp.racing.rivals import Grounds, rival_heats, with_equal_numbers
+        from drlpp.report.board import write_race
+        from drlpp.report.tables import describe_comparison
+
+        session, memory, declared = self.session, self.memory, self._declared
+        fastest = [candidate for candidate, _ in memory.fastest(self.measuring.finalists)]
+        failed = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
+        if not fastest and failed:
+            raise RunFailure(
+                f"none of {memory.distinct} placements could be measured: {failed[-1]}"
+            )
+        finalists = [Contender.of(self.candidate(candidate), self.agent) for candidate in fastest]
+        # What the agent has asked planners for, they need not plan again.
+        alike = declared.space is self._space and self.contracted is None
+        proposed = (lambda: declared.planned) if alike else None
+        # A layout by modules has the microbatches that were chosen meanwhile.
+        given = self.search.compare, session.captured, session.accelerators, session.method
+        own = [Heat(candidates=(layout,)) for layout in layout_contenders(*given).values()]
+        begin = time.perf_counter()
+        try:
+            with shown("planning what a user has without an agent") as tell:
+                grounds = Grounds(session, self.profile, self.cluster, self._space, proposed)
+                comparison = compare(
+                    session,
+                    finalists,
+                    with_equal_numbers([*rival_heats(grounds), *own], finalists, self.cluster),
+                    rules=RaceRules(rounds=self.measuring.rounds),
+                    minibatches=self.measuring.minibatches,
+                    path=self.out / "comparison.json",
+                    on_progress=tell,
+                )
+        except KeyboardInterrupt:
+            return None
+        write_race(self.out, comparison)
+        console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
+        console.print(describe_comparison(comparison))
+        return comparison
+
+    def _race_to_loss(self, data: RaceData) -> tuple[Course, RaceEnd]:
+        """Race the fastest placements of each kind with what a user has anyway, on their data."""
+        from drlpp.cli.learning.race_command import run_and_report
+        from drlpp.costs.workload import Workload
+        from drlpp.racing.contenders import Contender
+
+        # How late gradients are follows from what operators send each other, not modules of them.
+        fastest = self.memory.fastest(self.memory.distinct)
+        measured = (self.candidate(candidate) for candidate, _ in fastest)
+        worthy = worth_racing(measured, Workload.of(self.profile))[: self.measuring.finalists]
+        named = [Contender.of(candidate, self.agent) for candidate in worthy]
+        folder = self.out / "race"
+        folder.mkdir(exist_ok=True)
+        known = self.session, self.profile, self.cluster
+        return run_and_report(*known, named, data, folder, self.race_options)
 
 
-def run_job(job: Job, session: ClusterSession) -> None:
-    """Profile, learn, compare, race to a loss if asked to, and export the best placement.
-
-    Raises:
-        InvalidInput: no agent proposes placements for the session's method.
-        HostLost: a host is lost; what was measured and trained is kept.
-    """
-    from drlpp.cli.learning.outcome import export_best, export_winner, say_how_to_train
-    from drlpp.envs.codec import check_one_stage_each
-    from drlpp.runtime import load_or_measure_profile
-
-    # An environment says so as well, but after profiling.
-    check_one_stage_each(session.method)
-    with shown(console, "profiling operators and links"):
-        profile, cluster = load_or_measure_profile(session, job.out)
-    there = Accelerators(session, profile, cluster)
-    if job.chooses_microbatches:
-        _choose_microbatches(job, there)
-    found = _learn_and_compare(job, there)
-    if found is None:
-        return
-    memory, comparison = found
-    # A race takes long, and may be interrupted: whatever comes of it, a placement is there.
-    path = export_best(job, session, comparison, there.cluster)
-    if job.race_data is None:
-        say_how_to_train(session, path)
-    else:
-        course, end = _race_to_loss(job, there, memory, job.race_data)
-        export_winner(job.out, session, comparison, course, end, there.cluster)
-
-
-def _learn_and_compare(
-    job: Job, there: Accelerators
-) -> tuple[MeasurementMemory, Comparison] | None:
-    """Learn and compare; None if Ctrl-C ended it.
-
-    Raises:
-        HostLost: a host is lost; what was measured is kept.
-    """
-    from drlpp.cli.learning.outcome import export_best_so_far
-    from drlpp.costs.memory import MemoryModel
-    from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
-    from drlpp.errors import HostLost
-    from drlpp.planners import Space
-    from drlpp.schedule.analysis.staleness import usual_staleness
-
-    session = there.session
-    memory_model = MemoryModel.of(session.method, session.optimizer)
-    measurer: Measurer = session
-    known = there.profile
-    if job.contracted is not None:
-        measurer = ContractedMeasurer(measurer, job.contracted)
-        known = job.contracted.profile(known)
-    path = job.out / MEASUREMENTS_NAME
-    memory = MeasurementMemory(measurer, job.minibatches, path, job.repetitions)
-    most_staleness = job.most_staleness
-    if most_staleness is None and not job.asked_to_vary:
-        # Depths are no faster way to the same weights: they are later ones. Nothing is staler by
-        # itself than the method is with a stage on every accelerator.
-        most_staleness = usual_staleness(session.method, session.accelerators)
-    space = Space(session.method, job.vary, most_staleness, there.profile.batch_size)
-    chosen = methods_of_the_agent(job, space)
-    declared = CostPrior.of(known, there.cluster, session.method, memory_model, chosen)
-    declared = declared.with_seed(job.seed)
-    comparison = None
-    try:
-        if _learn(job, there, memory, declared):
-            comparison = _compare(job, there, memory, declared, space)
-    except HostLost:
-        export_best_so_far(job, session, memory, there.cluster)
-        raise
-    if comparison is None:
-        export_best_so_far(job, session, memory, there.cluster)
-        return None
-    return memory, comparison
-
-
-def methods_of_the_agent(job: Job, space: Space) -> Space | None:
+def methods_of_the_agent(
+    hyperparameters: AgentHyperparameters, search: SearchSettings, space: Space
+) -> Space | None:
     """Return what the agent chooses from: all of ``space``, if it is the guided one.
 
     Agents after the paper place only (None), or place only what is not too stale.
     """
     from drlpp.agents import GuidedDRLPP
 
-    if issubclass(job.hyperparameters.algorithm, GuidedDRLPP):
+    if issubclass(hyperparameters.algorithm, GuidedDRLPP):
         return space
     placing = replace(space, vary=frozenset())
-    return None if job.most_staleness is None else placing
-
-
-def _race_to_loss(
-    job: Job, there: Accelerators, memory: MeasurementMemory, data: RaceData
-) -> tuple[Course, RaceEnd]:
-    """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
-    from drlpp.cli.learning.race_command import run_and_report
-    from drlpp.costs.workload import Workload
-    from drlpp.racing.contenders import Contender
-
-    # How late gradients are follows from what operators send each other, not modules of them.
-    measured = (job.candidate(candidate) for candidate, _ in memory.fastest(memory.distinct))
-    fastest = worth_racing(measured, Workload.of(there.profile))[: job.finalists]
-    named = [Contender.of(candidate, job.agent) for candidate in fastest]
-    folder = job.out / "race"
-    folder.mkdir(exist_ok=True)
-    return run_and_report(console, *there, named, data, folder, job.race_options)
+    return None if search.max_staleness is None else placing
 
 
 def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Candidate]:
@@ -207,51 +294,6 @@ def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Ca
     return fastest + fresher
 
 
-def _choose_microbatches(job: Job, there: Accelerators) -> None:
-    """Let the session's method have the microbatches that suit the model here."""
-    from drlpp.racing.microbatches import FILE_NAME, choose_microbatches
-    from drlpp.schedule.method_choice import choose_method
-
-    if (job.out / MEASUREMENTS_NAME).exists() and not (job.out / FILE_NAME).exists():
-        # A run of an older drlpp, whose placements were measured with whole minibatches.
-        return
-    session = there.session
-    with shown(console, "choosing microbatches") as tell:
-        choice = choose_microbatches(session, there.profile, there.cluster, job.out, tell)
-    if choice is not None:
-        options = {"microbatches": choice.best.microbatches}
-        session.method = choose_method(None, options, session.method)
-        console.print(str(choice), soft_wrap=True)
-
-
-def _learn(job: Job, there: Accelerators, memory: MeasurementMemory, declared: CostPrior) -> bool:
-    """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
-    from drlpp.agents import learn_placement
-
-    if memory.distinct >= job.budget:
-        return True
-
-    session = there.session
-    measured_before = memory.distinct
-    before = replace(session.spent)
-    sure: list[Sureness] = []
-    begin = time.perf_counter()
-    try:
-        return learn_placement(
-            memory,
-            job.out,
-            hyperparameters=job.hyperparameters,
-            budget=job.budget,
-            seed=job.seed,
-            declared=declared,
-            console=console,
-            on_sure=sure.append,
-        )
-    finally:
-        took = time.perf_counter() - begin
-        keep_split(job.out, session, before, took, memory.distinct - measured_before, *sure)
-
-
 def keep_split(
     folder: Path,
     session: ClusterSession,
@@ -275,63 +317,3 @@ def keep_split(
     console.print(part.split_text)
     path = folder / FILE_NAME
     write_document(path, part.after(read_document(path, SearchFile)) if path.exists() else part)
-
-
-def _compare(
-    job: Job,
-    there: Accelerators,
-    memory: MeasurementMemory,
-    declared: CostPrior,
-    space: Space,
-) -> Comparison | None:
-    """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
-    from drlpp.cli.layouts import is_file, measured_lines
-    from drlpp.errors import RunFailure
-    from drlpp.racing.comparison import compare
-    from drlpp.racing.contenders import Contender, Heat
-    from drlpp.racing.race import RaceRules
-    from drlpp.racing.rivals import Grounds, rival_heats, with_equal_numbers
-    from drlpp.report.board import write_race
-    from drlpp.report.tables import describe_comparison
-
-    session = there.session
-    fastest = [candidate for candidate, _ in memory.fastest(job.finalists)]
-    failed = {c: o.reason for c, o in memory.outcomes.items() if o.outcome == "failed"}
-    if not fastest and failed:
-        reason = list(failed.values())[-1]
-        raise RunFailure(f"none of {memory.distinct} placements could be measured: {reason}")
-    finalists = [Contender.of(job.candidate(candidate), job.agent) for candidate in fastest]
-    # What the agent has asked planners for, they need not plan again.
-    alike = declared.space is space and job.contracted is None
-    proposed = (lambda: declared.planned) if alike else None
-    # A method that is not a file's own may have got its microbatches after it was read.
-    own = [
-        Heat(
-            candidates=(
-                layout if is_file(text) else layout.model_copy(update={"method": session.method}),
-            )
-        )
-        for text, layout in job.layouts.items()
-    ]
-    begin = time.perf_counter()
-    try:
-        with shown(console, "planning what a user has without an agent") as tell:
-            grounds = Grounds(session, there.profile, there.cluster, space, proposed)
-            rivals = rival_heats(grounds)
-            comparison = compare(
-                session,
-                finalists,
-                with_equal_numbers([*rivals, *own], finalists, there.cluster),
-                rules=RaceRules(rounds=job.rounds),
-                minibatches=job.minibatches,
-                path=job.out / "comparison.json",
-                on_progress=tell,
-            )
-    except KeyboardInterrupt:
-        return None
-    write_race(job.out, comparison)
-    console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
-    console.print(describe_comparison(comparison))
-    for line in measured_lines(comparison, job.layouts):
-        console.print(line, soft_wrap=True, markup=False)
-    return comparison

@@ -6,23 +6,18 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drlpp.cli.command_line import build_console
+from drlpp.cli.command_line import console
 
 if TYPE_CHECKING:
-    from drlpp.cli.learning.learning_job import Job
-    from drlpp.envs import MeasurementMemory
+    from drlpp.cli.learning.learning_job import LearningJob
     from drlpp.racing.comparison import Comparison
     from drlpp.racing.to_loss import Course
     from drlpp.racing.training_race import RaceEnd
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
 
-console = build_console()
 
-
-def export_best(
-    job: Job, session: ClusterSession, comparison: Comparison, cluster: Cluster
-) -> Path:
+def export_best(job: LearningJob, comparison: Comparison) -> Path:
     """Write the simplest of the placements that are as good as the best one; return where."""
     from drlpp.errors import RunFailure
     from drlpp.racing.winner import export
@@ -31,7 +26,7 @@ def export_best(
     if verdict is None or verdict.placement is None:
         raise RunFailure("none of the placements compared could be measured")
     chosen = comparison.contenders[verdict.placement]
-    path = export(session, chosen, cluster, job.out)
+    path = export(job.session, chosen, job.cluster, job.out)
     # Plain PyTorch may be better, but it has no placement.
     if verdict.placement == verdict.fastest:
         why = "the fastest"
@@ -39,11 +34,10 @@ def export_best(
         why = "the simplest placement that is not shown to be slower than any other candidate"
     else:
         why = "the best placement"
-    how_long = " until the race to a loss has ended" if job.race_data is not None else ""
+    how_long = "" if job.data is None else " until the race to a loss has ended"
     console.print(
-        f"exported to {path}{how_long}: {chosen.beside(session.method)}, found by "
-        f"{chosen.found_by}, {why}",
-        soft_wrap=True,
+        f"exported to {path}{how_long}: {chosen.beside(job.session.method)}, found by "
+        f"{chosen.found_by}, {why}"
     )
     return path
 
@@ -69,28 +63,26 @@ def export_winner(
     from drlpp.racing.winner import export
 
     race, path = course.race, folder / "placement.json"
-    if end.winner is not None and (won := race.candidates[end.winner]).candidate is not None:
+    if end.winner is None:
+        console.print(
+            f"no candidate won the race to a loss, so {path} stays the best by time per minibatch; "
+            "a longer race continues this one (--limit with --resume)"
+        )
+        return
+    if (won := race.candidates[end.winner]).candidate is not None:
         for known in comparison.contenders:
             if known.key == won.key:
                 won = won.model_copy(update={"measurements": known.measurements})
         rate = end.rates[end.winner]
         assert rate is not None
         optimizer = course.optimizer_of(Training(end.winner, rate))
-        path = export(session, won, cluster, folder, optimizer)
-        configuration = won.beside(session.method)
+        export(session, won, cluster, folder, optimizer)
         console.print(
-            f"exported to {path}: {configuration}, found by {won.found_by}, the winner of the "
-            f"race, with learning rate {rate:.3g}",
-            soft_wrap=True,
+            f"exported to {path}: {won.beside(session.method)}, found by {won.found_by}, the "
+            f"winner of the race, with learning rate {rate:.3g}"
         )
-    if end.winner is None:
-        console.print(
-            f"no candidate won the race to a loss, so {path} stays the best by time per minibatch; "
-            "a longer race continues this one (--limit with --resume)",
-            soft_wrap=True,
-        )
-    elif is_plain_as_good(race, end):
-        console.print(f"use plain PyTorch, as the race says, not {path}", soft_wrap=True)
+    if is_plain_as_good(race, end):
+        console.print(f"use plain PyTorch, as the race says, not {path}")
     else:
         say_how_to_train(session, path, race.data)
 
@@ -107,40 +99,38 @@ def say_how_to_train(session: ClusterSession, path: Path, data: str | None = Non
     from drlpp.specs.data import OWN_DATA, fitting_data
 
     task, reference = session.captured.task, session.captured.reference
-    if task.loss is not None:
-        emulated = session.speeds if min(session.speeds) < 1 else ()
-        named = reference.naming_option + session.optimizer.naming_option
-        fitting = OWN_DATA if reference.naming_option else fitting_data(task.inputs, task.targets)
-        where = f" --cluster {shlex.quote(session.ray_address)}" if session.ray_address else ""
-        options = f"{named} --data {shlex.quote(data or fitting)}{speeds_option(emulated)}{where}"
-        console.print(
-            f"train with it: drlpp train {shlex.quote(str(path))}{options}", soft_wrap=True
-        )
+    if task.loss is None:
+        return
+    fitting = OWN_DATA if reference.naming_option else fitting_data(task.inputs, task.targets)
+    where = f" --cluster {shlex.quote(session.ray_address)}" if session.ray_address else ""
+    console.print(
+        f"train with it: drlpp train {shlex.quote(str(path))}{reference.naming_option}"
+        f"{session.optimizer.naming_option} --data {shlex.quote(data or fitting)}"
+        f"{speeds_option(session.speeds if min(session.speeds) < 1 else ())}{where}"
+    )
 
 
-def export_best_so_far(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
-) -> None:
+def export_best_so_far(job: LearningJob) -> None:
     """Write the fastest placement that has been measured: after Ctrl-C, or when a host is lost."""
     from drlpp.racing.contenders import Contender
     from drlpp.racing.winner import export
 
+    memory, budget = job.memory, job.measuring.budget
     best = memory.best()
     if best is None:
         console.print("stopped before any placement was measured")
         return
     contender = Contender.of(job.candidate(best[0]), job.agent).with_outcome(best[1])
-    path = export(session, contender, cluster, job.out)
+    path = export(job.session, contender, job.cluster, job.out)
     stopped = (
-        f"after {memory.distinct} of {job.budget} placements"
-        if memory.distinct < job.budget
+        f"after {memory.distinct} of {budget} placements"
+        if memory.distinct < budget
         else f"in the final comparison, after all {memory.distinct} placements"
     )
     console.print(
-        f"stopped {stopped}; the fastest so far is in {path} ({contender.beside(session.method)}, "
-        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with plain "
-        "PyTorch). Continue with --resume",
-        soft_wrap=True,
+        f"stopped {stopped}; the fastest so far is in {path} "
+        f"({contender.beside(job.session.method)}, {best[1].seconds_per_minibatch * 1e3:.1f} ms "
+        "per minibatch, not compared with plain PyTorch). Continue with --resume"
     )
 
 
@@ -154,8 +144,7 @@ def run_record(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"folder": str(folder)}
     if (folder / REPORT_NAME).exists():
         found["report"] = str(folder / REPORT_NAME)
-    if files.placement is not None and (folder / "placement.json").exists():
-        placement = files.placement
+    if (placement := files.placement) is not None and (folder / "placement.json").exists():
         measured = placement.measurement
         found["placement"] = {
             "file": str(folder / "placement.json"),
@@ -166,8 +155,7 @@ def run_record(folder: Path) -> dict[str, Any]:
         }
     if files.search is not None:
         found["search"] = files.search.model_dump(mode="json")
-    comparison = files.comparison
-    if comparison is not None and comparison.verdict is not None:
+    if (comparison := files.comparison) is not None and comparison.verdict is not None:
         found["verdict"] = list(verdict_lines(comparison.verdict, comparison.entrants))
     if files.race is not None:
         own, learnt = folder / "race.json", folder / "race" / "race.json"

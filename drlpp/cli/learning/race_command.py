@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from drlpp.cli.command_line import build_console, end_with_report, resumable, shown
+from drlpp.cli.command_line import console, end_with_report, resumable, shown
 from drlpp.cli.commands import keep_options
 from drlpp.cli.learning.outcome import run_record
 from drlpp.cli.settings import (
@@ -18,11 +16,11 @@ from drlpp.cli.settings import (
     ModelOptions,
     OptimizerSettings,
     RaceSettings,
-    Resume,
-    RunFolder,
-    Seed,
+    RunSettings,
     WorkerSettings,
+    count,
     model_reference,
+    option,
     read_options,
 )
 from drlpp.errors import InvalidInput
@@ -31,13 +29,11 @@ from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from drlpp.costs.profile import Profile
     from drlpp.racing.contenders import Contender
     from drlpp.racing.rivals import Grounds
     from drlpp.racing.to_loss import Course, RaceData, RaceOptions
-    from drlpp.racing.training_race import RaceEnd, TrainingRace
+    from drlpp.racing.training_race import RaceEnd
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
 
@@ -50,35 +46,23 @@ def race_model(
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
     *,
     race: RaceSettings,
-    rates: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", help="Learning rates to try for each candidate, √10 apart."
-        ),
-    ] = 3,
+    rates: Annotated[int, count("Learning rates to try for each candidate, √10 apart.")] = 3,
     repetitions: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Trainings of each finalist, in different orders of samples.",
-        ),
+        int, count("Trainings of each finalist, in different orders of samples.")
     ] = 3,
     compare: Compare = [],  # noqa: B006
     policy: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAME",
-            help=f"Also race this weight policy ({', '.join(NAMED_POLICIES)}) on the same "
-            f"pipelines as {PIPEOPTIM.name} and schedules that flush. Repeatable.",
+        option(
+            f"Also race this weight policy ({', '.join(NAMED_POLICIES)}) on the same pipelines as "
+            f"{PIPEOPTIM.name} and schedules that flush. Repeatable.",
+            "NAME",
         ),
     ] = [],  # noqa: B006
     method_option: MethodOptions = [],  # noqa: B006
     optimizer: OptimizerSettings,
     workers: WorkerSettings,
-    out: RunFolder = None,
-    resume: Resume = False,
-    seed: Seed = 0,
+    run: RunSettings,
 ) -> dict[str, Any]:
     """Train candidates in turns on your data, plain PyTorch among them, until one is first.
 
@@ -92,34 +76,29 @@ def race_model(
     from drlpp.runtime import ClusterSession, load_or_measure_profile
     from drlpp.schedule.per_stage import refuse_lists
 
-    options, data = race.options(rates, repetitions), race.data or "digits"
-    console = build_console()
-    given = read_options(method_option, "method", "accumulate=4")
-    method, methods = named_methods(policy, given)
+    method, methods = named_methods(policy, read_options(method_option, "method", "accumulate=4"))
     refuse_lists(method.in_flight_per_link, method.recompute)
     spec = optimizer.spec()
     reference = model_reference(model, model_option)
-    captured = capture(reference, seed=seed)
-    race_data = RaceData(captured, data, seed, lambda note: console.print(note))
-    folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
-    hosts = workers.hosts(folder)
-    count, emulated = workers.emulation(hosts)
-    layouts = layout_contenders(compare, captured, count, method)
+    captured = capture(reference, seed=run.seed)
+    data = RaceData(captured, race.data or "digits", run.seed, console.print)
+    folder = run.folder("races", model)
+    of_session = workers.of_session(folder)
+    layouts = layout_contenders(compare, captured, of_session["workers"], method)
     of_a_file = {"graph_fingerprint", "stages", "method", "found_by"}
     settings = {
         "model": reference.model_dump(),
-        "data": data,
-        "workers": count,
-        "speeds": emulated and list(emulated),
+        "data": data.name,
+        "workers": of_session["workers"],
+        "speeds": of_session["speeds"] and list(of_session["speeds"]),
         "device": workers.device.value,
         "method": method.model_dump(),
         "optimizer": spec.settings,
         "placements": [
             read_placement(text).model_dump(mode="json", include=of_a_file)
-            for text in compare
-            if is_file(text)
+            for text in filter(is_file, compare)
         ],
-        "seed": seed,
+        "seed": run.seed,
     }
     # What a race began without, it may continue with.
     if methods:
@@ -127,27 +106,23 @@ def race_model(
     if by_modules := [layout for text, layout in layouts.items() if not is_file(text)]:
         settings["layouts"] = [layout.model_dump(mode="json") for layout in by_modules]
     with (
-        open_run_folder(folder, "drlpp race", settings, resume=resume, note=console.print),
+        open_run_folder(folder, "drlpp race", settings, resume=run.resume, note=console.print),
         resumable("race"),
         ClusterSession(
             captured,
-            count,
             method=method,
             optimizer=spec,
-            seed=seed,
-            speeds=emulated,
+            seed=run.seed,
             note=console.print,
-            **workers.of_session(hosts),
+            **of_session,
         ) as session,
     ):
         keep_options(folder)
-        with shown(console, "profiling operators and links"):
-            profile, measured = load_or_measure_profile(session, folder)
-        named = list(layouts.values())
-        run_and_report(
-            console, session, profile, measured, named, race_data, folder, options, methods=methods
-        )
-        end_with_report(console, folder)
+        with shown("profiling operators and links"):
+            known = load_or_measure_profile(session, folder)
+        named, options = list(layouts.values()), race.options(rates, repetitions)
+        run_and_report(session, *known, named, data, folder, options, methods=methods)
+        end_with_report(folder)
     return run_record(folder)
 
 
@@ -157,9 +132,6 @@ def named_methods(
     """Return the common method, and that of each policy that is named.
 
     Options that belong to one of these policies alone go to that one.
-
-    Raises:
-        InvalidInput: there is no such policy or option, or it takes part anyway.
     """
     own: dict[str, dict[str, object]] = {}
     for policy in dict.fromkeys(policies):
@@ -177,7 +149,6 @@ def named_methods(
 
 
 def run_and_report(
-    console: Console,
     session: ClusterSession,
     profile: Profile,
     cluster: Cluster,
@@ -191,16 +162,12 @@ def run_and_report(
     """Run a race, or continue it; print its table and write the winner's training.
 
     Args:
-        console: to print on.
         session, profile, cluster: the workers, and what is known of the model and of them.
         named: what takes part besides what a user has anyway.
         data: to train and evaluate on.
         folder: for everything found.
         options: what wins.
         methods: of weight policies that take part too.
-
-    Raises:
-        HostLost: a host is lost; the race can be continued when it is back.
     """
     from drlpp.planners import Space
     from drlpp.racing.rivals import Grounds
@@ -210,41 +177,36 @@ def run_and_report(
     from drlpp.report.board import write_training_race
     from drlpp.report.tables import race_table
 
-    with shown(console, "choosing what takes part") as tell:
+    with shown("choosing what takes part") as tell:
         grounds = Grounds(session, profile, cluster, Space(session.method))
-        candidates = _candidates(grounds, named, _begun(folder), methods)
+        candidates = _candidates(grounds, named, folder, methods)
         course, end = race_to_loss(session, candidates, data, folder, options, on_step=tell)
     write_training_race(folder, course.race)
     console.print(race_table(course.race, end).terminal)
     for line in race_lines(course.race, end):
-        console.print(line, soft_wrap=True)
+        console.print(line)
     if end.winner is not None:
         _, how = keep_winner(course, end, cluster)
-        console.print(how, soft_wrap=True)
+        console.print(how)
     return course, end
-
-
-def _begun(folder: Path) -> TrainingRace | None:
-    """Return the race that the folder has begun."""
-    from drlpp.io.documents import read_document
-    from drlpp.racing.to_loss import FILE_NAME
-    from drlpp.racing.training_race import TrainingRace
-
-    path = folder / FILE_NAME
-    return read_document(path, TrainingRace) if path.exists() else None
 
 
 def _candidates(
     grounds: Grounds,
     named: list[Contender],
-    begun: TrainingRace | None,
+    folder: Path,
     methods: Sequence[Method],
 ) -> list[Contender]:
     """Return what takes part: what has begun, or the usual candidates; then what is named."""
+    from drlpp.io.documents import read_document
     from drlpp.racing.rivals import usual_candidates, with_policy, without_equals
+    from drlpp.racing.to_loss import FILE_NAME
+    from drlpp.racing.training_race import TrainingRace
 
+    path = folder / FILE_NAME
     # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
     # may come out otherwise again.
+    begun = read_document(path, TrainingRace) if path.exists() else None
     known = list(begun.candidates) if begun else usual_candidates(grounds)
     found = [*known, *(one for method in methods for one in with_policy(grounds, method)), *named]
     keys = {one.key for one in known}

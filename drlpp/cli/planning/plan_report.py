@@ -12,7 +12,7 @@ from rich.table import Table
 
 from drlpp.costs.analytic_model import Prediction, pipeline_of
 from drlpp.costs.profile import Profile
-from drlpp.io.formatting import ranges_of, seconds_text
+from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.shared_weights import shared_weights
@@ -21,12 +21,6 @@ from drlpp.schedule.analysis.staleness import staleness_text
 
 _CLEARLY = 1.001
 """Times as slow as another: less is nothing to speak of."""
-
-_RULES = {
-    "overlapped": "the slower of a stage's compute, with what is left of its all-reduce, and its "
-    "messages",
-    "serial": "compute, all-reduce and messages of a stage, added up",
-}
 
 
 @dataclass(frozen=True)
@@ -38,14 +32,12 @@ class PlanReport:
         problem: that it is a plan of, under the plan's method.
         prediction: by the problem's rule, which is a bound.
         staleness: how late gradients are, as training with it will; None if they are not.
-        cut_at: what it costs to cut between modules alone, if it was asked for.
     """
 
     plan: Plan
     problem: PlanningProblem
     prediction: Prediction
     staleness: str | None = None
-    cut_at: str | None = None
 
     @classmethod
     def of(cls, plan: Plan, problem: PlanningProblem, profile: Profile) -> PlanReport:
@@ -53,10 +45,6 @@ class PlanReport:
         pipeline = pipeline_of(problem.workload, plan.placement)
         late = staleness_text(pipeline, plan.method, profile.batch_size)
         return cls(plan, problem, problem.predict(plan.placement), late)
-
-    def lines(self) -> Iterator[str]:
-        """Yield sentences that may be long."""
-        yield from (line for line in (self.staleness, self.cut_at) if line is not None)
 
     def text(self) -> RenderableType:
         """Return the stages, what rules, how sure it is, and what else was proposed."""
@@ -81,6 +69,7 @@ class PlanReport:
         plan, prediction = self.plan, self.prediction
         names = self.problem.workload.names
         own = plan.own_seconds
+        stages = zip(plan.placement.stages, prediction.stages, strict=True)
         record = {
             **_short_record(plan),
             "steadiness": plan.steadiness,
@@ -98,41 +87,31 @@ class PlanReport:
                 asdict(shared) for shared in shared_weights(self.problem, plan.placement)
             ],
             "stages": [
-                {
-                    "operators": [names[operator] for operator in stage.operators],
-                    **predicted.model_dump(),
-                }
-                for stage, predicted in zip(plan.placement.stages, prediction.stages, strict=True)
+                {"operators": [names[op] for op in stage.operators], **predicted.model_dump()}
+                for stage, predicted in stages
             ],
         }
-        said = {"staleness": self.staleness, "cut_at": self.cut_at}
-        return record | {name: line for name, line in said.items() if line is not None}
+        return record if self.staleness is None else record | {"staleness": self.staleness}
 
     def _simulated(self) -> Iterator[str]:
         plan, bound = self.plan, self.prediction.seconds_per_minibatch
         seconds = plan.seconds_per_minibatch
         above = f", {max(seconds / bound - 1, 0):.1%} above the rule's bound" if bound else ""
         yield f"simulated: {plan.text} per minibatch in steady state{above}"
-        if plan.steadiness < 1:
-            yield (
-                "(no period was found: over a long window, in which the fastest worker took "
-                f"{plan.steadiness:.0%} of the slowest's time)"
-            )
         if plan.others and seconds > _CLEARLY * plan.others[0].seconds_per_minibatch:
             faster = plan.others[0]
             change = faster.seconds_per_minibatch / seconds - 1
             yield (
                 f"{faster.found_by} {faster.configuration} is faster than this plan: "
-                f"{faster.text} per minibatch instead of {plan.text} ({change:+.1%}, simulated); "
-                "leave out --planner to search for the fastest"
+                f"{faster.text} per minibatch ({change:+.1%}, simulated); leave out --planner to "
+                "search for the fastest"
             )
 
     def _stages(self) -> Table:
         names = self.problem.workload.names
         rows = []
-        for number, (stage, predicted) in enumerate(
-            zip(self.plan.placement.stages, self.prediction.stages, strict=True)
-        ):
+        stages = zip(self.plan.placement.stages, self.prediction.stages, strict=True)
+        for number, (stage, predicted) in enumerate(stages):
             first, last = names[stage.operators[0]], names[stage.operators[-1]]
             rows.append(
                 [
@@ -155,21 +134,16 @@ class PlanReport:
         plan, prediction = self.plan, self.prediction
         yield (
             f"bound: {seconds_text(prediction.seconds_per_minibatch)} per minibatch, "
-            f"{prediction.bottleneck} (the rule: {_RULES[self.problem.costs]})"
+            f"{prediction.bottleneck}"
         )
-        if plan.own_seconds is not None:
-            yield f"by the planner's own formula: {seconds_text(plan.own_seconds)}"
         worst = prediction.worst_memory
         stage = prediction.stages[worst]
-        spare = stage.spare_bytes
-        room = "no limit is known"
+        room, spare = "no limit is known", stage.spare_bytes
         if spare is not None:
             room = f"{decimal(round(abs(spare)))} {'to spare' if spare >= 0 else 'too much'}"
-        most = max(one.memory_bytes for one in prediction.stages)
-        why = "needs the most" if stage.memory_bytes == most else "has the least to spare"
         yield (
-            f"memory: stage {worst} {why}, {decimal(round(stage.memory_bytes))} on each of "
-            f"its accelerators; {room}"
+            f"memory: stage {worst} is the tightest, {decimal(round(stage.memory_bytes))} on each "
+            f"of its accelerators; {room}"
         )
         if plan.proven_optimal:
             yield "proven: no placement has a smaller bound"
@@ -182,11 +156,10 @@ class PlanReport:
         if plan.note:
             yield plan.note
         for shared in shared_weights(self.problem, plan.placement):
-            several = len(shared.names) > 1
             yield (
-                f"{_names(shared.names)} {'are' if several else 'is'} on stages "
-                f"{' and '.join(map(str, shared.stages))}: {decimal(round(shared.bytes_))} summed "
-                f"for each update, {seconds_text(shared.seconds)} of messages for a minibatch"
+                f"{', '.join(shared.names)} on stages {' and '.join(map(str, shared.stages))}: "
+                f"{decimal(round(shared.bytes_))} summed for each update, "
+                f"{seconds_text(shared.seconds)} of messages for a minibatch"
             )
         best: dict[str, Plan] = {}
         for other in plan.others:
@@ -196,6 +169,8 @@ class PlanReport:
                 f"{name} {one.configuration} {one.text}" for name, one in best.items()
             )
             yield f"also proposed (simulated): {found}"
+        if self.staleness is not None:
+            yield self.staleness
 
 
 def _short_record(plan: Plan) -> dict[str, Any]:
@@ -208,11 +183,12 @@ def _short_record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _names(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-
-
 def _ranges(numbers: Sequence[int]) -> str:
     """Return ``0–3, 7`` for 0, 1, 2, 3, 7."""
-    ranges = ranges_of(sorted(numbers))
-    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in ranges)
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)

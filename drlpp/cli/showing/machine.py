@@ -5,28 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import torch
-from packaging.version import Version
 from rich.filesize import decimal
 from rich.table import Table
 
 from drlpp.report.tables import table_of
-
-OLDEST_TORCH = "2.8"
-"""The oldest version that is supported, as ``pyproject.toml`` says."""
+from drlpp.torch_versions import OLDEST, older_than
 
 _LEAST_MEMORY_BYTES = 2e9
 _STYLES = {"problem": "bold red", "note": "yellow"}
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What a check found.
 
     Attributes:
@@ -40,16 +34,6 @@ class Finding:
     state: Literal["ok", "note", "problem"]
     found: str
     advice: str | None = None
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The finding as plain data."""
-        return asdict(self)
-
-
-def all_checks() -> Sequence[Callable[[], Finding]]:
-    """Return the checks in the order of the table; each returns within some seconds."""
-    return (versions, cores, memory, gpus, workers)
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
@@ -68,8 +52,8 @@ def versions() -> Finding:
     known = Versions.current()
     found = f"drlpp {known.drlpp}, torch {known.torch}, Python {known.python}"
     found += f" on {platform.system()} {platform.machine()}"
-    if Version(known.torch.partition("+")[0]) < Version(OLDEST_TORCH):
-        return Finding("versions", "problem", found, f"install torch {OLDEST_TORCH} or later")
+    if older_than(OLDEST):
+        return Finding("versions", "problem", found, f"install torch {OLDEST} or later")
     if platform.system() != "Linux":
         return Finding("versions", "problem", found, "workers need Linux: use a container or WSL 2")
     return Finding("versions", "ok", found)
@@ -77,27 +61,11 @@ def versions() -> Finding:
 
 def cores() -> Finding:
     """Check the cores that may be used, and how busy they are."""
-    usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    found = f"{usable} of {there} usable"
-    quota = _core_quota()
-    if quota is not None and quota < usable:
-        found += f"; a control group gives {quota:g} cores of time"
-        advice = f"give the container more, or use at most {max(int(quota), 1)} workers"
-        return Finding("cores", "note", found, advice)
-    load = os.getloadavg()[0]
+    usable, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    found = f"{usable} of {os.cpu_count()} usable; load {load:.1f}"
     if load > usable / 2:
-        found += f"; load {load:.1f}"
         return Finding("cores", "note", found, "end other programs before measuring")
     return Finding("cores", "ok", found)
-
-
-def _core_quota() -> float | None:
-    """Return the cores that the control group allows, of version 2; None without a limit."""
-    try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def memory() -> Finding:
@@ -113,34 +81,20 @@ def memory() -> Finding:
 
 
 def gpus() -> Finding:
-    """Check for GPUs, whether torch can use them, and whether it has NCCL for several."""
+    """Check for GPUs that torch can use, and whether it has NCCL for several."""
     if torch.cuda.is_available():
         found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         names = ", ".join(f"{gpu.name} ({decimal(gpu.total_memory)})" for gpu in found)
         if torch.distributed.is_available() and torch.distributed.is_nccl_available():
             return Finding("GPUs", "ok", f"{names}; NCCL is built into torch")
-        if len(found) == 1:
-            return Finding("GPUs", "ok", names)
-        advice = "install torch's build for CUDA; until then tensors go through the host's memory"
-        return Finding("GPUs", "note", f"{names}; NCCL is missing from this build of torch", advice)
-    seen = _nvidia_smi()
-    if seen is None:
+        advice = "without NCCL tensors go through the host's memory: install torch's build for CUDA"
+        return Finding("GPUs", "note" if len(found) > 1 else "ok", names, advice)
+    if shutil.which("nvidia-smi") is None:
         return Finding("GPUs", "ok", "none; workers compute on the CPU")
-    if torch.version.cuda is None:
-        advice = "install torch for CUDA (pytorch.org/get-started)"
-        return Finding("GPUs", "note", f"{seen}, but torch was built without CUDA", advice)
-    advice = f"update the driver to that of torch's CUDA {torch.version.cuda}"
-    return Finding("GPUs", "note", f"{seen}, but torch cannot reach it", advice)
-
-
-def _nvidia_smi() -> str | None:
-    """Return the GPUs that the driver lists."""
-    try:
-        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return ", ".join(done.stdout.split("\n")).strip(", ") or None
+    advice = "install torch for CUDA (pytorch.org/get-started)"
+    if torch.version.cuda is not None:
+        advice = f"update the driver to that of torch's CUDA {torch.version.cuda}"
+    return Finding("GPUs", "note", "nvidia-smi is here, but torch reaches no GPU", advice)
 
 
 def workers() -> Finding:
@@ -165,3 +119,7 @@ def workers() -> Finding:
         f"{decimal(round(link.bandwidth_bytes_per_second))}/s"
     )
     return Finding("workers", "ok", found)
+
+
+CHECKS = (versions, cores, memory, gpus, workers)
+"""In the order of the table; each returns within some seconds."""

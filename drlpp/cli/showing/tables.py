@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from pathlib import Path
 from statistics import median
@@ -11,21 +11,20 @@ from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.pretty import Pretty
 
+from drlpp.capturing.blocks import KEPT, find_blocks
 from drlpp.capturing.graph import OpGraph, SharedParameter, TensorSpec
 from drlpp.costs.profile import Profile
 from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.io.documents import Document
 from drlpp.io.formatting import seconds_text
-from drlpp.io.run_folder import RunRecord
-from drlpp.placement.measurement import FailedMeasurement, Measurement, median_measurement
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
-from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
-from drlpp.report.tables import describe_comparison, describe_race, stages_text, table_of
-from drlpp.schedule.method import Method
+from drlpp.report.tables import describe_comparison, describe_race, measured_table, table_of
 from drlpp.specs.cluster import Cluster, Link
 
 _MOST_NAMES = 200
@@ -40,6 +39,12 @@ _LARGE_SHARE = 0.1
 def describe(document: Document) -> RenderableType:
     """Make a readable picture of a document for ``rich``'s console."""
     return Pretty(document)
+
+
+describe.register(Comparison, describe_comparison)
+describe.register(TrainingRace, describe_race)
+describe.register(MicrobatchChoice, str)
+describe.register(SearchFile, lambda search: Group(*search.lines))
 
 
 @describe.register
@@ -74,15 +79,22 @@ def _bytes_text(bytes_: float | None) -> str:
 
 
 def report_lines(graph: OpGraph) -> Iterator[str]:
-    """Yield the lines of the page, which fits one screen whatever the model."""
-    yield (
-        f"{len(graph)} operators, {len(graph.edges)} edges, "
-        f"{decimal(graph.parameter_bytes)} of parameters"
-    )
+    """Yield what matters of a graph, on one screen whatever the model."""
+    total = graph.parameter_bytes
+    yield f"{len(graph)} operators, {len(graph.edges)} edges, {decimal(total)} of parameters"
     yield from _parameters(graph)
     yield from shared_weights(graph)
     yield from _repeating(graph)
-    yield from _cuts(graph)
+    if len(graph) == 1:
+        yield "one operator: no placement can divide it"
+        return
+    widths = graph.cut_widths()
+    narrowest, widest = (widths.index(width) for width in (min(widths), max(widths)))
+    yield (
+        f"a cut sends {decimal(min(widths))} (behind {graph.operators[narrowest].name}) to "
+        f"{decimal(max(widths))} (behind {graph.operators[widest].name}) for a minibatch, "
+        f"{decimal(round(median(widths)))} in the median"
+    )
 
 
 def _parameters(graph: OpGraph) -> Iterator[str]:
@@ -96,14 +108,10 @@ def _parameters(graph: OpGraph) -> Iterator[str]:
         of_module.setdefault(module, []).append(operator.id)
     sizes = {name: graph.held_parameter_bytes(held) for name, held in of_module.items()}
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:_LARGEST]
-    counted = ", with what they share in each" if sum(sizes.values()) > total else ""
-    yield f"parameters{counted}: " + ", ".join(
+    yield "parameters: " + ", ".join(
         f"{name} {decimal(size)} ({size / total:.0%})" for name, size in largest if size
     )
-    large = sorted(
-        (op for op in graph.operators if op.parameter_bytes > _LARGE_SHARE * total),
-        key=lambda op: -op.parameter_bytes,
-    )
+    large = [op for op in graph.operators if op.parameter_bytes > _LARGE_SHARE * total]
     if large and len(graph) > 1:
         named = ", ".join(f"{op.name} ({op.parameter_bytes / total:.0%})" for op in large)
         yield f"cannot be cut, and have more than a tenth of the parameters each: {named}"
@@ -124,66 +132,45 @@ def shared_weights(graph: OpGraph) -> Iterator[str]:
 
 def _repeating(graph: OpGraph) -> Iterator[str]:
     """Say which operators come again and again; a profile times a few of these blocks."""
-    from drlpp.capturing.blocks import KEPT, find_blocks
-
     taken: set[int] = set()
     for blocks in find_blocks(graph):
         place = range(blocks.begin, blocks.left_out.stop)
         if taken.isdisjoint(place):
             taken.update(place)
-            first, last = (graph.operators[op].name for op in (place[0], place[blocks.length - 1]))
-            which = f"{first} to {last}" if blocks.length > 1 else first
-            plural = "s" if blocks.length > 1 else ""
             yield (
-                f"{blocks.copies} equal blocks of {blocks.length} operator{plural}, the first is "
-                f"{which}; a profile times {KEPT} of them"
+                f"{blocks.copies} equal blocks of {blocks.length} operators, the first begins with "
+                f"{graph.operators[blocks.begin].name}; a profile times {KEPT} of them"
             )
-
-
-def _cuts(graph: OpGraph) -> Iterator[str]:
-    """Say how much a cut between two operators in a row sends forwards, for a minibatch."""
-    if len(graph) == 1:
-        yield "one operator: no placement can divide it"
-        return
-    widths = graph.cut_widths()
-    narrowest, widest = (widths.index(width) for width in (min(widths), max(widths)))
-    yield (
-        f"a cut sends {decimal(min(widths))} (behind {graph.operators[narrowest].name}) to "
-        f"{decimal(max(widths))} (behind {graph.operators[widest].name}) for a minibatch, "
-        f"{decimal(round(median(widths)))} in the median"
-    )
 
 
 @describe.register
 def _(cluster: Cluster) -> RenderableType:
-    rows = []
-    first = 0
+    rows, first = [], 0
     for host in cluster.hosts:
         last = first + host.count * host.accelerators - 1
-        # What counts: a host reaches others no faster than 'between_hosts', if there are any.
-        joined = host.network is not None and cluster.between_hosts is not None
+        own = host.network
         rows.append(
             [
                 host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}",
-                host.rack or "–",
                 host.device,
                 str(first) if first == last else f"{first} to {last}",
                 f"{host.speed:g}",
                 _bytes_text(host.memory_bytes),
-                _link_text(cluster.network(first)) if joined else "–",
+                "–" if own is None else _link_text(own),
             ]
         )
         first = last + 1
-    columns = ["host", "rack", "device", ">accelerators", ">speed", ">memory of each", "network"]
+    columns = ["host", "device", ">accelerators", ">speed", ">memory of each", "network"]
     hosts = len(cluster.host_names)
-    lines = [f"{cluster.accelerators} accelerators on {hosts} host{'s' if hosts > 1 else ''}"]
     links = {
         "within a host": cluster.within_host,
         "between hosts": cluster.between_hosts,
-        "between racks": cluster.between_racks,
     }
-    lines += [f"{where}: {_link_text(link)}" for where, link in links.items() if link is not None]
-    return Group(table_of(columns, rows), *lines)
+    return Group(
+        table_of(columns, rows),
+        f"{cluster.accelerators} accelerators on {hosts} host{'s' if hosts > 1 else ''}",
+        *(f"{where}: {_link_text(link)}" for where, link in links.items() if link is not None),
+    )
 
 
 def _link_text(link: Link) -> str:
@@ -212,6 +199,7 @@ def _(profile: Profile) -> RenderableType:
     columns += [">forward", ">backward", ">share", ">parameters", ">outputs", ">kept"]
     repeating = len(graph) - (profile.timed_operators or len(graph))
     passes = profile.forward_overhead_seconds + profile.backward_overhead_seconds
+    of_runs = {"in a pipeline": profile.in_pipeline, "on replicas": profile.replicated}
     return Group(
         f"{graph.model} · batch {profile.batch_size} on {profile.device}",
         table_of(columns, rows),
@@ -224,10 +212,7 @@ def _(profile: Profile) -> RenderableType:
         *(
             f"{where} passes take {factors.passes:.2f} times as long, and the whole "
             f"{factors.seconds:.2f} (± {factors.spread:.0%}), as short runs show"
-            for where, factors in (
-                ("in a pipeline", profile.in_pipeline),
-                ("on replicas", profile.replicated),
-            )
+            for where, factors in of_runs.items()
             if factors is not None
         ),
         *shared_weights(graph),
@@ -247,11 +232,15 @@ def _(file: PlacementFile) -> RenderableType:
         [str(number), ", ".join(map(str, stage.accelerators)), _names_text(stage.operators)]
         for number, stage in enumerate(file.stages)
     ]
-    versions = file.versions
+    measured, versions = file.measurement, file.versions
     return Group(
         f"{file.model} · {file.configuration} · found by {file.found_by}",
         table_of([">stage", "accelerators", "operators"], rows),
-        _measurement_text(file.measurement),
+        "not measured"
+        if measured is None
+        else f"measured: {seconds_text(measured.seconds_per_minibatch)} per minibatch (standard "
+        f"deviation {seconds_text(measured.standard_deviation_seconds)}, over "
+        f"{measured.minibatches} minibatches)",
         f"schedule and policy: {file.method}; optimizer: {file.optimizer}",
         f"graph {file.graph_fingerprint}; drlpp {versions.drlpp}, torch {versions.torch}, "
         f"python {versions.python}",
@@ -266,79 +255,22 @@ def _names_text(names: Sequence[str]) -> str:
     return f"{len(names)}: {names[0]}, {names[1]}, … {names[-1]}"
 
 
-def _measurement_text(measurement: Measurement | None) -> str:
-    if measurement is None:
-        return "not measured"
-    return (
-        f"measured: {seconds_text(measurement.seconds_per_minibatch)} per minibatch (median "
-        f"{seconds_text(measurement.median_seconds)}, standard deviation "
-        f"{seconds_text(measurement.standard_deviation_seconds)}, over "
-        f"{measurement.minibatches} minibatches)"
-    )
-
-
-describe.register(Comparison, describe_comparison)
-describe.register(TrainingRace, describe_race)
-describe.register(MicrobatchChoice, str)
-
-
-@describe.register
-def _(search: SearchFile) -> RenderableType:
-    return Group(*search.lines)
-
-
-@describe.register
-def _(record: RunRecord) -> RenderableType:
-    return Group(f"run of {record.command}", _values(record.settings))
-
-
-def describe_options(options: Mapping[str, object], file: Path) -> RenderableType:
-    """Make a table of the options of a run; the command itself is in the run's record."""
-    return Group(_values(options), f"the same command with --config {file} runs it again")
-
-
-def _values(values: Mapping[str, object]) -> RenderableType:
-    return table_of(["name", "value"], [[name, str(value)] for name, value in values.items()])
-
-
 def describe_measurements(path: Path) -> RenderableType:
-    """Show the fastest placements of a file by their median, and why others failed."""
+    """Show the fastest candidates of a file by their median, and why others failed."""
     header, entries = read_measurements(path)
-    runs: dict[tuple[Placement, Method | None], list[Measurement]] = {}
-    failures: dict[tuple[Placement, Method | None], FailedMeasurement] = {}
+    runs: dict[Candidate, list[Outcome]] = {}
     for entry in entries:
-        ran = entry.placement, entry.method or header.method
-        if isinstance(entry.outcome, Measurement):
-            runs.setdefault(ran, []).append(entry.outcome)
-            # It was measured again after a failure that it was not to blame for.
-            failures.pop(ran, None)
+        runs.setdefault(entry.candidate(header.method), []).append(entry.outcome)
+    ran, failed = [], []
+    for candidate, outcomes in runs.items():
+        # What failed may have been measured again, when it was not to blame.
+        if isinstance(outcomes[-1], Measurement):
+            measured = [one for one in outcomes if isinstance(one, Measurement)]
+            ran.append((candidate, median_measurement(measured)))
         else:
-            failures[ran] = entry.outcome
-    measured = sorted(
-        (
-            (median_measurement(outcomes).seconds_per_minibatch, ran)
-            for ran, outcomes in runs.items()
-            if ran not in failures
-        ),
-        key=lambda pair: pair[0],
-    )
-    several = len({method for _, method in (*runs, *failures)}) > 1
-    rows = [
-        [
-            seconds_text(seconds),
-            placement.configuration,
-            stages_text(placement),
-            *([str(method)] if several else []),
-        ]
-        for seconds, (placement, method) in measured[:_MOST_MEASURED]
-    ]
-    columns = [">per minibatch", "configuration", "operators of each stage on accelerators"]
-    title = f"{header.model} · the fastest placements"
-    counts = f"{len(measured) + len(failures)} placements, {len(failures)} failed"
-    if cut_short := sum(outcomes[-1].cut_short for outcomes in runs.values()):
-        counts += f", {cut_short} run less often, since they were slow"
+            failed.append((candidate, outcomes[-1]))
+    ran.sort(key=lambda pair: pair[1].seconds_per_minibatch)
     return Group(
-        table_of(columns + ["method"] * several, rows, title),
-        counts,
-        *(f"{outcome.failure}: {outcome.reason}" for outcome in failures.values()),
+        f"{header.model}: {len(runs)} candidates, {len(failed)} failed; the fastest of them",
+        measured_table([*ran[:_MOST_MEASURED], *failed]).terminal,
     )

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy
 from numpy.random import Generator
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
@@ -111,7 +110,7 @@ class Calibration:
         )
         self._prior = numpy.concatenate(deviations) ** -2.0
         self._corrections = numpy.zeros(len(self._prior))
-        self._factor: tuple[Array, bool] | None = None
+        self._root: Array | None = None
 
     def observe(self, candidate: Candidate, measurement: Measurement) -> None:
         """Take in what a candidate's workers and links did; one without workers tells nothing."""
@@ -162,7 +161,7 @@ class Calibration:
             self._logs.append(float(numpy.log(busy * self.cluster.speeds[usage.worker])))
             self._noise.append(math.hypot(_NOISE, uneven))
         self._links += [usage for usage in measurement.links if usage.seconds > 0]
-        self._factor = None
+        self._root = None
 
     def fit(self) -> Calibrated:
         """Return the most probable workload and cluster."""
@@ -174,32 +173,28 @@ class Calibration:
 
         Memory is the most probable.
         """
-        factor, lower = self._solve()
-        standard = draw.standard_normal(len(self._corrections))
-        deviation = solve_triangular(factor, standard, lower=lower, trans="T" if lower else "N")
+        deviation = self._solve().T @ draw.standard_normal(len(self._corrections))
         links = [drawn_factors(*found, draw) for found in self._levels()]
         return self._calibrated(self._corrections + deviation, links)
 
-    def _solve(self) -> tuple[Array, bool]:
-        """Update the most probable corrections; returns their precision, factorised."""
-        if self._factor is None:
+    def _solve(self) -> Array:
+        """Update the most probable corrections; returns R with RᵀR their covariance."""
+        if self._root is None:
             rows = numpy.array(self._rows).reshape(-1, len(self._corrections))
             logs, noise = numpy.array(self._logs), numpy.array(self._noise)
-            factor, misses, fitted = self._fit(rows, logs, noise**-2.0)
+            root, misses, fitted = self._fit(rows, logs, noise**-2.0)
             # What does not fit says how large the noise is, as far as more is known than fitted.
             known = max(len(logs) - fitted, 0.0)
             scale = (_FAITH + float((misses / noise) @ (misses / noise))) / (_FAITH + known)
             if known:
-                factor, _, _ = self._fit(rows, logs, noise**-2.0 / scale)
-            self._factor = factor
-        return self._factor
+                root, _, _ = self._fit(rows, logs, noise**-2.0 / scale)
+            self._root = root
+        return self._root
 
-    def _fit(
-        self, rows: Array, logs: Array, weights: Array
-    ) -> tuple[tuple[Array, bool], Array, float]:
+    def _fit(self, rows: Array, logs: Array, weights: Array) -> tuple[Array, Array, float]:
         """Find the most probable corrections for weights of the observations.
 
-        Returns their precision, factorised, what is missed, and how much of what is observed the
+        Returns R as :meth:`_solve`, what is missed, and how much of what is observed the
         corrections take up.
         """
         prior = self._prior
@@ -212,8 +207,9 @@ class Calibration:
         for _ in range(_ITERATIONS):
             predicted, jacobian = self._linearised(x, rows)
             observed = jacobian.T @ (weights[:, None] * jacobian)
-            factor = cho_factor(numpy.diag(prior) + observed, lower=True)
-            step = cho_solve(factor, jacobian.T @ (weights * (logs - predicted)) - prior * x)
+            precision = numpy.diag(prior) + observed
+            gradient = jacobian.T @ (weights * (logs - predicted)) - prior * x
+            step = numpy.linalg.solve(precision, gradient)
             if float(numpy.abs(step).max()) < 1e-4:
                 break
             before = badness(x)
@@ -223,8 +219,9 @@ class Calibration:
                 step = step / 2
             x = x + step
         self._corrections = x
-        fitted = float(numpy.trace(cho_solve(factor, observed)))
-        return factor, logs - self._linearised(x, rows)[0], fitted
+        root = numpy.linalg.inv(numpy.linalg.cholesky(precision))
+        fitted = float(((root @ observed) * root).sum())
+        return root, logs - self._linearised(x, rows)[0], fitted
 
     def _linearised(self, x: Array, rows: Array) -> tuple[Array, Array]:
         """Return logarithms of busy seconds for corrections ``x``, and their derivatives."""
@@ -240,11 +237,11 @@ class Calibration:
         return predicted, numpy.concatenate([shares, rows[:, split:end], of_kinds], axis=1)
 
     def _levels(self) -> list[tuple[Array, Array]]:
-        """Return what is known of the links within hosts, between hosts, between racks."""
+        """Return what is known of the links within hosts and between hosts."""
         levels = [self.cluster.level(usage.sender, usage.receiver) for usage in self._links]
         of_levels = [
             [usage for usage, found in zip(self._links, levels, strict=True) if found == level]
-            for level in range(3)
+            for level in range(2)
         ]
         return [link_factors(self.cluster, usages) for usages in of_levels]
 
@@ -278,14 +275,13 @@ class Calibration:
             **of_parameters,
         )
         speeds = merged(numpy.array(self.cluster.speeds) * factors[operators + 3 :])
-        cluster, (within, between, racks) = self.cluster.with_speeds(speeds.tolist()), links
+        cluster, (within, between) = self.cluster.with_speeds(speeds.tolist()), links
         return Calibrated(
             corrected,
             Cluster(
                 hosts=self._with_room(cluster),
                 within_host=_corrected(cluster.within_host, within),
                 between_hosts=cluster.between_hosts and _corrected(cluster.between_hosts, between),
-                between_racks=cluster.between_racks and _corrected(cluster.between_racks, racks),
             ),
         )
 

@@ -117,28 +117,25 @@ def levels_of(cluster: Cluster, flat: bool = False) -> tuple[Level, ...]:
     """Return the levels of a cluster (pipedream figure 7), the innermost first.
 
     Levels of a single component are left out. One level with the slowest bandwidth of all stands
-    for a cluster that has no such structure: hosts of unlike numbers of accelerators, racks of
-    unlike numbers of hosts, accelerators that are not listed together with those of their host and
-    rack, or of unlike speeds. It also stands for a single accelerator, and for any cluster if
-    ``flat`` asks for it.
+    for a cluster that has no such structure: hosts of unlike numbers of accelerators, accelerators
+    that are not listed together with those of their host, or of unlike speeds. It also stands for a
+    single accelerator, and for any cluster if ``flat`` asks for it.
     """
-    hosts, racks = cluster.host_of, cluster.rack_of
-    rack_of_host = [racks[hosts.index(host)] for host in dict.fromkeys(hosts)]
+    hosts = cluster.host_of
     bandwidths: dict[int, float] = {}
     for one, other in combinations(range(cluster.accelerators), 2):
         level, link = cluster.level(one, other), cluster.link(one, other)
         bandwidth = link.bandwidth_bytes_per_second
         bandwidths[level] = min(bandwidth, bandwidths.get(level, bandwidth))
-    regular = len(set(cluster.speeds)) == 1 and _is_regular(hosts) and _is_regular(rack_of_host)
+    regular = len(set(cluster.speeds)) == 1 and _is_regular(hosts)
     if flat or not regular or not bandwidths:
         slowest = min(bandwidths.values(), default=cluster.within_host.bandwidth_bytes_per_second)
         return (Level(cluster.accelerators, 1, slowest),)
-    per_host, per_rack = hosts.count(hosts[0]), rack_of_host.count(rack_of_host[0])
-    counts = (per_host, per_rack, len(rack_of_host) // per_rack)
-    sizes = (1, per_host, per_host * per_rack)
+    per_host = hosts.count(hosts[0])
+    counts = (per_host, 1), (len(hosts) // per_host, per_host)
     return tuple(
         Level(count, size, bandwidths[level])
-        for level, (count, size) in enumerate(zip(counts, sizes, strict=True))
+        for level, (count, size) in enumerate(counts)
         if count > 1
     )
 

@@ -2,11 +2,10 @@
 
 Every accelerator has a port for what it sends and one for what it receives, since links carry both
 directions at once. A message holds both for bytes / bandwidth of the link between its ends. To
-another host it also passes the network of both hosts, to another rack that of both racks; these
-are shared by all accelerators behind them, and held for bytes / their own bandwidth. A message
-streams: it enters the next port as soon as that is free, not when it has left the one before.
-What an all-reduce sends over a link of its ring passes through the same ports, all of a bucket at
-once.
+another host it also passes the network of both hosts; these are shared by all accelerators behind
+them, and held for bytes / their own bandwidth. A message streams: it enters the next port as soon
+as that is free, not when it has left the one before. What an all-reduce sends over a link of its
+ring passes through the same ports, all of a bucket at once.
 """
 
 from __future__ import annotations
@@ -101,21 +100,13 @@ class Network:
         link = self.cluster.link(sender, receiver)
         seconds = bytes_ / link.bandwidth_bytes_per_second
         out, into = (2 * worker, seconds), (2 * other + 1, seconds)
-        level = self.cluster.level(sender, receiver)
-        between = self._between(sender, receiver, level, bytes_) if level else ()
+        if not self.cluster.level(sender, receiver):
+            return (out, into), link.latency_seconds
+        between = (
+            self._host("out of host", sender, bytes_),
+            self._host("into host", receiver, bytes_),
+        )
         return (out, *between, into), link.latency_seconds
-
-    def _between(self, sender: int, receiver: int, level: int, bytes_: float) -> tuple[Hop, ...]:
-        cluster = self.cluster
-        out = self._host("out of host", sender, bytes_)
-        into = self._host("into host", receiver, bytes_)
-        if level == 1:
-            return (out, into)
-        assert cluster.between_racks is not None
-        seconds = bytes_ / cluster.between_racks.bandwidth_bytes_per_second
-        out_of_rack = self._port("out of rack", cluster.rack_of[sender])
-        into_rack = self._port("into rack", cluster.rack_of[receiver])
-        return (out, (out_of_rack, seconds), (into_rack, seconds), into)
 
     def _host(self, what: str, accelerator: int, bytes_: float) -> Hop:
         port = self._port(what, self.cluster.host_of[accelerator])

@@ -25,7 +25,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, StorageFailure
-from drlpp.io.disk_errors import is_storage_error
+from drlpp.io.files import is_storage_error
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.hosts.on_ray.actor import Report, host_actor, machine_identity
 from drlpp.runtime.hosts.on_ray.nodes import HostPlan

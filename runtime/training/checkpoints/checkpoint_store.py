@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
-from drlpp.io.documents import Document, read_document, replacing, write_document
+from drlpp.io.documents import Document, read_document, write_document
+from drlpp.io.files import replacing
 from drlpp.io.quantities import Count
 from drlpp.runtime.deploying.deployment import Deployment, merge_stages
 from drlpp.runtime.ipc.shared_storage import storage_at

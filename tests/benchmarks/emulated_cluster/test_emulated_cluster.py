@@ -16,11 +16,10 @@ from benchmarks.emulated_cluster.names import in_use, name_in, new_name
 from drlpp.errors import InvalidCluster, InvalidInput, TrialTimeout, WorkerLost
 from drlpp.io.documents import read_document
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.programs.emulated_clusters import FAST, names_left, needs_kernel, two_hosts
+from tests.support.programs.emulated_clusters import names_left, needs_kernel, two_hosts
 
 CLUSTERS = Path(__file__).parents[3] / "benchmarks" / "clusters"
 CORES = len(os.sched_getaffinity(0))
-RACKS = tuple(Host(name=name, accelerators=1, speed=0.1, rack=name) for name in "ab")
 
 
 @pytest.mark.parametrize(
@@ -31,10 +30,6 @@ RACKS = tuple(Host(name=name, accelerators=1, speed=0.1, rack=name) for name in 
         (two_hosts(accelerators=1, speed=1.2), r"at least 0\.001 and at most 1"),
         (two_hosts(accelerators=1, speed=0.0001), r"at least 0\.001 and at most 1"),
         (two_hosts(Link(bandwidth_bytes_per_second=0.01), 1), r"a link of 0\.01 bytes per second"),
-        (
-            Cluster(hosts=RACKS, within_host=FAST, between_hosts=FAST, between_racks=FAST),
-            "racks cannot be emulated",
-        ),
     ],
 )
 def test_what_this_machine_cannot_be_is_refused(cluster: Cluster, told: str) -> None:

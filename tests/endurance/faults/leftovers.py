@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from drlpp.io.documents import is_temporary
+from drlpp.io.files import is_temporary
 from drlpp.io.folder_lock import LOCK_NAME
 from tests.support.processes import descendants, wait_until_gone, workers_of
 

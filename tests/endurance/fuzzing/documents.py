@@ -32,12 +32,11 @@ from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 _LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 _CLUSTER = Cluster(
     hosts=(
-        Host(name="near", accelerators=2, memory_bytes=1e10, price=2.5, rack="left", network=_LINK),
-        Host(name="far", count=2, speed=0.5, accelerators=1, rack="right"),
+        Host(name="near", accelerators=2, memory_bytes=1e10, price=2.5, network=_LINK),
+        Host(name="far", count=2, speed=0.5, accelerators=1),
     ),
     within_host=_LINK,
     between_hosts=_LINK,
-    between_racks=_LINK,
 )
 _MEASUREMENT = Measurement(
     seconds_per_minibatch=0.1,

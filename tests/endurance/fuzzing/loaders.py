@@ -31,7 +31,7 @@ from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_any_document, read_document, write_document
-from drlpp.io.json_lines import append
+from drlpp.io.files import append
 from drlpp.io.run_folder import RunRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement

@@ -28,7 +28,7 @@ from rich.console import Console
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.planning.plan_report import PlanReport
 from drlpp.cli.showing.tables import describe, describe_measurements
-from drlpp.cli.showing.timelines import from_schedule, time_use_table
+from drlpp.cli.showing.timelines import from_schedule
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
@@ -129,7 +129,7 @@ def _placement(path: Path) -> None:
         lambda one, check: _captured(one.model_dump_json()),
     ):
         recording = from_schedule(document, document.method, 8)
-    shown(time_use_table(recording, "title"))
+    shown(recording.table("title"))
 
 
 def _plan(profile: Path, cluster: Path) -> None:

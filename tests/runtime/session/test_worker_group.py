@@ -16,7 +16,7 @@ from drlpp.runtime.ipc.protocol import Load, Release, StoreAddress, WorkerSpec
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.session import worker_group
 from drlpp.runtime.session.worker_group import WorkerGroup
-from drlpp.specs.device_choice import DeviceChoice
+from drlpp.specs.cluster import DeviceChoice
 
 
 def hosted(

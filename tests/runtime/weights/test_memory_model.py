@@ -21,7 +21,7 @@ from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.chain import WIDTH
-from tests.support.mutations.chained import ADAMW, ROTATED, SUBJECT, of_chain
+from tests.support.mutations.chained import ADAMW, SUBJECT, of_chain
 from tests.support.mutations.trained import SGD, Trained
 from tests.support.simulated_chains import chain, fast_cluster
 
@@ -109,7 +109,6 @@ NEWER = {
     "stashing, replicated": of_chain(Method(policy="stash", microbatches=2), SGD, "replicated"),
     "2BW": of_chain(Method(policy="2bw", microbatches=4)),
     "last step": of_chain(Method(policy="last-step"), ADAMW),
-    "rotated": of_chain(Method(policy="stash", microbatches=2), ROTATED),
     "ZB-H1": of_chain(Method(schedule="zb-h1", policy="sync", microbatches=4)),
     "ZB-V": of_chain(Method(schedule="zb-v", policy="sync", microbatches=8), SGD, "folded"),
 }
@@ -124,8 +123,6 @@ TOO_MUCH = {
     # A moment of matrices that AdamW would have.
     "Muon": MATRICES,
     "Muon, predicted": MATRICES,
-    # Squares of sides are 4 for square matrices, and counted as 8.5; vectors have none.
-    "rotated": 8.5 - 4 * MATRICES,
 }
 """Copies that the first stage does not hold, for which an optimizer's largest state is counted."""
 

@@ -35,7 +35,6 @@ SPECS: list[tuple[str, dict[str, Any]]] = [
     ("asgd", {"t0": 1.0}),
     ("rprop", {}),
     ("muon", {}),
-    ("basisrotation", {}),
 ]
 
 

@@ -12,9 +12,6 @@ from tests.support.mutations.trained import MOMENTUM, RATE, Subject, Trained
 from tests.support.training.pipelines import random_order
 from tests.support.training.plain_steps import (
     Step,
-    adamw,
-    for_matrices,
-    rotated_adam,
     with_momentum,
 )
 
@@ -27,9 +24,6 @@ SUBJECT = Subject(
 )
 RATES = tuple(0.02 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES))
 ADAMW = OptimizerSpec.parse("adamw", lr=0.02, eps=1e-3, weight_decay=0.5)
-ROTATED = OptimizerSpec.parse(
-    "basisrotation", lr=0.02, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.1, frequency=2
-)
 FLUSHED = Method(schedule="1f1b-flush", policy="sync", microbatches=4)
 
 
@@ -45,19 +39,12 @@ def with_rule(trained: Trained, late: Lateness, use: Use, step: Callable[[], Ste
 _sgd = partial(with_momentum, RATE, MOMENTUM)
 
 
-def _rotated() -> Step:
-    of_matrices = partial(rotated_adam, 0.02, (0.8, 0.9), 1e-3, 0.1, frequency=2)
-    other = adamw(0.02, 1e-3, 0.1, betas=(0.8, 0.9))
-    return for_matrices(of_matrices, other)
-
-
 _STASH = of_chain(Method(policy="stash", microbatches=2))
 _PACI = of_chain(Method(policy="vanilla", microbatches=4))
 _PIPEOPTIM = of_chain(Method(policy="pipeoptim", microbatches=2))
 _REPLICATED = of_chain(Method(policy="stash", microbatches=2), placement="replicated")
 _2BW = of_chain(Method(policy="2bw", microbatches=4))
 _LAST_STEP = of_chain(Method(policy="last-step"), ADAMW, rates=RATES)
-_ROTATED = of_chain(Method(policy="stash", microbatches=2), ROTATED)
 _ZB_H1 = of_chain(Method(schedule="zb-h1", policy="sync", microbatches=4, clip_norm=CLIP_NORM))
 _ZB_V = of_chain(
     Method(schedule="zb-v", policy="sync", microbatches=4, clip_norm=CLIP_NORM), placement="folded"
@@ -78,10 +65,6 @@ COMPARISONS: dict[str, Comparison] = {
     "replicated with reference": _REPLICATED.with_reference,
     "2BW with rule": with_rule(_2BW, _four, chain.before_the_newest, _sgd),
     "last step with reference": _LAST_STEP.with_reference,
-    "rotated flushed with rule": with_rule(
-        of_chain(FLUSHED, ROTATED), chain.flushed, chain.stashed, _rotated
-    ),
-    "rotated stashing with rule": with_rule(_ROTATED, _two, chain.stashed, _rotated),
     "ZB-H1 with PyTorch": _ZB_H1.with_pytorch,
     "ZB-H1 with reference": _ZB_H1.with_reference,
     "ZB-V with PyTorch": _ZB_V.with_pytorch,

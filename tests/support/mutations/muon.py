@@ -9,7 +9,7 @@ from torch.optim import AdamW
 
 from drlpp.runtime.weights.displacements import LastStep
 from drlpp.schedule.method import Method
-from drlpp.specs.matrices_apart import MatricesApart
+from drlpp.specs.muon import MuonWithAdamW
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models import chain
 from tests.support.mutations.chained import FLUSHED, of_chain, with_rule
@@ -39,27 +39,28 @@ _RULES = ("Muon flushed with rule", "Muon stashing with rule", "Muon predicted w
 
 MUTATIONS = Mutations()
 _row = MUTATIONS.row
-_BUILT = MatricesApart, "__init__"
+_BUILT = MuonWithAdamW, "__init__"
 
 _row("AdamW at Muon's rate", _RULES, *_BUILT)(
-    lambda init: (
-        lambda self, params, kind, lr, _, *given, **more: init(
-            self, params, kind, lr, None, *given, **more
-        )
-    )
+    lambda init: lambda self, *given, **more: init(self, *given, **{**more, "adamw_lr": None})
 )
-_row("AdamW for matrices too", _RULES, *_BUILT)(
-    lambda init: (
-        lambda self, params, kind, *given, **more: init(
-            self, params, lambda weights, lr, **_: AdamW(weights, lr=lr), *given, **more
-        )
-    )
-)
+
+
+@_row("AdamW for matrices too", _RULES, *_BUILT)
+def _(init: Any) -> Any:
+    def built(self: MuonWithAdamW, *given: Any, **more: Any) -> None:
+        init(self, *given, **more)
+        (muon, ratio), others = self._parts
+        adamw = AdamW(muon.param_groups[0]["params"], lr=more["lr"])
+        adamw.state = self.state
+        self._parts = [(adamw, ratio), others]
+
+    return built
 
 
 @_row("vectors are left out", _RULES, *_BUILT)
 def _(init: Any) -> Any:
-    def built(self: MatricesApart, *given: Any, **more: Any) -> None:
+    def built(self: MuonWithAdamW, *given: Any, **more: Any) -> None:
         init(self, *given, **more)
         self._parts = self._parts[:1]
 

@@ -1,13 +1,9 @@
-"""The last applied step, a rotated basis."""
-
-from typing import Any
+"""The last applied step."""
 
 from drlpp.runtime.weights.displacements import LastStep
-from drlpp.specs import basis_rotation
 from tests.support.mutations.mutation import Mutations
 
 _LAST_STEP = ("last step with reference",)
-_ROTATED = ("rotated flushed with rule", "rotated stashing with rule")
 
 MUTATIONS = Mutations()
 _row = MUTATIONS.row
@@ -23,27 +19,4 @@ _row("a last step of one update, however late", _LAST_STEP, LastStep, "_move")(
 )
 _row("a last step from the newest weights", _LAST_STEP, LastStep, "_after_step")(
     lambda _: LastStep._keep_weights
-)
-
-
-_row("a basis is turned once", _ROTATED, basis_rotation, "_turn_basis")(
-    lambda turn: lambda state, side: None if f"basis_{side}" in state else turn(state, side)
-)
-
-
-@_row("squares keep to directions that are sorted", _ROTATED, basis_rotation, "_turn_basis")
-def _(turn: Any) -> Any:
-    def turned(state: dict[str, Any], side: int) -> None:
-        squares = state["exp_avg_sq"]
-        turn(state, side)
-        state["exp_avg_sq"] = squares
-
-    return turned
-
-
-_row("a step is not turned back", _ROTATED, basis_rotation, "_rotated")(
-    lambda rotated: lambda matrix, state, *, back=False: matrix if back else rotated(matrix, state)
-)
-_row("rotations the other way", _ROTATED, basis_rotation, "_rotated")(
-    lambda rotated: lambda matrix, state, *, back=False: rotated(matrix, state, back=not back)
 )

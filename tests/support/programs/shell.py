@@ -21,6 +21,19 @@ class Finished(NamedTuple):
     out: str
     err: str
 
+    @property
+    def words(self) -> str:
+        """What it printed, however lines are broken."""
+        return " ".join(self.out.split())
+
+    @property
+    def refusal(self) -> str:
+        """The one line that it ended with, instead of what it was asked for."""
+        assert self.code == 2, self.err
+        assert self.err.count("\n") == 1
+        assert ": error: " in self.err
+        return self.err
+
 
 def finish(program: Callable[[], None], name: str, *arguments: object) -> Finished:
     """Run the main function of a program."""
@@ -36,24 +49,18 @@ def finish(program: Callable[[], None], name: str, *arguments: object) -> Finish
     return Finished(int(stop.value.code or 0), out.getvalue(), err.getvalue())
 
 
-class Shell:
-    """Runs a command line, and remembers what it printed."""
+def drlpp(*arguments: object) -> Finished:
+    """Run ``drlpp``."""
+    return finish(main, "drlpp", *arguments)
 
-    def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
-        self._patch = patch
-        self._capture = capture
 
-    def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
-        self._patch.setattr(sys, "argv", ["drlpp", *map(str, arguments)])
-        self._capture.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = self._capture.readouterr()
-        return int(stop.value.code or 0), printed.out, printed.err
+def done(*arguments: object) -> Finished:
+    """Run ``drlpp``, which has to end well."""
+    finished = drlpp(*arguments)
+    assert finished.code == 0, finished.err
+    return finished
 
-    def json(self, *arguments: object) -> Any:
-        """What a command printed with ``--json``."""
-        code, out, err = self(*arguments, "--json")
-        assert code == 0, err
-        return json.loads(out)
+
+def as_json(*arguments: object) -> Any:
+    """Return what ``drlpp`` prints with ``--json``."""
+    return json.loads(done(*arguments, "--json").out)

@@ -63,9 +63,8 @@ def costed(draw: st.DrawFn) -> Profile:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Four accelerators on one to three hosts, in one or two racks."""
+    """Four accelerators on one to three hosts."""
     sizes = draw(st.sampled_from([(4,), (2, 2), (1, 2, 1)]))
-    racks = draw(st.booleans())
     link = st.builds(
         Link,
         bandwidth_bytes_per_second=st.sampled_from([0.5, 2.0, 8.0]),
@@ -77,13 +76,11 @@ def clusters(draw: st.DrawFn) -> Cluster:
                 name=f"host-{number}",
                 accelerators=size,
                 speed=draw(st.sampled_from([0.5, 1.0])),
-                rack=str(number % 2) if racks else None,
             )
             for number, size in enumerate(sizes)
         ),
         within_host=draw(link),
         between_hosts=draw(link),
-        between_racks=draw(link),
     )
 
 

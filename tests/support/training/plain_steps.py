@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from drlpp.specs.basis_rotation import RIDGE
-
 Weights = dict[str, Tensor]
 Step = Callable[[Weights, Weights], Weights]
 """Makes W_{t+1} of W_t and the gradient, both by name; it keeps what an optimizer keeps."""
@@ -80,45 +78,3 @@ def muon(rate: float, decay: float) -> MatrixStep:
 
     step = torchs(build)
     return lambda weight, gradient: step({"": weight}, {"": gradient})[""]
-
-
-def rotated_adam(
-    rate: float,
-    betas: tuple[float, float],
-    eps: float,
-    decay: float,
-    frequency: int,
-    largest_side: int = 4096,
-) -> MatrixStep:
-    """Jung et al., algorithms 1 and 2, with explicit rotations of all that is kept, unsorted."""
-    (beta1, beta2), steps = betas, 0
-    covariances: list[Tensor] = []
-    bases: list[Tensor] = []
-    first = second = torch.zeros(())
-
-    def step(weight: Tensor, gradient: Tensor) -> Tensor:
-        nonlocal first, second, steps
-        steps += 1
-        for side, matrix in enumerate((gradient, gradient.T)):
-            size = len(matrix)
-            if steps == 1:
-                covariances.append(torch.zeros(size, size, dtype=matrix.dtype))
-                bases.append(torch.eye(size, dtype=matrix.dtype))
-            covariances[side] = beta2 * covariances[side] + (1 - beta2) * matrix @ matrix.T
-            mean = covariances[side].trace() / size
-            axes = torch.diag(torch.linspace(1, 0, size, dtype=matrix.dtype))
-            seen = covariances[side] + RIDGE * mean * axes
-            if size <= largest_side and steps == 1:
-                bases[side] = torch.linalg.eigh(seen).eigenvectors.flip(1)
-            elif size <= largest_side and steps % frequency == 0:
-                order = torch.diag(bases[side].T @ seen @ bases[side]).argsort(descending=True)
-                second = second[order] if side == 0 else second[:, order]
-                bases[side] = torch.linalg.qr(seen @ bases[side][:, order]).Q
-        left, right = bases
-        first = beta1 * first + (1 - beta1) * gradient
-        second = beta2 * second + (1 - beta2) * (left.T @ gradient @ right) ** 2
-        roots = (second / (1 - beta2**steps)).sqrt() + eps
-        direction = left @ (left.T @ first @ right / (1 - beta1**steps) / roots) @ right.T
-        return weight - rate * decay * weight - rate * direction
-
-    return step

@@ -38,7 +38,6 @@ OPTIMIZERS = {
     "plain-sgd": OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.0}),
     "rprop": OptimizerSpec(name="rprop", options={"lr": 0.001}),
 }
-OPTIMIZERS["rotated"] = OptimizerSpec(name="basisrotation", options={"lr": 0.01, "frequency": 3})
 OPTIMIZERS["groups"] = OptimizerSpec.parse(
     "adamw",
     [

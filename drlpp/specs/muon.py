@@ -1,0 +1,90 @@
+"""torch's Muon takes matrices alone; a stage has vectors too, so here AdamW takes these."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+
+
+class MuonWithAdamW(Optimizer):
+    """torch's Muon for weights of two dimensions, torch's AdamW for the others, as one group.
+
+    A stage may have weights of one kind only. Both keep their state here, and a schedule of
+    learning rates moves both rates alike.
+
+    Args:
+        params: weights of any dimensions; complex ones are AdamW's.
+        lr: of matrices.
+        adamw_lr: of the other weights, if it is another.
+        weight_decay: of all weights, decoupled.
+        momentum, nesterov, ns_steps, adjust_lr_fn: of Muon. ``match_rms_adamw`` makes its steps as
+            large as AdamW's, so that one rate suits both; ``original`` is the other choice.
+        betas, eps: of AdamW.
+        foreach, fused: kernels of AdamW.
+    """
+
+    example_shapes: ClassVar[tuple[tuple[int, ...], ...]] = ((4, 4), (4,))
+    """Weights of each kind that is treated alike, to count what is kept for them."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        adamw_lr: float | None = None,
+        weight_decay: float = 0.01,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        adjust_lr_fn: str = "match_rms_adamw",
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        # torch has it since 2.9.
+        from torch.optim import Muon
+
+        if lr < 0:
+            raise ValueError(f"Invalid learning rate: {lr}")
+        if adamw_lr is not None and lr == 0:
+            raise ValueError("adamw_lr is relative to lr, which is 0; expected lr above 0")
+        if not isinstance(ns_steps, int) or not 1 <= ns_steps <= 99:
+            raise ValueError(f"ns_steps is {ns_steps}; expected a whole number from 1 to 99")
+        of_muon: dict[str, Any] = {
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        of_adamw: dict[str, Any] = {"betas": betas, "eps": eps, "foreach": foreach, "fused": fused}
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **of_muon, **of_adamw})
+        (group,) = self.param_groups
+        matrices: list[Tensor] = []
+        others: list[Tensor] = []
+        for weight in group["params"]:
+            is_matrix = weight.dim() == 2 and not weight.is_complex()
+            (matrices if is_matrix else others).append(weight)
+        # The options of both are checked, whichever this stage needs.
+        unused = [torch.zeros(1, 1)]
+        rate = lr if adamw_lr is None else adamw_lr
+        muon = Muon(matrices or unused, lr=lr, weight_decay=weight_decay, **of_muon)
+        adamw = AdamW(others or unused, lr=rate, weight_decay=weight_decay, **of_adamw)
+        self._parts: list[tuple[Optimizer, float]] = [
+            (muon, 1.0),
+            (adamw, rate / lr if lr else 1.0),
+        ]
+        for part, _ in self._parts:
+            part.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all weights that have a gradient, with the group's learning rate."""
+        for part, ratio in self._parts:
+            part.param_groups[0]["lr"] = self.param_groups[0]["lr"] * ratio
+            part.step()

@@ -1,0 +1,168 @@
+"""What every command takes and does: a file with options, silence, JSON, exit codes, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+import yaml
+
+from drlpp.capturing.capture import capture
+from drlpp.cli.command_line import resumable, run_program
+from drlpp.cli.commands import _options_in
+from drlpp.cli.entry import begin
+from drlpp.cli.main import app
+from drlpp.cli.showing import machine
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.programs.shell import done, drlpp
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
+
+MODEL = "tests.support.models.small:perceptron"
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def test_there_are_at_most_46_options_and_help_fits_on_two_screens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert {*COMMANDS} == {"learn", "train", "plan", "profile", "race", "show", "export"}
+    options: set[str] = set()
+    for name, command in COMMANDS.items():
+        own = {p.name for p in command.params if p.param_type_name == "option"} - {"help"}
+        assert own >= {"config", "quiet", "as_json"}
+        options |= own
+        assert len(done(name, "--help").out.splitlines()) <= 80
+    assert len(options) <= 46
+
+
+def test_help_and_completion_wait_for_no_heavy_import() -> None:
+    heavy = {"torch", "numpy", "pandas", "matplotlib", "ray"}
+    code = f"import drlpp.cli.main, sys; print(*sorted({heavy!r} & sys.modules.keys()))"
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ended.stdout.split() == []
+
+
+def test_versions_are_shown_for_reports() -> None:
+    shown = done("--version").out
+    for version in (metadata.version("drlpp"), torch.__version__, platform.python_version()):
+        assert version in shown
+
+
+def test_options_come_from_a_file_and_the_command_line_before_it(tmp_path: Path) -> None:
+    options, graph, other = (tmp_path / name for name in ("run.yaml", "graph.json", "other.json"))
+    content = {"what": MODEL, "model-option": {"batch_size": 4}, "out": str(graph)}
+    options.write_text(yaml.safe_dump(content))
+    done("show", "--config", options)
+    assert "batch_size=4" in json.loads(graph.read_text())["model"]
+    done("show", "--config", options, "-o", other, "--model-option", "batch_size=2")
+    assert "batch_size=2" in json.loads(other.read_text())["model"]
+
+
+def test_a_file_may_be_a_tree() -> None:
+    tree: dict[str, Any] = {
+        "model": {"name": "gnmt8", "batch_size": 4},
+        "method": {"policy": "sync", "schedule": "gpipe"},
+        "optimizer": {"name": "adamw", "lr": 1e-3, "groups": {"*.bias": {"weight_decay": 0}}},
+        "cluster": {"workers": 4, "cluster": "auto"},
+    }
+    assert _options_in(tree) == {
+        "model": "gnmt8",
+        "model-option": {"batch_size": 4},
+        "policy": "sync",
+        "method-option": {"schedule": "gpipe"},
+        "optimizer": "adamw",
+        "optimizer-option": {"lr": 1e-3},
+        "parameter-group": ["*.bias: weight_decay=0"],
+        "workers": 4,
+        "cluster": "auto",
+    }
+
+
+def test_quiet_prints_nothing_and_json_nothing_else(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    write_document(cluster, local_cluster(3, Link(bandwidth_bytes_per_second=1e9)))
+    costs, plan = tmp_path / "costs.csv", tmp_path / "plan.json"
+    costs.write_text("name,forward_ms,backward_ms\nbody,3,6\nhead,3,6\n")
+    options = ["--profile", costs, "--cluster", cluster, "--planner", "gpipe"]
+    assert done("plan", *options, "-o", plan, "--quiet").out == ""
+    assert plan.exists()
+    shown = done("show", cluster, "--json")
+    assert json.loads(shown.out)["kind"] == "cluster"
+    assert "3 accelerators on 1 host" in shown.err
+
+
+@pytest.mark.parametrize("through_typer", [False, True])
+@pytest.mark.parametrize("resumes", [True, False])
+def test_ctrl_c_says_how_to_go_on_where_one_can(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    through_typer: bool,
+    resumes: bool,
+) -> None:
+    def interrupted() -> None:
+        with resumable("run") if resumes else nullcontext():
+            raise KeyboardInterrupt
+
+    program: Callable[[], object] = interrupted
+    if through_typer:
+        program = typer.Typer()
+        program.command()(interrupted)
+    monkeypatch.setattr(sys, "argv", ["drlpp"])
+    with pytest.raises(SystemExit) as stop:
+        run_program(program, "drlpp")
+    assert stop.value.code == 130
+    how = ["the same command with --resume continues the run"] if resumes else []
+    assert capsys.readouterr().err.splitlines() == [*how, "drlpp: interrupted"]
+
+
+def test_an_interrupted_import_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "interrupted_program.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        begin("interrupted_program", "drlpp")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "drlpp: interrupted\n"
+
+
+@pytest.mark.parametrize("command", ["train", "profile"])
+def test_a_time_limit_holds_from_the_beginning(tmp_path: Path, command: str) -> None:
+    captured = capture(ModelReference.named(MODEL))
+    path = write_document(
+        tmp_path / "placement.json", file_of(captured, in_a_row(captured.graph, 0, 1))
+    )
+    data = "tests.endurance.faults.strikes:samples"
+    given = {
+        "train": (path, "--data", data, "--model", MODEL),
+        "profile": (MODEL, "--workers", 1, "-o", tmp_path / "profile.json"),
+    }
+    ended = drlpp(command, *given[command], "--timeout", "1e-6")
+    assert ended.code == 1
+    assert "give a longer time limit (--timeout, timeout_seconds)" in ended.err
+    assert ended.err.splitlines()[-1].startswith("drlpp: error: ")
+
+
+def test_show_without_arguments_examines_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {one["name"]: one for one in json.loads(done("show", "--json").out)["findings"]}
+    assert torch.__version__ in found["versions"]["found"]
+    assert "two answer" in found["workers"]["found"]
+    monkeypatch.setattr(machine, "OLDEST", "99.0")
+    monkeypatch.setattr(machine, "_LEAST_MEMORY_BYTES", 1e18)
+    monkeypatch.setattr(machine, "CHECKS", (machine.versions, machine.memory))
+    ended = drlpp("show", "--json")
+    assert ended.code == 1
+    assert json.loads(ended.out)["problems"] == ["versions", "memory"]

@@ -1,0 +1,198 @@
+"""``drlpp plan`` and ``profile``, as a user types them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from drlpp import ModelReference, Placement, Workload, read_placement, simulate
+from drlpp.capturing.capture import capture
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.profile import Profile, RunFactors
+from drlpp.costs.profiles.estimated_profile import estimate_profile
+from drlpp.exporting.layouts.module_cuts import read_layout
+from drlpp.io.documents import read_document, write_document
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.programs.shell import as_json, done, drlpp
+from tests.support.strategies.graphs import tied_chain
+
+PERCEPTRON = "tests.support.models.small:perceptron"
+DECODER = "tests.exporting.decoder:decoder"
+LINKS = ("--workers", 2, "--bandwidth", 10)
+EXACT = ("--planner", "exact")
+NOAM = ("--method-option", "in_flight_per_link=0")
+TABLE = """\
+name,forward_ms,backward_ms,output_bytes,parameter_bytes
+Conv,2.0,4.0,8,4
+Linear,1.0,2.0,8,400
+"""
+
+
+@pytest.fixture
+def profile(files: dict[str, Path]) -> Path:
+    return files["CHAIN"]
+
+
+def test_a_plan_is_explained(profile: Path) -> None:
+    text = done("plan", "--profile", profile, *LINKS, *EXACT, *NOAM).words
+    assert "planned by exact" in text
+    assert "simulated: 6.50 s per minibatch in steady state, 8.3% above the rule's bound" in text
+    assert "bound: 6.00 s per minibatch, compute of stage 0" in text
+    assert "memory: stage 1 is the tightest" in text
+    assert "proven" in text
+
+
+def test_every_prediction_has_the_error_bar_of_short_runs(profile: Path, tmp_path: Path) -> None:
+    """Replicas were off by a quarter, pipelines by 6%, and a single accelerator is not known."""
+    costs = read_document(profile, Profile)
+    factors = {
+        "in_pipeline": RunFactors(spread=0.06),
+        "replicated": RunFactors(seconds=1.02, spread=0.25),
+    }
+    known = write_document(tmp_path / "known.json", costs.model_copy(update=factors))
+    given = ("plan", "--profile", known, *LINKS)
+    found = as_json(*given)
+    bars = {(plan["configuration"], plan["error_bar"]) for plan in (found, *found["others"])}
+    assert bars == {("1", None), ("1-1", 0.06), ("2", 0.25)}
+    text = done(*given).words
+    assert re.search(r"simulated: [0-9.]+ s ± 6% per minibatch in steady state", text)
+    assert re.search(r"also proposed .*data-parallel 2 [0-9.]+ s ± 25%", text)
+    assert "one accelerator 1 12.00 s" in text
+    assert "one accelerator 1 12.00 s ±" not in text
+    # A profile without short runs says nothing of it.
+    assert "±" not in done("plan", "--profile", profile, *LINKS).out
+
+
+def test_a_plan_says_how_late_its_gradients_are(profile: Path) -> None:
+    planned = ("plan", "--profile", profile, *LINKS, *EXACT)
+    late = (
+        "between the forward and the backward of a minibatch on stages 0 to 1 come {} and 0 updates"
+    )
+    assert late.format(1) in done(*planned, *NOAM).words
+    deeper = as_json(*planned, "--method-option", "in_flight_per_link=2")["staleness"]
+    assert deeper.startswith(late.format(3))
+    assert "times the samples of plain PyTorch" in deeper
+    flushed = as_json(*planned, "--policy", "sync", "--method-option", "schedule=gpipe")
+    assert "staleness" not in flushed
+
+
+def test_a_plan_tells_what_shared_weights_cost(tmp_path: Path) -> None:
+    """An embedding of 8 bytes that is the output layer too, on links of 16 bytes a second."""
+    path = write_document(tmp_path / "profile.json", tied_chain([6, 6, 6], 8))
+    links = ("--workers", 3, "--planner", "gpipe", "--policy", "stash", "--bandwidth", 16)
+    text = done("plan", "--profile", path, *links).words
+    assert "wte on stages 0 and 2: 8 bytes summed for each update, 500" in text
+    found = as_json("plan", "--profile", path, *links)
+    assert found["shared_weights"][0]["stages"] == [0, 2]
+    assert "operators 0, 2 share wte (8 bytes), each stage a copy" in done("show", path).words
+
+
+def test_the_search_is_the_default_and_no_slower_than_any_baseline(profile: Path) -> None:
+    """In the simulator; a link of 1 byte/s needs more in flight."""
+    links = ("--workers", 3, "--bandwidth", 2)
+    found = as_json("plan", "--profile", profile, *links)
+    assert found["method"] == "search"
+    seconds = found["simulated_seconds_per_minibatch"]
+    assert found["lower_bound"] <= seconds
+    assert all(seconds <= other["simulated_seconds_per_minibatch"] for other in found["others"])
+    assert {"data-parallel", "one accelerator"} <= {o["method"] for o in found["others"]}
+    for method in ("exact", "data-parallel", "gpipe", "pipedream"):
+        own = as_json("plan", "--profile", profile, *links, "--planner", method)
+        assert own["simulated_seconds_per_minibatch"] >= seconds * (1 - 1e-9)
+    text = done("plan", "--profile", profile, *links).words
+    assert "also proposed (simulated): " in text
+    assert "gap: no placement takes less than " in text
+    fixed = as_json("plan", "--profile", profile, *links, *NOAM)
+    assert fixed["in_flight_per_link"] == 0
+    assert fixed["simulated_seconds_per_minibatch"] >= seconds * (1 - 1e-9)
+
+
+def test_a_table_of_costs_and_unequal_accelerators(tmp_path: Path) -> None:
+    path = tmp_path / "costs.csv"
+    path.write_text(TABLE)
+    given = ("plan", "--profile", path, "--bandwidth", 1e5)
+    equal = as_json(*given, *EXACT, "--workers", 2)
+    assert equal["seconds_per_minibatch"] == pytest.approx(0.0045)
+    assert equal["configuration"] == "2"
+    unequal = as_json(*given, "--workers", 2, "--speeds", "0.5,1")
+    assert unequal["seconds_per_minibatch"] == pytest.approx(0.006)
+    assert [stage["accelerators"] for stage in unequal["stages"]] == [[1], [0]]
+    refused = drlpp(*given, *EXACT, "--workers", 2, "--speeds", "0.5,1").refusal
+    assert "accelerators of one speed and memory" in refused
+
+
+def test_a_model_is_profiled_planned_and_trained(tmp_path: Path) -> None:
+    """In a folder whose name needs quotes, by the command that the plan ends with."""
+    folder = tmp_path / "a folder"
+    costs, cluster, written = (folder / n for n in ("costs.json", "cluster.yaml", "placed.json"))
+    folder.mkdir()
+    assert "13 operators" in done("profile", PERCEPTRON, "-o", costs, "--workers", 2).words
+    # The profile says what model it is of.
+    told = done("plan", "--profile", costs, "--cluster", cluster, "-o", written).out
+    placement = read_placement(written)
+    assert (placement.found_by, placement.model) == ("search", ModelReference.named(PERCEPTRON))
+    (said,) = re.findall(r"^train with it: drlpp (.*)$", told, re.MULTILINE)
+    *words, _ = shlex.split(said)
+    assert words == ["train", str(written), "--model", PERCEPTRON, "--data"]
+    done(*words, "tests.support.models.small:separable", "--epochs", 1)
+
+
+@pytest.fixture
+def decoder(tmp_path: Path) -> tuple[OpGraph, Path]:
+    """A decoder, and a profile with an error bar."""
+    graph = capture(ModelReference.named(DECODER)).graph
+    costs = estimate_profile(graph).model_copy(update={"in_pipeline": RunFactors(spread=0.06)})
+    return graph, write_document(tmp_path / "profile.json", costs)
+
+
+def test_a_plan_keeps_layers_whole(decoder: tuple[OpGraph, Path], tmp_path: Path) -> None:
+    graph, costs = decoder
+    arguments = ("plan", DECODER, "--profile", costs, "--workers", 4, "--bandwidth", 1e12)
+    arguments = (*arguments, "--planner", "gpipe")
+    written = tmp_path / "placement.json"
+    layers, finer = as_json(*arguments, "--cut-at", "layers"), as_json(*arguments)
+    seconds = [r["simulated_seconds_per_minibatch"] for r in (layers, finer)]
+    assert seconds[0] > seconds[1]
+    assert layers["stages"][0]["operators"][0] == "before"
+    text = done(*arguments, "--cut-at", "layers", "-o", written).words
+    assert re.search(r"cut between \d+ layers", text)
+    placement = read_placement(written).resolve(graph)
+    assert len(placement.stages) == 4
+    of_layers = stages_of_layers(graph, placement)
+    assert len(of_layers) == 6
+    assert all(len(stages) == 1 for stages in of_layers.values())
+    # Blocks need no model.
+    text = done("plan", *arguments[2:], "--cut-at", "blocks").words
+    assert re.search(r"cut between \d+ blocks", text)
+
+
+def stages_of_layers(graph: OpGraph, placement: Placement) -> dict[str, set[int]]:
+    """The stages of every layer's operators."""
+    found: dict[str, set[int]] = {}
+    for number, stage in enumerate(placement.stages):
+        for op in stage.operators:
+            if match := re.match(r"layers\.\d", graph.operators[op].module):
+                found.setdefault(match[0], set()).add(number)
+    return found
+
+
+def test_a_plan_says_what_a_users_layout_costs(decoder: tuple[OpGraph, Path]) -> None:
+    graph, costs = decoder
+    layout = "modules:layers.5"
+    arguments = ("plan", DECODER, "--profile", costs, "--workers", 2, "--bandwidth", 1e9, *NOAM)
+    record = as_json(*arguments, "--compare", layout)
+    (own,) = record["compared"]
+    placement = read_layout(layout, capture(ModelReference.named(DECODER)).task.module, graph, 2)
+    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
+    played = simulate(Workload.of(read_document(costs, Profile)), cluster, placement, Method())
+    assert own["simulated_seconds_per_minibatch"] == played.seconds_per_minibatch
+    assert own["error_bar"] == 0.06
+    ratio = own["simulated_seconds_per_minibatch"] / record["simulated_seconds_per_minibatch"]
+    assert ratio > 1.01
+    text = done(*arguments, "--compare", layout).words
+    assert f"your layout {layout}: " in text
+    assert f" ± 6% per minibatch (simulated), {ratio - 1:+.0%} against the plan" in text

@@ -1,0 +1,148 @@
+"""What commands refuse: one line, exit code 2, and nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drlpp.cli.learning import learn_command
+from tests.support.programs.shell import drlpp, finish
+
+MODEL = "tests.support.models.small:perceptron"
+LINKS = "--workers 2 --bandwidth 10"
+PLAN = f"plan --profile CHAIN {LINKS}"
+TIMELINE = f"show --model {MODEL} --timeline"
+TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:separable"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("show lenet -o x.json", "not in the zoo; it has alexnet"),
+        ("show no.such:thing -o x.json", "importing 'no.such' raised"),
+        (f"show {MODEL} -o x --model-option 3", "KEY=VALUE"),
+        ("show missing.json", "missing.json: no such file"),
+        (f"show {__file__}", "as Python imports it: test_refusals:FUNCTION"),
+        (f"show {'x' * 40_000}", "x" * 60),
+        ("profile alexnet --model-option size=big -o x.json", "small or published"),
+        (f"{TIMELINE} schedule nothing.json", "nothing.json: no such file"),
+        (f"{TIMELINE} schedule PLACEMENT -o x.png", "name it .json"),
+        (f"{TIMELINE} schedule PLACEMENT --profile PROFILE", "for --timeline simulator"),
+        (f"{TIMELINE} schedule PLACEMENT --speeds 1,1", "--speeds is for --timeline simulator"),
+        (f"{TIMELINE} simulator PLACEMENT --cluster auto", "needs what operators cost"),
+        (f"{TIMELINE} run PLACEMENT --speeds 1,2", "speed"),
+        (f"{TIMELINE} simulator PLACEMENT --profile CHAIN", "but the placement is of tests"),
+        ("plan", "name what to plan: a model, or profile"),
+        (f"plan --profile none.json {LINKS}", "none.json: no such file"),
+        ("plan --profile CHAIN", "how many workers are there"),
+        ("plan --profile CHAIN --workers 2", "what messages take is not known"),
+        ("plan --profile CHAIN --workers 2 --bandwidth 0", "bandwidth_bytes_per_second"),
+        ("plan --profile CHAIN --workers 2 --bandwidth nan", "bandwidth_bytes_per_second"),
+        (f"{PLAN} --speeds 1,fast", "separated by commas"),
+        (f"{PLAN} --speeds 1", "1 speeds given for 2 accelerators"),
+        (f"{PLAN} --speeds 1,-1", "must be a number above 0"),
+        (f"{PLAN} --cluster CLUSTER", "leave out bandwidth"),
+        (f"{PLAN} --planner magic", "planner 'magic' is unknown"),
+        (f"{PLAN} --vary width", "'width' is unknown"),
+        (f"{PLAN} --cut-at modules", "name the MODEL"),
+        (f"{PLAN} --compare modules:layers.5", "name the MODEL as well"),
+        ("plan --profile CHAIN --cluster auto", "a plan needs a cluster.yaml"),
+        (f"plan --profile CHAIN --workers {10**12} --bandwidth 1", "field 'accelerators'"),
+        (f"plan {MODEL} --profile CHAIN --cluster CLUSTER", "profile this model again"),
+        ("train missing.json", "missing.json: no such file"),
+        ("train missing.json --timeout 0", "a time limit of 0.0 s was given"),
+        (f"{TRAIN} --elastic 2", "--elastic 2: expected MIN:MAX, such as 2:4"),
+        (f"{TRAIN} --elastic 1:2 --workers 1", "says how many workers there are; leave out"),
+        (f"{TRAIN} --minibatches 3", "minibatches belongs to loaders; tests.support.models.small"),
+        (f"{TRAIN} --lr -3", "optimizer sgd: Invalid learning rate: -3.0"),
+        (f"{TRAIN} --optimizer-option beta=1", "optimizer sgd has no option 'beta'; it has lr"),
+        (f"{TRAIN} --lr 1 --optimizer-option lr=2", "the learning rate is given twice: 1 and 2"),
+        (f"{TRAIN} --parameter-group *.bias", "expected 'PATTERN …: KEY=VALUE …'"),
+        (f"{TRAIN} --policy gpipe", "policy 'gpipe' is unknown; there are sync, vanilla, stash"),
+        (f"{TRAIN} --policy 2bw", "minibatches as are in flight, 2 with this placement"),
+        (f"{TRAIN} --method-option microbatches=3", "divided into 3 equal microbatches"),
+        (f"{TRAIN} --lr-schedule cosine", "learning-rate schedule 'cosine' is unknown"),
+        (f"{TRAIN} --lr-schedule T_max=3", "expected NAME KEY=VALUE …, like cosineannealing"),
+        (f"{TRAIN} --early-stopping soon", "expected a number of epochs"),
+        ("learn --epochs 2", "--epochs belongs to a race to a loss; give --data as well"),
+        ("learn --agent alphazero", "agent 'alphazero' is unknown; there are drl-pp"),
+        ("learn --agent nowhere.yaml", "nowhere.yaml: no such file"),
+        ("learn --policy hope", "policy 'hope' is unknown"),
+        ("learn --optimizer lion", "optimizer 'lion' is unknown; there are adadelta"),
+    ],
+)  # fmt: skip
+def test_bad_input(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, command: str, message: str
+) -> None:
+    folder = files["PLACEMENT"].parent
+    monkeypatch.chdir(folder)
+    before = sorted(folder.iterdir())
+    words = (str(files.get(word, word)) for word in command.split())
+    assert message in drlpp(*words).refusal
+    assert sorted(folder.iterdir()) == before
+
+
+def test_train_agent_says_its_own_name() -> None:
+    ended = finish(learn_command.main, "train_agent.py", "--policy", "hope")
+    assert ended.refusal.startswith("train_agent.py: error: ")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("CHAIN", ('"target": 1', '"target": 0'), "so that there is no cycle"),
+        ("CHAIN", ('"name": "op1"', '"name": "op0"'), "two operators are named 'op0'"),
+        ("CHAIN", ('"forward_seconds": 2.0', '"forward_seconds": -2.0'), "forward_seconds"),
+        ("CLUSTER", ("version: 1", "version: 9"), "written by a newer drlpp"),
+        ("CHAIN", ('"kind": "profile"', '"kind": "poem"'), "expected one of"),
+        ("CLUSTER", ("between_hosts", "#"), "'fast-1' cannot be reached from 'fast-0'"),
+        ("CLUSTER", ("1.2e10", "0"), "field 'within_host.bandwidth_bytes_per_second'"),
+        ("CLUSTER", ("speed: 0.5", "speed: 0"), "field 'hosts.1.speed'"),
+        ("CLUSTER", ("name: slow,", "name: fast-1,"), "host 'fast-1' is a line of its own"),
+        ("CLUSTER", ("name: slow,", 'name: "slow\\ner",'), r"has the control character '\n'"),
+        ("CLUSTER", ("speed: 0.5", "speed: 0.5, speed: 1"), "field 'speed' is there twice"),
+        ("CLUSTER", ("device: cuda,", "device: tpu,"), "Input should be 'cpu' or 'cuda'"),
+    ],
+)  # fmt: skip
+def test_files_that_somebody_has_edited(
+    files: dict[str, Path], file: str, change: tuple[str, str], message: str
+) -> None:
+    path = files[file]
+    text = path.read_text()
+    assert change[0] in text
+    path.write_text(text.replace(*change, 1))
+    assert message in drlpp("show", path).refusal
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("0.0.linear", "0.0.liner"), "did you mean '0.0.linear'?"),
+        (('"configuration": "1-1"', '"configuration": "2"'), "the stages are 1-1"),
+        (('"layers": 2', '"layers": 3'), "field 'graph_fingerprint' is"),
+        ((MODEL, "no.module:nothing"), "name the model that it was made for: --model no.module"),
+    ],
+)
+def test_a_placement_of_another_model(
+    files: dict[str, Path], change: tuple[str, str], message: str
+) -> None:
+    path = files["PLACEMENT"]
+    path.write_text(path.read_text().replace(*change, 1))
+    words = (str(files.get(word, word)) for word in TRAIN.split())
+    assert message in drlpp(*words).refusal
+    assert not (path.parent / "training").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("modle: alexnet\n", "'modle' is no option of this command; there are cluster, json"),
+        ("- alexnet\n", "run.yaml"),
+        ("model: alexnet", "does not end with a newline"),
+    ],
+)
+def test_a_file_with_options_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None:
+    options = tmp_path / "run.yaml"
+    options.write_text(text)
+    assert message in drlpp("show", "--config", options).refusal

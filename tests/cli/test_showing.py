@@ -1,0 +1,232 @@
+"""``drlpp show``: models, files, timelines of placements."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter, TensorSpec
+from drlpp.cli.showing.tables import describe, report_lines
+from drlpp.costs.profile import Profile, RunFactors
+from drlpp.errors import InvalidPlacement
+from drlpp.io.documents import Document, read_any_document, read_document, write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.planning.fake_measurer import crossing_bytes
+from tests.support.programs.shell import as_json, done
+from tests.support.strategies.graphs import graph_of, graphs, placements, profile_of
+from tests.support.traces import checked
+
+GRAPH = graph_of(
+    [(0, 1), (0, 2), (1, 3), (2, 3)],
+    parameter_bytes=[1000, 2000, 0, 4000],
+    output_bytes=[10, 20, 30, 40],
+)
+TIED = GRAPH.model_copy(
+    update={"shared_parameters": (SharedParameter(name="words", bytes_=1000, operators=(0, 1)),)}
+)
+CLUSTER = Cluster(
+    hosts=(Host(name="box", accelerators=2), Host(name="other", accelerators=2, device="cuda")),
+    within_host=Link(bandwidth_bytes_per_second=2.5e9, latency_seconds=2e-5),
+    between_hosts=Link(bandwidth_bytes_per_second=1e8),
+)
+MEASURED = Measurement(
+    seconds_per_minibatch=0.0367,
+    median_seconds=0.0366,
+    standard_deviation_seconds=0.0012,
+    minibatches=30,
+)
+TIMELINE = ("show", "--model", "tests.support.models.small:perceptron", "--timeline")
+
+
+def file_for(graph: OpGraph, placement: Placement, measured: bool = True) -> PlacementFile:
+    return PlacementFile.create(
+        ModelReference(name="alexnet", options={"width": 0.25}),
+        graph,
+        placement,
+        CLUSTER,
+        method=Method(policy="stash"),
+        optimizer=OptimizerSpec(name="adam", options={"lr": 0.01}),
+        found_by="pipedream",
+        measurement=MEASURED if measured else None,
+    )
+
+
+FILE = file_for(GRAPH, Placement.from_assignment([0, 0, 1, 1], [0, 0, 1, 1]))
+
+
+@given(st.data())
+def test_a_placement_survives_its_file(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    placement = data.draw(placements(graph, accelerators=4))
+    assert file_for(graph, placement).resolve(graph) == placement
+
+
+@pytest.mark.parametrize("name", ["placement.json", "placement.yaml"])
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_placement_file_is_read_as_written(tmp_path: Path, name: str, measured: bool) -> None:
+    file = file_for(GRAPH, FILE.resolve(GRAPH), measured)
+    path = write_document(tmp_path / name, file)
+    assert read_document(path, PlacementFile) == file
+    assert read_any_document(path) == file
+
+
+def test_a_placement_for_another_model_is_refused() -> None:
+    other = graph_of([(0, 1)], parameter_bytes=[1, 1], output_bytes=[1, 1])
+    with pytest.raises(InvalidPlacement) as caught:
+        FILE.resolve(other)
+    for part in (GRAPH.fingerprint, other.fingerprint, "alexnet(width=0.25)", "made-up"):
+        assert part in str(caught.value)
+
+
+def rendered(renderable: RenderableType) -> str:
+    console = Console(width=120, file=StringIO(), markup=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+@pytest.mark.parametrize(
+    ("document", "parts"),
+    [
+        (GRAPH, ["op3", "linear", "layers.3", "4.0 kB", "caller", "4 operators, 4 edges, 7.0 kB"]),
+        (TIED, ["6.0 kB of parameters", "operators 0, 1 share words (1.0 kB), each stage a copy"]),
+        (profile_of(GRAPH, [0.03, 0.06, 0.0, 0.01]), ["20.00 ms", "60.0%", "4 operators, 100.00"]),
+        (CLUSTER, ["other", "cuda", "2 to 3", "2.5 GB/s, latency 20.00 µs", "100.0 MB/s"]),
+        (FILE, ["alexnet(width=0.25)", "2-2", "found by pipedream", "36.70 ms", "op2, op3"]),
+        (FILE, ["1f1b, stash", "lr=0.01", "betas=[0.9, 0.999]", GRAPH.fingerprint, "2 to 3"]),
+    ],
+)
+def test_every_document_is_described(document: Document, parts: list[str]) -> None:
+    text = rendered(describe(document))
+    for part in parts:
+        assert part in text
+
+
+def test_names_with_brackets_are_printed_as_they_are() -> None:
+    operator = GRAPH.operators[0].model_copy(update={"name": "[bold]layer"})
+    graph = GRAPH.model_copy(update={"operators": (operator, *GRAPH.operators[1:])})
+    assert "[bold]layer" in rendered(describe(graph))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [
+        ("run.yaml", "budget: 8\nspeeds: 1,0.5\n", ["budget: 8", "1,0.5"]),
+        ("costs.csv", "name,forward_ms,backward_ms\nhead,3,6\n", ["head", "3.00 ms"]),
+    ],
+)
+def test_show_reads_what_else_lies_in_a_run_folder(
+    tmp_path: Path, name: str, content: str, shown: list[str]
+) -> None:
+    (tmp_path / name).write_text(content)
+    text = done("show", tmp_path / name).out
+    assert all(part in text for part in shown)
+
+
+def operator(number: int, type_: str, parameter_bytes: int, output_bytes: int) -> Operator:
+    output = TensorSpec(shape=(output_bytes // 4,), dtype="float32", bytes_=output_bytes)
+    return Operator(
+        id=number,
+        name=f"layers.{number}.{type_}",
+        type=type_,
+        module=f"{'first' if number == 0 else 'layers'}.{number}",
+        parameter_bytes=parameter_bytes,
+        outputs=(output,),
+    )
+
+
+def test_a_model_says_where_weights_are_and_what_repeats() -> None:
+    layers = [operator(1 + n, ("linear", "tanh")[n % 2], 200 * (1 - n % 2), 40) for n in range(12)]
+    operators = (operator(0, "embedding", 6000, 8), *layers, operator(13, "linear", 800, 4000))
+    edges = (Edge(source=n, target=n + 1, outputs=(0,)) for n in range(13))
+    graph = OpGraph(model="a model", operators=operators, edges=tuple(edges), outputs=((13, 0),))
+    assert list(report_lines(graph)) == [
+        "14 operators, 13 edges, 8.0 kB of parameters",
+        "parameters: first 6.0 kB (75%), layers 2.0 kB (25%)",
+        "cannot be cut, and have more than a tenth of the parameters each: "
+        "layers.0.embedding (75%)",
+        "6 equal blocks of 2 operators, the first begins with layers.1.linear; "
+        "a profile times 4 of them",
+        "a cut sends 8 bytes (behind layers.0.embedding) to 40 bytes (behind layers.1.linear) for "
+        "a minibatch, 40 bytes in the median",
+    ]
+
+
+@given(graphs(max_operators=8))
+def test_what_passes_a_cut_is_what_two_stages_send(graph: OpGraph) -> None:
+    widths = graph.cut_widths()
+    assert len(widths) == len(graph) - 1
+    for place, width in enumerate(widths):
+        stage_of = [int(op > place) for op in range(len(graph))]
+        assert width == crossing_bytes(graph, stage_of)
+
+
+def rows(printed: str) -> list[list[float]]:
+    """The numbers of a table's rows: worker, stage, shares."""
+    lines = [line.split() for line in printed.splitlines() if line.strip().endswith("%")]
+    return [[float(cell.rstrip("%")) for cell in line] for line in lines]
+
+
+def test_a_timeline_of_the_schedule(files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    command = (*TIMELINE, "schedule", files["PLACEMENT"], "--minibatches", 4, "-o", path)
+    shown = done(*command)
+    assert "3 per minibatch" in shown.words
+    # Worker, stage, forward, backward, utilisation, bubble.
+    assert rows(shown.out) == [[0, 0, 33.3, 66.7, 100, 0], [1, 1, 33.3, 66.7, 100, 0]]
+    trace = path.read_text()
+    seconds = checked(json.loads(trace))
+    assert seconds[0]["forward"] == 4
+    assert seconds[1]["backward"] == 8
+    hosts = [e["args"]["name"] for e in json.loads(trace)["traceEvents"] if e["name"][:4] == "proc"]
+    assert hosts == ["near", "far"]
+    done(*command)
+    assert path.read_text() == trace
+
+
+def test_a_timeline_of_the_simulator(files: dict[str, Path], tmp_path: Path) -> None:
+    path, known = tmp_path / "trace.json", tmp_path / "known.json"
+    command = (*TIMELINE, "simulator", files["PLACEMENT"], "--profile", files["PROFILE"])
+    shown = done(*command, "-o", path).out
+    assert "9.00 ms per minibatch" in shown
+    costs = read_document(files["PROFILE"], Profile)
+    write_document(known, costs.model_copy(update={"in_pipeline": RunFactors(spread=0.06)}))
+    simulated = (*TIMELINE, "simulator", files["PLACEMENT"], "--profile", known)
+    assert "9.00 ms ± 6% per minibatch" in done(*simulated).out
+    assert as_json(*simulated)["error_bar"] == 0.06
+    seconds = checked(json.loads(path.read_text()))
+    for worker, _, forward, backward, waiting, utilisation, bubble in rows(shown):
+        mine = seconds[int(worker)]
+        total = sum(mine.values())
+        assert forward == pytest.approx(100 * mine["forward"] / total, abs=0.06)
+        assert backward == pytest.approx(100 * mine["backward"] / total, abs=0.06)
+        assert waiting == pytest.approx(100 * mine["waiting"] / total, abs=0.06)
+        assert utilisation == pytest.approx(forward + backward, abs=0.11)
+        assert bubble == pytest.approx(waiting, abs=0.06)
+    # A slow accelerator.
+    assert rows(done(*command, "--speeds", "1,0.5").out) != rows(shown)
+
+
+@pytest.mark.timeout(100)
+def test_a_timeline_of_a_run(files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    shown = done(*TIMELINE, "run", files["PLACEMENT"], "-o", path).out
+    seconds = checked(json.loads(path.read_text()))
+    for worker in (0, 1):
+        for kind in ("forward", "backward", "update", "sending", "waiting"):
+            assert seconds[worker][kind] > 0
+    assert seconds[0]["prediction"] > 0
+    assert seconds[1]["prediction"] == 0, "the last stage has nothing to predict"
+    assert [row[:2] for row in rows(shown)] == [[0, 0], [1, 1]]

@@ -1,0 +1,112 @@
+"""``drlpp train``, as a user types it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs.shell import Finished, drlpp
+from tests.support.training.killing import killed_after_saving
+
+MODEL = "tests.support.models.small:perceptron"
+DATA = "tests.support.models.small:separable"
+
+Train = Callable[..., Finished]
+
+
+@pytest.fixture
+def path(files: dict[str, Path]) -> Path:
+    return files["PLACEMENT"]
+
+
+@pytest.fixture
+def train(path: Path) -> Train:
+    """Runs ``drlpp train`` with more options."""
+    return lambda *more: drlpp("train", path, "--data", DATA, "--model", MODEL, *more)
+
+
+@pytest.mark.timeout(60)
+def test_parameters_in_groups(train: Train) -> None:
+    """On the command line, and again without a word in the placement that was trained."""
+    decay = ("--optimizer-option", "weight_decay=0.1")
+    groups = ["*.bias: weight_decay=0", "*.weight: optimizer=adamw lr=0.002"]
+    given = [part for group in groups for part in ("--parameter-group", group)]
+    ended = train(*decay, *given)
+    assert ended.code == 0, ended.err
+    assert "; *.bias: weight_decay=0; *.weight: adamw (lr=0.002, " in ended.words
+    resumed = ["--epochs", "2", "--resume"]
+    assert train(*decay, *given[:2], *resumed).code == 2
+    ended = train(*decay, *given, *resumed)
+    assert ended.code == 0, ended.err
+
+
+@pytest.mark.timeout(60)
+def test_what_staleness_costs_is_printed_before_training(train: Train) -> None:
+    lines = train("--epochs", 1).out.splitlines()
+    (before,) = (i for i, line in enumerate(lines) if line.startswith("between the forward and"))
+    (epoch,) = (i for i, line in enumerate(lines) if line.split()[:1] == ["epoch"])
+    assert before < epoch
+
+
+@pytest.mark.timeout(60)
+def test_a_run_is_resumed_by_the_same_command(train: Train, path: Path) -> None:
+    assert train("--epochs", 1, "--seed", 3).code == 0
+    assert "seed = 3" in train("--resume", "--seed", 4).refusal
+    options = path.parent / "training" / "run.yaml"
+    ended = drlpp("train", path, "--config", options, "--resume", "--epochs", 2)
+    assert ended.code == 0, ended.err
+    assert "epoch   2" in ended.out
+
+
+def test_it_resumes_on_fewer_workers_and_on_more(train: Train, path: Path) -> None:
+    assert train("--epochs", 1).code == 0
+    for workers, configuration in ((1, "1"), (3, "1-1-1")):
+        ended = train("--epochs", 3, "--workers", workers, "--resume")
+        assert ended.code == 0
+        line = f"{path} is for 2 workers; for {workers} it is {configuration} (even cut)"
+        assert line in ended.out
+    assert "the checkpoint is of another placement" in ended.out
+    assert "epoch   2" not in ended.out, "all epochs were done on one worker"
+
+
+@pytest.mark.timeout(60)
+def test_training_stops_early_by_what_is_asked_for(train: Train) -> None:
+    """A loss cannot fall by a thousand: two epochs more are waited for."""
+    ended = train("--epochs", 9, "--early-stopping", "2 monitor=loss min_delta=1e3")
+    assert ended.code == 0, ended.err
+    assert ended.out.count("  held-out loss") == 3
+
+
+@pytest.mark.system
+def test_one_command_suits_a_loop_that_restarts_it(
+    tmp_path: Path, path: Path, train: Train
+) -> None:
+    """Killed before its first checkpoint, and between two; it says once that it begins."""
+    out = tmp_path / "out"
+    command = ["train", str(path), "--data", DATA, "--model", MODEL, "--out", str(out)]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from drlpp.cli.main import main; main()", *command, "--resume"],
+        stdout=subprocess.DEVNULL,
+    ) as killed:
+        while not (out / "run.json").exists():
+            assert killed.poll() is None
+            time.sleep(0.01)
+        killed.kill()
+    epochs = ("--epochs", 3, "--out", out, "--resume")
+    with killed_after_saving(1):
+        train(*epochs)
+    ended = train(*epochs)
+    assert ended.code == 0, ended.err
+    assert "epoch   3" in ended.out
+    assert "holds nothing to resume" not in ended.out
+    for file in ("checkpoint.safetensors", "model.pt"):
+        (out / file).unlink()
+    ended = train(*epochs)
+    assert ended.code == 0, ended.err
+    assert ended.words.count("holds nothing to resume yet: the run begins") == 1
+    assert "epoch   1" in ended.out
