@@ -127,6 +127,9 @@ def test_a_measurement_is_what_its_definition_says(run: Run) -> None:
     assert found.median_seconds == pytest.approx(statistics.median(steps))
     if len(steps) > 1:
         assert found.standard_deviation_seconds == pytest.approx(statistics.stdev(steps))
+    # Also of actions that the window's edge cuts.
+    for usage in found.workers:
+        assert usage.processor_seconds == pytest.approx(usage.busy_seconds / 2)
 
 
 @unhurried
