@@ -31,6 +31,7 @@ from drlpp.errors import InvalidInput, did_you_mean
 from drlpp.io.run_folder import OPTIONS_NAME
 
 _NOT_KEPT = {"out", "resume"}
+_MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule", "parameter-group"}
 
 _TREE = {
     "model": ("name", "model", "model-option"),
@@ -146,14 +147,23 @@ class _Command(TyperCommand):
         """Parse the command line; what it leaves out is taken from the file."""
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
-            if given.get("config") and not given.get("help"):
-                file = self._from_file(Path(given["config"]))
-                ctx.default_map = {**(ctx.default_map or {}), **file}
+            if not given.get("help"):
+                ctx.default_map = {**(ctx.default_map or {}), **self._from_file(given)}
         return super().parse_args(ctx, args)
 
-    def _from_file(self, file: Path) -> dict[str, Any]:
+    def _from_file(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of ``--config``; without it, of the training that is resumed."""
         from drlpp.io.documents import read_mapping
 
+        if given.get("config"):
+            file = Path(given["config"])
+            options = _options_in(read_mapping(file))
+        elif given.get("resume") and given.get("placement"):
+            file = training_folder(Path(given["placement"]), given.get("out")) / OPTIONS_NAME
+            kept = _options_in(read_mapping(file)) if file.is_file() else {}
+            options = {name: one for name, one in kept.items() if _is_resumed(name, one, given)}
+        else:
+            return {}
         known: dict[str, Any] = {}
         for parameter in self.params:
             if parameter.name not in ("config", "help", None):
@@ -161,7 +171,7 @@ class _Command(TyperCommand):
                     # An argument comes before an option of its name.
                     known.setdefault(option.lstrip("-").replace("_", "-"), parameter)
         found: dict[str, Any] = {}
-        for key, value in _options_in(read_mapping(file)).items():
+        for key, value in options.items():
             chosen = known.get(key)
             if chosen is None:
                 usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
@@ -171,6 +181,30 @@ class _Command(TyperCommand):
                 several = getattr(chosen, "multiple", False)
                 found[chosen.name] = _as_given(value, several=several)
         return found
+
+
+def training_folder(placement: Path, out: Path | str | None) -> Path:
+    """Return the folder of a training."""
+    return Path(out) if out else placement.parent / "training"
+
+
+def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
+    """Return whether a training that is resumed takes an option from its run.
+
+    No file names code that is imported: its user does, each time.
+
+    Raises:
+        InvalidInput: it is data that the user has to name.
+    """
+    if option == "elastic":
+        return not given.get("workers")
+    if option not in _MAY_NAME_CODE or ":" not in str(value):
+        return True
+    if option == "data" and not given.get("data"):
+        raise InvalidInput(
+            f"the run that is resumed has data of your own; name it again: --data {value}"
+        )
+    return False
 
 
 def _options_in(content: Mapping[Any, Any]) -> dict[str, Any]:

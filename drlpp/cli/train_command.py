@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drlpp.cli.command_line import console, end_with_report, resumable, shown
-from drlpp.cli.commands import keep_options
+from drlpp.cli.commands import keep_options, training_folder
 from drlpp.cli.settings import (
     Data,
     MethodSettings,
@@ -90,13 +90,13 @@ def train(
     """Train the model of a placement with it, and evaluate it on held-out data.
 
     Results go to 'training' next to PLACEMENT. With another number of --workers a placement for
-    these is planned first.
+    these is planned first. --resume takes the run's own options where they are not given.
     """
     from drlpp.placement.placement_file import read_placement
     from drlpp.planners.replanning import Elastic
     from drlpp.runtime import PipelineTrainer
 
-    folder = run.out or placement.parent / "training"
+    folder = training_folder(placement, run.out)
     named = same_model(model, model_option)
     document = read_placement(placement, model=named)
     rates, stopping = _schedule(lr_schedule), _stopping(early_stopping)

@@ -54,11 +54,14 @@ def test_what_staleness_costs_is_printed_before_training(train: Train) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_run_is_resumed_by_the_same_command(train: Train, path: Path) -> None:
-    assert train("--epochs", 1, "--seed", 3).code == 0
-    assert "seed = 3" in train("--resume", "--seed", 4).refusal
-    options = path.parent / "training" / "run.yaml"
-    ended = drlpp("train", path, "--config", options, "--resume", "--epochs", 2)
+def test_a_run_is_resumed_with_its_own_options(train: Train, path: Path) -> None:
+    """What is given counts: another seed is refused, by its name. Code has to be named again."""
+    assert train("--epochs", 1, "--seed", 3, "--lr", 0.02).code == 0
+    resume = ("train", path, "--resume")
+    assert f"--data {DATA}" in drlpp(*resume).refusal
+    code = ("--model", MODEL, "--data", DATA)
+    assert "seed = 3" in drlpp(*resume, *code, "--seed", 4).refusal
+    ended = drlpp(*resume, *code, "--epochs", 2)
     assert ended.code == 0, ended.err
     assert "epoch   2" in ended.out
 
