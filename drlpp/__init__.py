@@ -3,7 +3,7 @@
 What a user of the library needs stands in ``__init__.pyi``; names are imported when they are first
 used, so that ``import drlpp`` costs nothing::
 
-    from drlpp import ClusterSession, PipelineTrainer, Placement, read_placement
+    from drlpp import ClusterSession, PipelineTrainer, Placement
 """
 
 from drlpp.lazily import lazily

@@ -42,18 +42,18 @@ from transformers import (
 
 from drlpp import (
     DRLPPError,
-    EpochReport,
-    LearningRateSchedule,
     Method,
-    OptimizerSpec,
     PipelineTrainer,
-    Plan,
     Task,
     TrainerCallbacks,
     from_huggingface,
     plan,
-    write_document,
 )
+from drlpp.io.documents import write_document
+from drlpp.placement.plan import Plan
+from drlpp.runtime import EpochReport
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 BATCH_SIZE = 32
 LENGTH = 12

@@ -28,21 +28,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from drlpp import (
-    DRLPPError,
-    EarlyStopping,
-    EpochReport,
-    LearningRateSchedule,
-    Method,
-    ModelReference,
-    OptimizerSpec,
-    PipelineTrainer,
-    Plan,
-    Task,
-    TrainerCallbacks,
-    plan,
-    write_document,
-)
+from drlpp import DRLPPError, Method, PipelineTrainer, Task, TrainerCallbacks, plan
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.plan import Plan
+from drlpp.runtime import EarlyStopping, EpochReport
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 BATCH_SIZE = 32
 OPTIMIZER = OptimizerSpec.parse("sgd", lr=0.05, nesterov=True, weight_decay=5e-4)

@@ -42,22 +42,20 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from drlpp import (
     ClusterSession,
     DRLPPError,
-    EpochReport,
-    LearningRateSchedule,
     Measurement,
     Method,
-    ModelReference,
-    OptimizerSpec,
-    ParameterGroup,
     PipelineTrainer,
-    PlacementFile,
-    PlanningProblem,
     Task,
     TrainerCallbacks,
-    Workload,
-    write_document,
 )
-from drlpp.planners import PLANNERS
+from drlpp.costs.workload import Workload
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.runtime import EpochReport
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 
 BATCH_SIZE = 16
 LENGTH = 64

@@ -30,21 +30,19 @@ from torch.utils.data import DataLoader, TensorDataset
 from drlpp import (
     ClusterSession,
     DRLPPError,
-    EarlyStopping,
-    EpochReport,
-    FailedMeasurement,
-    Link,
     Method,
-    ModelReference,
-    OptimizerSpec,
     PipelineTrainer,
     Placement,
-    PlacementFile,
     Task,
     TrainerCallbacks,
-    local_cluster,
-    write_document,
 )
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import EarlyStopping, EpochReport
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 BATCH_SIZE = 32
 WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]

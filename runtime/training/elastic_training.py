@@ -36,7 +36,7 @@ class Planner(Protocol):
 
 
 class Elasticity(Protocol):
-    """How many workers a training wants, and who plans for them (``drlpp.Elastic``)."""
+    """How many workers a training wants, and who plans for them (``replanning.Elastic``)."""
 
     @property
     def least(self) -> int:

@@ -82,7 +82,7 @@ class PipelineTrainer:
         checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every host
             writes its own parts of a checkpoint, instead of ``checkpoint.safetensors`` in ``out``.
         workers: how many; has to be the number that the placement knows, which is the default.
-            :func:`drlpp.replanned` makes a placement for another number.
+            :func:`drlpp.planners.replanning.replanned` makes a placement for another number.
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
             :class:`~drlpp.runtime.training.elastic_training.ElasticTraining`. What changes is in
             ``changes.jsonl`` and is a note to ``observer``.
@@ -148,7 +148,7 @@ class PipelineTrainer:
             if value is not None and not isinstance(value, kind):
                 raise InvalidInput(f"{name} is {value!r}; expected such as {example}")
         if elastic is not None and not hasattr(elastic, "planner"):
-            raise InvalidInput(f"elastic is {elastic!r}; expected such as drlpp.Elastic(2, 4)")
+            raise InvalidInput(f"elastic is {elastic!r}; expected such as Elastic(2, 4)")
         _check_count("synchronous_epochs", synchronous_epochs, least=0)
         _check_count("checkpoint_every", checkpoint_every, least=0)
         if workers is not None:
@@ -178,7 +178,7 @@ class PipelineTrainer:
         if workers is not None and workers != known:
             raise InvalidPlacement(
                 f"{workers} workers were asked for, but the placement is for {known}; leave out "
-                "workers, or plan it for that number (drlpp train --workers, drlpp.replanned)"
+                "workers, or plan it for that number (drlpp train --workers N)"
             )
         self.method = method or self.document.method
         self.optimizer = optimizer or self.document.optimizer

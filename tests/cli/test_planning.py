@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from drlpp import ModelReference, Placement, Workload, read_placement, simulate
+from drlpp import Placement, simulate
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.profiles.estimated_profile import estimate_profile
+from drlpp.costs.workload import Workload
 from drlpp.exporting.layouts.module_cuts import read_layout
 from drlpp.io.documents import read_document, write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement_file import read_placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.programs.shell import as_json, done, drlpp

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from drlpp import ModelReference, read_placement
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement_file import read_placement
 from examples import image_classification, language_model, translation
 
 ROOT = Path(__file__).parent.parent.parent

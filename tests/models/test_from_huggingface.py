@@ -15,16 +15,11 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from drlpp import (
-    Method,
-    ModelReference,
-    OptimizerSpec,
-    PipelineTrainer,
-    capture,
-    from_huggingface,
-)
+from drlpp import Method, PipelineTrainer, capture, from_huggingface
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidModel
+from drlpp.models.model_reference import ModelReference
+from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import fast_are
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of

@@ -14,21 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from drlpp import (
-    ClusterSession,
-    InvalidInput,
-    Measurement,
-    Method,
-    ModelReference,
-    PipelineTrainer,
-    Task,
-    capture,
-    read_placement,
-    write_document,
-)
+from drlpp import ClusterSession, Measurement, Method, PipelineTrainer, Task, capture
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import InvalidModel
+from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
 from drlpp.models.zoo.images import alexnet
+from drlpp.placement.placement_file import read_placement
 from drlpp.specs.data import Data, Samples
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of

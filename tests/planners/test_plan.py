@@ -13,11 +13,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import drlpp
-from drlpp import InvalidInput, Placement, Workload, simulate
+from drlpp import Placement, simulate
 from drlpp.costs.cost_table import profile_of_table, read_cost_table
-from drlpp.errors import InvalidFile, NothingFits
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidFile, InvalidInput, NothingFits
+from drlpp.io.documents import write_document
 from drlpp.placement.placement import Stage
+from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.programs.without import without_packages
 
 MILLISECONDS = (3.0, 1.0, 4.0, 1.0, 5.0, 9.0)
@@ -75,13 +79,13 @@ def test_a_baseline_alone_names_what_is_faster() -> None:
 def test_costs_and_clusters_in_every_form_give_the_same_plan(tmp_path: Path) -> None:
     profile = profile_of_table(ROWS, model="costs")
     document = tmp_path / "profile.json"
-    drlpp.write_document(document, profile)
+    write_document(document, profile)
     table = tmp_path / "costs.csv"
     lines = [",".join(ROWS[0]), *(",".join(map(str, row.values())) for row in ROWS)]
     table.write_text("\n".join(lines))
     cluster = local_cluster(2, LINK)
     host = tmp_path / "cluster.json"
-    drlpp.write_document(host, cluster)
+    write_document(host, cluster)
     expected = drlpp.plan(profile=ROWS, workers=2, bandwidth=1e9, latency=1e-5, planner="exact")
     for costs in (profile, document, str(document), table):
         for accelerators in (cluster, host):
@@ -95,9 +99,9 @@ def test_memory_counts_the_optimizer() -> None:
         "workers": 1,
         "bandwidth": 1e9,
         "memory": 50_000_000 * 6 * 3,
-        "method": drlpp.choose_method("sync"),
+        "method": choose_method("sync"),
     }
-    assert drlpp.plan(**given, optimizer=drlpp.OptimizerSpec.parse("sgd", lr=0.1, momentum=0.0))
+    assert drlpp.plan(**given, optimizer=OptimizerSpec.parse("sgd", lr=0.1, momentum=0.0))
     with pytest.raises(NothingFits, match="misses"):
         drlpp.plan(**given)
 

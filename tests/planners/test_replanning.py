@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from drlpp import Elastic, replanned
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import Profile
 from drlpp.costs.profiles.estimated_profile import estimate_profile
@@ -16,7 +15,7 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.measurements_file import Entry, Header, append
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners.replanning import Replanner, measured_beside
+from drlpp.planners.replanning import Elastic, Replanner, measured_beside, replanned
 from drlpp.runtime.hosts.on_ray.nodes import hosts_of
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp import ModelReference, Placement, Workload, simulate
+from drlpp import Placement, simulate
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.analytic_model import predict
 from drlpp.costs.contraction import ContractedGraph
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.costs.workload import Workload
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Stage
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster

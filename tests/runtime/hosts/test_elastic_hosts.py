@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.planners.replanning import Elastic
 from drlpp.runtime import (
     ClusterSession,
     EpochReport,

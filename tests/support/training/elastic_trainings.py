@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel
+from drlpp.planners.replanning import Elastic
 from drlpp.runtime import PipelineTrainer, TrainingResult
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -8,12 +8,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from drlpp import export_weights
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime import ClusterSession, Deployment, TrainerCallbacks
+from drlpp.runtime import ClusterSession, Deployment, TrainerCallbacks, export_weights
 from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.session.reading_state import PartsWritten
 from drlpp.runtime.training.checkpoints.checkpoint_store import weights_of

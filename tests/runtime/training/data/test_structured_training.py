@@ -11,21 +11,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from drlpp import (
-    ClusterSession,
-    InvalidInput,
-    Measurement,
-    Method,
-    OptimizerSpec,
-    PipelineTrainer,
-    Task,
-    capture,
-)
+from drlpp import ClusterSession, Measurement, Method, PipelineTrainer, Task, capture
 from drlpp.capturing.capture import CapturedModel
+from drlpp.errors import InvalidInput
 from drlpp.runtime import Minibatches, RunOptions, run_reference
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.specs.batches import call, chosen, tensors_in
 from drlpp.specs.data import Data, Samples
+from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models import structured
 from tests.support.models.structured import BATCH, by_position, data, rows, samples, with_labels
 from tests.support.training.pipelines import assert_state, in_a_row, random_order

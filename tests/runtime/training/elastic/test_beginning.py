@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, NothingFits
+from drlpp.planners.replanning import Elastic
 from tests.support.losable_hosts import LosableHosts
 from tests.support.training.elastic_trainings import (
     assert_each_sample_once_an_epoch,

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from drlpp import Elastic, replanned
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost
+from drlpp.planners.replanning import Elastic, replanned
 from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from tests.support.losable_hosts import LosableHost, LosableHosts
 from tests.support.models.counting import BATCH_SIZE, every_sample
