@@ -92,8 +92,8 @@ def test_a_lost_worker_is_no_outcome_of_a_memory_and_two_are_for_good(
     memory = MeasurementMemory(session, 4, path)
     once, twice = in_a_row(captured.graph, 0, 1), in_a_row(captured.graph, 1, 0)
     kill(0, None, 1, 0)
-    assert isinstance(memory.measure(once)[0], Measurement)
-    failed, _ = memory.measure(twice)
+    assert isinstance(memory.measure(once), Measurement)
+    failed = memory.measure(twice)
     assert isinstance(failed, FailedMeasurement)
     assert failed.failure == LOST_TWICE
     lines = path.read_text().splitlines()
@@ -102,8 +102,8 @@ def test_a_lost_worker_is_no_outcome_of_a_memory_and_two_are_for_good(
     assert set(json.loads(lines[2])["outcome"]) == {"outcome", "failure", "reason"}
     kill(0)
     again = MeasurementMemory(session, 4, path)
-    assert again.measure(twice) == (failed, True)
-    assert again.measure(once)[1]
+    assert again.measure(twice) == failed
+    assert isinstance(again.measure(once), Measurement)
     assert path.read_text().splitlines() == lines
 
 

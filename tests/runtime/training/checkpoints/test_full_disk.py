@@ -38,7 +38,7 @@ def _no_space(*args: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("failing", "named"),
     [
-        ("drlpp.io.documents.os.fsync", "record"),
+        ("drlpp.io.files.os.fsync", "record"),
         ("drlpp.runtime.training.training_log.SummaryWriter.add_scalar", "out"),
         ("drlpp.runtime.training.training_log.SummaryWriter", "out"),
         ("drlpp.runtime.ipc.session_folder.SessionFolder.__init__", "temporary"),
