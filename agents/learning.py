@@ -20,7 +20,7 @@ from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
-from drlpp.envs.measuring.search_file import Sureness
+from drlpp.envs.measuring.search_file import Confidence
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_atomically
 from drlpp.io.run_folder import AGENT_NAME
@@ -35,7 +35,7 @@ def learn_placement(
     seed: int,
     declared: CostPrior | None = None,
     console: Console | None = None,
-    on_sure: Callable[[Sureness], None] = lambda sure: None,
+    on_confidence: Callable[[Confidence], None] = lambda sure: None,
 ) -> bool:
     """Train drl-pp's agent until ``budget`` distinct placements have been measured.
 
@@ -51,7 +51,7 @@ def learn_placement(
         declared: what is known of costs and accelerators, for agents that plan; guessed from sizes
             if left out.
         console: for the progress bar, or for lines where it is no terminal.
-        on_sure: called at the end with how sure the agent's search is, if it has one.
+        on_confidence: called at the end with how sure the agent's search is, if it has one.
 
     Returns:
         False if Ctrl-C ended it before the budget was spent.
@@ -87,9 +87,9 @@ def learn_placement(
             f"the agent has settled after {memory.distinct} placements: measuring more has not "
             "helped for long, is not expected to, or it keeps asking for what it knows"
         )
-    if isinstance(agent, GuidedDRLPP) and (sure := agent.sureness()):
+    if isinstance(agent, GuidedDRLPP) and (sure := agent.confidence()):
         console.print(str(sure))
-        on_sure(sure)
+        on_confidence(sure)
     return True
 
 

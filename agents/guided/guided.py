@@ -34,7 +34,7 @@ from drlpp.agents.paper.scalars import log_rollout, log_totals, totals_of
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.envs import ActionCodec, CostPrior
-from drlpp.envs.measuring.search_file import Sureness
+from drlpp.envs.measuring.search_file import Confidence
 from drlpp.envs.measuring_env import outcome_in
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
@@ -164,16 +164,16 @@ class GuidedDRLPP(DRLPP):
             self._recalibration = found
         return self._recalibration
 
-    def sureness(self) -> Sureness | None:
+    def confidence(self) -> Confidence | None:
         """Return how sure the search is of the fastest that was measured; None if nothing was."""
         search = self._recalibration
         if search is None or not (best := search.best(1)):
             return None
         belief = search.last_word()
-        return Sureness(
+        return Confidence(
             configuration=best[0][0].configuration,
             method=best[0][0].method,
-            share=belief.sureness,
+            share=belief.confidence,
             expected_gain=belief.gain,
         )
 
@@ -198,7 +198,7 @@ class GuidedDRLPP(DRLPP):
             return False
         if (belief := search.last_belief) is not None:
             self.logger.record("placement/expected_gain", belief.gain)
-            self.logger.record("placement/sureness", belief.sureness)
+            self.logger.record("placement/confidence", belief.confidence)
         # Every environment takes a step; those that are left over repeat one.
         filled = candidates + [candidates[-1]] * (-len(candidates) % env.num_envs)
         expected = [search.surrogate(candidate) for candidate in candidates]

@@ -131,7 +131,7 @@ def _measured(instance: Instance) -> Found:
         found.tell(proposals[0], outcome)
         best, belief = found.best(1), found.belief
         now = seconds_of[best[0][0]] if best else math.inf
-        steps.append(Step(seconds=now, gain=belief.gain, sureness=belief.sureness))
+        steps.append(Step(seconds=now, gain=belief.gain, sureness=belief.confidence))
     planned = judge.exactly(first) if (first := next(iter(seconds_of), None)) else math.inf
     proposed = min(map(judge.exactly, instance.declared_plans))
     return Found(
@@ -141,7 +141,7 @@ def _measured(instance: Instance) -> Found:
         best_plan=proposed,
         steps=tuple(steps),
         settled=found.settled,
-        sureness=found.last_word().sureness,
+        sureness=found.last_word().confidence,
         cluster_seconds=spent,
         saved_seconds=saved,
     )

@@ -14,7 +14,7 @@ from drlpp.schedule.method import Method
 FILE_NAME = "search.json"
 
 
-class Sureness(Record):
+class Confidence(Record):
     """How sure a search is of the fastest candidate that it measured.
 
     Attributes:
@@ -31,9 +31,8 @@ class Sureness(Record):
 
     def __str__(self) -> str:
         return (
-            f"{self.configuration} with {self.method} is within 1% of the fastest with a "
-            f"probability of {self.share:.0%}, by draws of what is uncertain; the best of each "
-            f"draw is expected to be {self.expected_gain:.1%} faster"
+            f"{self.configuration} with {self.method}: {self.share:.0%} probability of being "
+            f"within 1% of the fastest; another is expected to save {self.expected_gain:.1%}"
         )
 
 
@@ -45,17 +44,17 @@ class SearchFile(Document):
         seconds: from its begin to its end, of all its parts if it was resumed.
         cluster_seconds: of them, for which placements ran on the workers.
         deploying_seconds: of the others, those that preparing such runs took.
-        sureness: of the search at its end; None if it did not end, or of an agent without one.
+        confidence: of the search at its end; None if it did not end, or of an agent without one.
     """
 
     kind: ClassVar[str] = "search"
-    former_fields: ClassVar[frozenset[str]] = frozenset({"accelerators"})
+    former_fields: ClassVar[frozenset[str]] = frozenset({"accelerators", "sureness"})
 
     placements: Count
     seconds: Seconds = Field(gt=0)
     cluster_seconds: Seconds
     deploying_seconds: Seconds
-    sureness: Sureness | None = None
+    confidence: Confidence | None = None
 
     def after(self, earlier: SearchFile) -> SearchFile:
         """Return both parts together, with what this one ended with."""
@@ -82,6 +81,6 @@ class SearchFile(Document):
     @property
     def lines(self) -> Iterator[str]:
         """What a report says of it."""
-        if self.sureness is not None:
-            yield str(self.sureness)
+        if self.confidence is not None:
+            yield str(self.confidence)
         yield self.split_text

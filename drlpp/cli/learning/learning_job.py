@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from drlpp.costs.profile import Profile
     from drlpp.costs.workload import Workload
     from drlpp.envs import CostPrior, MeasurementMemory
-    from drlpp.envs.measuring.search_file import Sureness
+    from drlpp.envs.measuring.search_file import Confidence
     from drlpp.placement.candidate import Candidate
     from drlpp.planners import Space
     from drlpp.racing.comparison import Comparison
@@ -169,7 +169,7 @@ class LearningJob:
         if memory.distinct >= budget:
             return True
         measured_before, before = memory.distinct, replace(session.spent)
-        sure: list[Sureness] = []
+        sure: list[Confidence] = []
         begin = time.perf_counter()
         try:
             return learn_placement(
@@ -180,7 +180,7 @@ class LearningJob:
                 seed=session.seed,
                 declared=self._declared,
                 console=console,
-                on_sure=sure.append,
+                on_confidence=sure.append,
             )
         finally:
             took = time.perf_counter() - begin
@@ -300,7 +300,7 @@ def keep_split(
     before: TimeSpent,
     wall_seconds: float,
     measured: int,
-    sure: Sureness | None = None,
+    sure: Confidence | None = None,
 ) -> None:
     """Print where the time went since ``before``, and write it down with that of earlier parts."""
     from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile
@@ -312,7 +312,7 @@ def keep_split(
         seconds=wall_seconds,
         cluster_seconds=session.spent.running_seconds - before.running_seconds,
         deploying_seconds=session.spent.deploying_seconds - before.deploying_seconds,
-        sureness=sure,
+        confidence=sure,
     )
     console.print(part.split_text)
     path = folder / FILE_NAME

@@ -62,7 +62,7 @@ class Belief:
             over those of the fastest in the draw.
         gain: the part of the incumbent's seconds that is expected to be saved by the best of these
             in a draw, if one knew which draw is true; 1 without an incumbent.
-        sureness: how probable it is that no candidate is more than 1% faster than it:
+        confidence: how probable it is that no candidate is more than 1% faster than it:
             (s + 1) / (n + 2) where that is so in s of n draws, since a few that all agree leave a
             doubt (Laplace's rule of succession).
     """
@@ -70,7 +70,7 @@ class Belief:
     candidates: tuple[Candidate, ...]
     ratios: Array
     gain: float
-    sureness: float
+    confidence: float
 
     @classmethod
     def of(

@@ -23,7 +23,7 @@ from drlpp.agents import (
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
-from drlpp.envs.measuring.search_file import Sureness
+from drlpp.envs.measuring.search_file import Confidence
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.planners import PLANNERS
@@ -139,7 +139,7 @@ def test_the_shipped_agent_starts_from_the_shipped_weights(tmp_path: Path) -> No
 
 
 def test_a_run_says_how_sure_it_is(tmp_path: Path) -> None:
-    sure: list[Sureness] = []
+    sure: list[Confidence] = []
     memory = environment(tmp_path / "measurements.jsonl").memory
     assert learn_placement(
         memory,
@@ -148,7 +148,7 @@ def test_a_run_says_how_sure_it_is(tmp_path: Path) -> None:
         budget=3,
         seed=0,
         console=Console(quiet=True),
-        on_sure=sure.append,
+        on_confidence=sure.append,
     )
     assert memory.distinct == 3
     best = memory.best()

@@ -10,13 +10,13 @@ import pytest
 
 from drlpp.cli.learning.learning_job import keep_split
 from drlpp.cli.learning.outcome import run_record
-from drlpp.envs.measuring.search_file import Sureness
+from drlpp.envs.measuring.search_file import Confidence
 from drlpp.report.page import write_report
 from drlpp.runtime import TimeSpent
 from drlpp.schedule.method import Method
 from tests.support.reports import Page, learned_run
 
-SURE = Sureness(configuration="1-1", method=Method(), share=0.88, expected_gain=0.004)
+SURE = Confidence(configuration="1-1", method=Method(), share=0.88, expected_gain=0.004)
 
 
 def session(deploying: float, running: float) -> Any:
@@ -29,13 +29,13 @@ def test_the_record_and_the_report_of_a_run_say_it(
     run = learned_run(tmp_path)
     assert "search" not in run_record(run)
     keep_split(run, session(1.0, 4.0), TimeSpent(), 5.0, 2)
-    assert run_record(run)["search"]["sureness"] is None
+    assert run_record(run)["search"]["confidence"] is None
     keep_split(run, session(3.0, 12.0), TimeSpent(), 20.0, 8, SURE)
     # Printed is what this part took, kept what both did.
     assert "learning took 20 s for 8 placements" in capsys.readouterr().out
     search = run_record(run)["search"]
     assert (search["placements"], search["seconds"], search["cluster_seconds"]) == (10, 25, 16)
-    assert search["sureness"]["configuration"] == "1-1"
+    assert search["confidence"]["configuration"] == "1-1"
     text = Page(write_report(run)).text
-    assert "1-1 with 1f1b, pipeoptim is within 1% of the fastest with a probability of 88%" in text
+    assert "1-1 with 1f1b, pipeoptim: 88% probability of being within 1% of the fastest" in text
     assert "learning took 25 s for 10 placements, 16 s of them on the cluster" in text

@@ -11,7 +11,7 @@ from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import OperatorProfile, Profile, RunFactors
-from drlpp.envs.measuring.search_file import SearchFile, Sureness
+from drlpp.envs.measuring.search_file import Confidence, SearchFile
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
 from drlpp.models.model_reference import ModelReference
@@ -127,7 +127,9 @@ def every_document() -> dict[str, Document]:
             seconds=20.0,
             cluster_seconds=12.0,
             deploying_seconds=2.0,
-            sureness=Sureness(configuration="2-2", method=_METHOD, share=0.9, expected_gain=0.004),
+            confidence=Confidence(
+                configuration="2-2", method=_METHOD, share=0.9, expected_gain=0.004
+            ),
         ),
         _race(contender),
         PartsIndex(number=2, attempt=3, workers=(0, 1, 2), leaders=(0, 2)),

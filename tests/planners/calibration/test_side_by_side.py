@@ -55,7 +55,7 @@ def test_what_is_believed_is_the_same() -> None:
         assert one.candidates == other.candidates
         assert len(one.candidates) > 1
         assert one.ratios.tolist() == other.ratios.tolist()
-        assert (one.gain, one.sureness) == (other.gain, other.sureness)
+        assert (one.gain, one.confidence) == (other.gain, other.confidence)
 
 
 def test_in_processes_where_it_is_worth_it_and_in_order() -> None:
