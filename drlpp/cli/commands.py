@@ -14,10 +14,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
@@ -51,7 +50,6 @@ _CONFIG = Annotated[
         help="YAML file with options, such as a run's run.yaml; the command line takes precedence.",
     ),
 ]
-_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 _JSON = Annotated[
     bool, typer.Option("--json", help="Print JSON to standard output, the rest to standard error.")
 ]
@@ -91,23 +89,17 @@ def add_command(app: typer.Typer, name: str | None, function: Callable[..., obje
     defaults = {parameter.name: parameter.default for parameter in parameters}
     parameters += [
         _option("config", _CONFIG, None),
-        _option("quiet", _QUIET, False),
         _option("as_json", _JSON, False),
     ]
 
     def command(**values: Any) -> None:
         values.pop("config")
-        silent, machine = values.pop("quiet"), values.pop("as_json")
+        machine = values.pop("as_json")
         _given.set({k: v for k, v in values.items() if k not in _NOT_KEPT and v != defaults[k]})
         for section, kind in sections.items():
             own = {field.name: values.pop(field.name) for field in dataclasses.fields(kind)}
             values[section] = kind(**own)
-        with ExitStack() as stack:
-            if silent:
-                nowhere = stack.enter_context(open(os.devnull, "w"))
-                stack.enter_context(redirect_stdout(nowhere))
-            elif machine:
-                stack.enter_context(redirect_stdout(sys.stderr))
+        with redirect_stdout(sys.stderr) if machine else nullcontext():
             try:
                 record, code = function(**values), 0
             except RefusedWithRecord as refused:

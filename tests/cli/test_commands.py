@@ -34,7 +34,7 @@ MODEL = "tests.support.models.small:perceptron"
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
-def test_there_are_at_most_46_options_and_help_fits_on_two_screens(
+def test_there_are_at_most_45_options_and_help_fits_on_two_screens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
@@ -42,10 +42,10 @@ def test_there_are_at_most_46_options_and_help_fits_on_two_screens(
     options: set[str] = set()
     for name, command in COMMANDS.items():
         own = {p.name for p in command.params if p.param_type_name == "option"} - {"help"}
-        assert own >= {"config", "quiet", "as_json"}
+        assert own >= {"config", "as_json"}
         options |= own
         assert len(done(name, "--help").out.splitlines()) <= 80
-    assert len(options) <= 46
+    assert len(options) <= 45
 
 
 def test_help_and_completion_wait_for_no_heavy_import() -> None:
@@ -91,14 +91,9 @@ def test_a_file_may_be_a_tree() -> None:
     }
 
 
-def test_quiet_prints_nothing_and_json_nothing_else(tmp_path: Path) -> None:
+def test_json_is_all_of_standard_output(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     write_document(cluster, local_cluster(3, Link(bandwidth_bytes_per_second=1e9)))
-    costs, plan = tmp_path / "costs.csv", tmp_path / "plan.json"
-    costs.write_text("name,forward_ms,backward_ms\nbody,3,6\nhead,3,6\n")
-    options = ["--profile", costs, "--cluster", cluster, "--planner", "gpipe"]
-    assert done("plan", *options, "-o", plan, "--quiet").out == ""
-    assert plan.exists()
     shown = done("show", cluster, "--json")
     assert json.loads(shown.out)["kind"] == "cluster"
     assert "3 accelerators on 1 host" in shown.err
