@@ -203,11 +203,12 @@ class Trainer:
             with telling_what_is_kept(report.epoch):
                 held_out_loss, score = self._evaluate(deployment)
             report = replace(report, held_out_loss=held_out_loss, score=score)
-            self._evaluated = report
             self._progress = TrainingProgress((*before, report))
             stopping = self.plan.early_stopping
             if stopping and stopping.best(self.reports) == report:
                 write_state_dict(self.best, self.session.collect(deployment)[0])
+            # Not before: whoever has lost a worker here evaluates again, and writes the weights.
+            self._evaluated = report
         log.epoch(report, self.data.batch_size)
         self.observer.on_epoch(report)
 

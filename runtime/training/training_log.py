@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.io.files import reporting_disk_errors
+from drlpp.io.files import is_storage_error, reporting_disk_errors
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.measuring import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport
@@ -39,8 +40,19 @@ class TrainingLog:
         self._folder = folder
         self._through = first
         self._beyond: set[int] = set()
-        with self._writing():
-            self._board = SummaryWriter(str(folder), purge_step=first or None)
+        self._hook = threading.excepthook
+        threading.excepthook = self._on_thread_failure
+        try:
+            with self._writing():
+                self._board = SummaryWriter(str(folder), purge_step=first or None)
+        except BaseException:
+            threading.excepthook = self._hook
+            raise
+
+    def _on_thread_failure(self, failure: threading.ExceptHookArgs) -> None:
+        # TensorBoard's thread raises what the next call raises again.
+        if failure.exc_value is None or not is_storage_error(failure.exc_value):
+            self._hook(failure)
 
     def _writing(self) -> AbstractContextManager[None]:
         return reporting_disk_errors(self._folder)
@@ -59,8 +71,11 @@ class TrainingLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._writing():
-            self._board.close()
+        try:
+            with self._writing():
+                self._board.close()
+        finally:
+            threading.excepthook = self._hook
 
     def minibatches(self, losses: Mapping[int, float], rates: Mapping[int, float]) -> None:
         """Write losses and learning rates of minibatches, numbered from the beginning of training.

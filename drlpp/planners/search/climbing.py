@@ -17,7 +17,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -113,7 +113,8 @@ def search(
     Args:
         judge: of the candidates.
         starts: valid ones, whose methods are in the judge's space.
-        limits: on how long it lasts; what is given is judged in any case.
+        limits: on how long it lasts; by default twice the patience where speeds are unlike. What is
+            given is judged in any case.
         seed: the same leads to the same result.
 
     Returns:
@@ -122,7 +123,10 @@ def search(
     Raises:
         NothingFits: nothing that it came by fits into memory, and can be run.
     """
-    return _Search(judge, limits or Limits(), random.Random(seed)).run(starts)
+    if limits is None:
+        unlike = len(set(judge.problem.cluster.speeds)) > 1
+        limits = replace(Limits(), patience=2 * Limits.patience) if unlike else Limits()
+    return _Search(judge, limits, random.Random(seed)).run(starts)
 
 
 class _Search:

@@ -116,6 +116,9 @@ def epoch_seed(seed: int, epoch: int) -> int:
     return (seed * 1_000_003 + epoch) % 2**64
 
 
+_MOST_HELD_OUT_SAMPLES = 1_000_000
+
+
 class LoadedData(TrainingData):
     """What loaders give, of which a few minibatches are in memory at any time.
 
@@ -153,7 +156,7 @@ class LoadedData(TrainingData):
         self._unpack = unpacker
         self._seed = seed
         self._note = note
-        self._noted = False
+        self._noted = self._noted_more = False
         self._state = self._current_state()
         self._check_first(self._train, one_by_one=True)
         if self._held_out is not None:
@@ -228,7 +231,7 @@ class LoadedData(TrainingData):
                         )
                 if number == self.minibatches - 1 and self._wants_all:
                     # A sampler may draw once more when it is asked past its end.
-                    next(whole, None)
+                    self._note_more(next(whole, None), epoch)
                 if number >= begin:
                     yield minibatch
             if number < self.minibatches - 1:
@@ -256,6 +259,14 @@ class LoadedData(TrainingData):
                     )
                 continue
             yield minibatch
+
+    def _note_more(self, beyond: Samples | None, epoch: int) -> None:
+        if beyond is not None and not self._noted_more:
+            self._noted_more = True
+            self._note(
+                f"{TRAINING} gives more than {self.minibatches} minibatches in epoch {epoch}, as "
+                "many as in the first: those beyond are not trained on, in this epoch and in others"
+            )
 
     def _too_large(self, minibatch: Samples) -> InvalidInput:
         return InvalidInput(
@@ -305,11 +316,24 @@ class LoadedData(TrainingData):
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
                 count += len(self._unpack(batch, HELD_OUT))
+                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
+                    raise InvalidInput(
+                        f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
+                        "has no length, so it may never end; give a data set with __len__, or "
+                        "fewer samples"
+                    )
         return count
 
     def _current_state(self) -> LoaderState:
         generators = generators_of(self._train)
         return LoaderState(tuple(generator.get_state() for generator in generators))
+
+
+def _has_length(loader: Loader) -> bool:
+    try:
+        return len(loader) >= 0
+    except TypeError:
+        return False
 
 
 def _hash_of(samples: Samples) -> str:

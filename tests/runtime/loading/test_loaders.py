@@ -206,23 +206,30 @@ class Once(IterableDataset[tuple[Tensor, Tensor]]):
         return self.left
 
 
-class Shrinking(Endless):
-    """A minibatch less each time; six of them the first time."""
+class Growing(Endless):
+    """Six minibatches the first time, then ``more`` each time."""
 
-    samples = 48
+    def __init__(self, data: Data, more: int) -> None:
+        super().__init__(data)
+        self.samples, self.more = 48, 8 * more
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        self.samples -= 8
-        yield from islice(super().__iter__(), self.samples + 8)
+        self.samples += self.more
+        yield from islice(super().__iter__(), self.samples - self.more)
 
 
-def test_an_epoch_with_fewer_minibatches_than_were_counted_is_told(
+def test_an_epoch_with_other_minibatches_than_were_counted_is_told(
     captured: CapturedModel, tmp_path: Path
 ) -> None:
-    quiet = TrainerCallbacks(on_note=lambda note: None)
-    trainer = PipelineTrainer(placement_file(captured, 0), out=tmp_path, observer=quiet)
+    notes: list[str] = []
+    document, observer = placement_file(captured, 0), TrainerCallbacks(on_note=notes.append)
+    trainer = PipelineTrainer(document, out=tmp_path / "fewer", observer=observer)
     with pytest.raises(DataError, match="gives 4 minibatches in epoch 1, where 5 are expected"):
-        trainer.fit(DataLoader(Shrinking(data_for(captured)), 8))
+        trainer.fit(DataLoader(Growing(data_for(captured), -1), 8))
+    notes.clear()
+    trainer = PipelineTrainer(document, out=tmp_path / "more", observer=observer)
+    trainer.fit(DataLoader(Growing(data_for(captured), 1), 8), epochs=2)
+    assert "gives more than 7 minibatches in epoch 1" in notes[-1]
 
 
 def _loader(*tensors: Tensor, batch_size: int = 8) -> DataLoader:
