@@ -1,6 +1,8 @@
 """Early stopping: when training ends, and whose weights are the result."""
 
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,16 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidFile
-from drlpp.runtime import EarlyStopping, EpochReport, PipelineTrainer, TrainerCallbacks
+from drlpp.planners.replanning import Elastic
+from drlpp.runtime import (
+    ClusterSession,
+    Deployment,
+    EarlyStopping,
+    EpochReport,
+    PipelineTrainer,
+    TrainerCallbacks,
+    TrainingResult,
+)
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, same
@@ -43,6 +54,33 @@ def test_it_ends_after_epochs_that_were_no_better(
         chosen = stopping.model_copy(update={"monitor": monitor})
         assert chosen.best(reports(*scores)).epoch == best
         assert chosen.is_over(reports(*scores)) == over
+
+
+def test_a_worker_that_is_lost_with_the_best_weights_costs_no_epoch(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect, killed = ClusterSession.collect, list[int]()
+
+    def losing(session: ClusterSession, deployment: Deployment) -> object:
+        if not killed:
+            killed.append(session.process_ids[0])
+            os.kill(killed[0], signal.SIGKILL)
+        return collect(session, deployment)
+
+    def fit(folder: str) -> TrainingResult:
+        quiet = TrainerCallbacks(on_note=lambda note: None)
+        options = {"early_stopping": EarlyStopping(patience=2), "elastic": Elastic(2, 2)}
+        trainer = PipelineTrainer(
+            placement_file(captured, 0, 1), out=tmp_path / folder, observer=quiet, **options
+        )
+        return trainer.fit(DATA, epochs=2)
+
+    whole = fit("whole")
+    monkeypatch.setattr(ClusterSession, "collect", losing)
+    found = fit("lost")
+    assert killed
+    assert [report.epoch for report in found.epochs] == [1, 2]
+    assert same(found.state_dict, whole.state_dict)
 
 
 def test_the_best_epoch_gives_the_weights_also_after_a_kill(
