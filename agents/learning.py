@@ -24,6 +24,8 @@ from drlpp.envs.measuring.search_file import Confidence
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_atomically
 from drlpp.io.run_folder import AGENT_NAME
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement, Stage
 
 
 def learn_placement(
@@ -38,6 +40,9 @@ def learn_placement(
     on_confidence: Callable[[Confidence], None] = lambda sure: None,
 ) -> bool:
     """Train drl-pp's agent until ``budget`` distinct placements have been measured.
+
+    A model of one operator leaves an agent without a search nothing to choose: it is measured on
+    every number of accelerators instead.
 
     The agent is saved in ``out/agent.zip`` after every update, and taken up from there if it
     exists; TensorBoard's files are in ``out/tensorboard``. Ctrl-C ends learning cleanly.
@@ -57,6 +62,9 @@ def learn_placement(
         False if Ctrl-C ended it before the budget was spent.
     """
     console = console or Console(markup=False, emoji=False)
+    guided = issubclass(hyperparameters.algorithm, GuidedDRLPP)
+    if len(memory.graph) == 1 and not guided:
+        return _measure_undivided(memory, budget, console)
     env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint, events = out / AGENT_NAME, str(out / "tensorboard")
     agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
@@ -90,6 +98,27 @@ def learn_placement(
     if isinstance(agent, GuidedDRLPP) and (sure := agent.confidence()):
         console.print(str(sure))
         on_confidence(sure)
+    return True
+
+
+def _measure_undivided(memory: MeasurementMemory, budget: int, console: Console) -> bool:
+    """Measure the only stage there can be on 1 to A accelerators; False after Ctrl-C."""
+    console.print(
+        "nothing to choose: the model is one operator, which no placement can divide; it is "
+        f"measured on 1 to {memory.accelerators} workers"
+    )
+    stages = (
+        Stage(operators=(0,), accelerators=tuple(range(count)))
+        for count in range(1, memory.accelerators + 1)
+    )
+    candidates = [Candidate(Placement(stages=(stage,)), memory.measurer.method) for stage in stages]
+    new = [candidate for candidate in candidates if candidate not in memory.outcomes]
+    total = min(budget, memory.distinct + len(new))
+    try:
+        with measuring_shown(memory, total, console):
+            memory.measure_together(new, max(budget - memory.distinct, 0))
+    except KeyboardInterrupt:
+        return False
     return True
 
 

@@ -101,7 +101,13 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
     replace_in_place(graph)
     check_shapes(graph, what)
     copy_where_a_view_does_not_fit(graph)
-    return Exported(graph_compiled_when_used(root, graph), tuple(dropped.notes))
+    learned = (
+        f"the attribute {name} requires gradients and is no parameter, so nothing trains it; make "
+        "it an nn.Parameter of the module, or detach it"
+        for name, value in program.constants.items()
+        if isinstance(value, Tensor) and value.requires_grad
+    )
+    return Exported(graph_compiled_when_used(root, graph), (*dropped.notes, *learned))
 
 
 def _told_apart(inputs: Batch) -> Batch:
@@ -128,6 +134,8 @@ def _quietly() -> Iterator[None]:
         ):
             # Refused with a way out, but for nn.LSTM, which keeps a list of its own weights.
             warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
+            # A note says it.
+            warnings.filterwarnings("ignore", "A model attribute .* requires gradient")
             yield
     finally:
         logging.disable(disabled)

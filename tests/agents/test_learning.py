@@ -100,12 +100,12 @@ def test_ctrl_c_is_not_lost_where_the_exception_is(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@pytest.mark.parametrize("agent", [GuidedHyperparameters(draws=2, evaluations=16), SMALL])
 def test_a_model_of_one_operator_is_measured_on_every_number_of_accelerators(
-    tmp_path: Path,
+    agent: Hyperparameters | GuidedHyperparameters, tmp_path: Path
 ) -> None:
     memory = MeasurementMemory(FakeMeasurer(chain(1), 3))
-    searching = GuidedHyperparameters(draws=2, evaluations=16)
-    assert learn_placement(memory, tmp_path, hyperparameters=searching, budget=20, **QUIET)
+    assert learn_placement(memory, tmp_path, hyperparameters=agent, budget=20, **QUIET)
     assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3"]
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from drlpp.errors import ModelNote
 from tests.support.models.captured_modules import captured_from
 
 
@@ -34,9 +35,11 @@ class Model(nn.Module):
 
 def test_weights_and_buffers_are_the_modules_own() -> None:
     module, x = Model(), torch.randn(3, 4)
-    # torch's own words: nothing trains it.
-    with pytest.warns(UserWarning, match="`learned` requires gradient"):
+    with pytest.warns() as warned:
         captured = captured_from(module, x)
+    (note,) = warned
+    assert note.category is ModelNote
+    assert "the attribute learned requires gradients and is no parameter" in str(note.message)
     own = dict(module.named_parameters(remove_duplicate=False))
     for name, weight in captured.module.named_parameters():
         assert weight is own[name]
