@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import connection as mp_connection
@@ -65,8 +65,11 @@ def host_actor() -> Any:
                     found.append(f"no {package}")
             return ", ".join([*found, f"Python {sys.version_info.major}.{sys.version_info.minor}"])
 
-        async def open(self, versions: str, *given: Any) -> Any:
-            """Begin and return what :class:`HostKeeper` says, or other versions than those."""
+        async def open(self, versions: str, limits: Mapping[str, Any], *given: Any) -> Any:
+            """Begin and return what :class:`HostKeeper` says, or other versions than those.
+
+            What is given is nothing of drlpp's, which may not be there.
+            """
             if self.versions() != versions:
                 return self.versions()
             from drlpp.runtime.hosts.fork_server import warm_up
@@ -74,8 +77,9 @@ def host_actor() -> Any:
             # It loads torch while this process does.
             warm_up()
             from drlpp.runtime.hosts.on_ray.actor import HostKeeper
+            from drlpp.runtime.ipc.time_limits import TimeLimits
 
-            self._keeper = HostKeeper(*given)
+            self._keeper = HostKeeper(*given, limits=TimeLimits(**limits))
             self._lease = asyncio.create_task(self._keeper.end_when_left_alone())
             return self._keeper.facts
 
@@ -110,6 +114,7 @@ class HostKeeper:
         name: str,
         address: str,
         folder: str | None,
+        *,
         limits: TimeLimits,
     ) -> None:
         self._own = SessionFolder() if folder is None else None
@@ -166,8 +171,13 @@ class HostKeeper:
         self.host.start([replace(post, own_group=True) for post in posts])
         return self.host.process_ids
 
-    def send(self, worker: int, command: Command) -> None:
-        """Give a worker a command, for whose failure nobody waits: it becomes an answer."""
+    def send(self, generation: int, worker: int, command: Command) -> None:
+        """Give a worker a command, for whose failure nobody waits: it becomes an answer.
+
+        One that is long may come after orders that were given later, and then to other workers.
+        """
+        if generation != self._generation or not self.host.process_ids:
+            return
         try:
             self.host.send(worker, command)
         except StorageFailure as error:

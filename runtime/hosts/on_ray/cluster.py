@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from drlpp.errors import HostLost, InvalidCluster, InvalidInput
+from drlpp.errors import DRLPPError, InvalidCluster, InvalidInput
 from drlpp.runtime.hosts.host import Hosts
 from drlpp.runtime.hosts.on_ray.connection import (
     CLIENT,
@@ -129,19 +130,19 @@ class RayHosts(Hosts):
             host.reserve()
         give_up = time.monotonic() + self._limits.gathering_seconds
         for host in there:
-            if not self._begins(host, max(1.0, give_up - time.monotonic())):
+            if not host.begin(max(1.0, give_up - time.monotonic())):
                 hosts[hosts.index(host)] = self._host(replace(host.plan, node=None))
         check_enough([host.plan for host in hosts], least, nodes)
-        for host in hosts:
-            if not host.lost:
-                host.open()
+        # At once, since one that has begun must not wait for the others.
+        with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
+            list(pool.map(self._open, [host for host in hosts if not host.lost]))
 
     def _host(self, plan: HostPlan, *, returned: bool = False) -> RayHost:
         return RayHost(plan, self._folder, self._limits, self._blame, returned=returned)
 
-    def _begins(self, host: RayHost, seconds: float) -> bool:
+    def _open(self, host: RayHost) -> None:
         assert host.plan.node is not None
-        return host.begin(seconds, is_here=host.plan.node.identity == self._here)
+        host.open(is_here=host.plan.node.identity == self._here)
 
     def _seek(self) -> None:
         """Look again and again for where the hosts can be that are missed."""
@@ -171,15 +172,15 @@ class RayHosts(Hosts):
 
     def _opens(self, host: RayHost, node: RayNode) -> bool:
         host.reserve()
-        # Gone again: it is looked for once more.
-        with suppress(HostLost):
-            if self._begins(host, self._limits.gathering_seconds):
-                try:
-                    host.open()
-                except InvalidInput:
-                    self._refused.add(node.identity)
-                else:
-                    return True
+        try:
+            if host.begin(self._limits.gathering_seconds):
+                self._open(host)
+                return True
+        except InvalidInput:
+            self._refused.add(node.identity)
+        except (DRLPPError, RayError):
+            # Gone again, or it cannot begin: it is looked for once more.
+            pass
         return False
 
     def _watch_head(self) -> None:

@@ -100,13 +100,8 @@ class RayHost(WorkerHost):
             bundle_label_selector=[{"ray.io/node-id": self.plan.node.identity}],
         )
 
-    def begin(self, seconds: float, *, is_here: bool) -> bool:
-        """Start the actor; return False if others have the accelerators for so long.
-
-        Args:
-            seconds: to wait for them.
-            is_here: whether this machine's files are those of the host.
-        """
+    def begin(self, seconds: float) -> bool:
+        """Start the actor; return False if others have the accelerators for so long."""
         assert self._group is not None
         if not self._group.wait(seconds):
             self.give_back()
@@ -119,27 +114,27 @@ class RayHost(WorkerHost):
             num_gpus=count if kind == "GPU" else 0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group),
         )
-        self._use(actor.remote(), is_here=is_here)
+        self._actor = actor.remote()
         return True
 
-    def _use(self, actor: Any, *, is_here: bool) -> None:
-        self._actor = actor
-        folder = str(self._own_folder) if is_here else None
-        given = self.workers, self.name, self.address, folder, self._limits
-        self._begun = actor.open.remote(host_actor().versions(), *given)
+    def open(self, *, is_here: bool) -> None:
+        """Have the actor keep workers; from now on it ends if it is not asked for its events.
 
-    def open(self) -> None:
-        """Wait until the actor has begun.
+        Args:
+            is_here: whether this machine's files are those of the host.
 
         Raises:
             InvalidInput: the host has other versions.
             HostLost: it does not answer.
+            DRLPPError: it cannot begin.
         """
-        found = self._reply(self._begun)
+        ours, folder = host_actor().versions(), str(self._own_folder) if is_here else None
+        given = vars(self._limits), self.workers, self.name, self.address, folder
+        found = self._reply(self._remote("open", ours, *given))
         if isinstance(found, str):
             raise InvalidInput(
-                f"host {self.name} has {found}, and this one {host_actor().versions()}; install "
-                "the same versions on all hosts"
+                f"host {self.name} has {found}, and this one {ours}; install the same versions on "
+                "all hosts"
             )
         self.folder, self.machine, self.cores = found
         self._listener.start()
@@ -194,9 +189,12 @@ class RayHost(WorkerHost):
         return self._call("order", order, *given)
 
     def _call(self, method: str, *given: Any) -> Any:
+        return self._remote("call", method, *given)
+
+    def _remote(self, method: str, *given: Any) -> Any:
         self._raise_if_lost()
         try:
-            return self._actor.call.remote(method, *given)
+            return getattr(self._actor, method).remote(*given)
         except Exception as error:
             raise self.lose(reason_of(error)) from None
 
@@ -263,7 +261,7 @@ class RayHost(WorkerHost):
         )
 
     def send(self, worker: int, command: Command) -> None:
-        self._order("send", worker, command)
+        self._order("send", self._generation, worker, command)
 
     def waitables(self) -> list[Any]:
         self._raise_if_lost()
@@ -305,7 +303,7 @@ class RayHost(WorkerHost):
         """End the workers and the actor; those of a lost host find out that they are left alone."""
         with suppress(DRLPPError):
             if self._actor is not None and self.lost is None:
-                self._reply(self._actor.close.remote())
+                self._reply(self._remote("close"))
         self._closed = True
         self._forget()
 
@@ -329,9 +327,13 @@ class RayHost(WorkerHost):
 
     def publish(self, path: Path) -> None:
         if not self._shares_folder:
+            content = np.fromfile(path, np.uint8)
+            try:
+                put = ray.put(content)
+            except Exception as error:
+                raise self.lose(reason_of(error)) from None
             # However long it takes: whether the host lives is known meanwhile.
-            content = ray.put(np.fromfile(path, np.uint8))
-            self._reply(self._order("write", path.name, content), math.inf)
+            self._reply(self._order("write", path.name, put), math.inf)
 
     def remove(self, file: str) -> None:
         if not self._shares_folder:

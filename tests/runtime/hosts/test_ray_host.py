@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import shutil
 import signal
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
@@ -51,9 +53,11 @@ class Actor:
         self.open, self.call = Method(self.loop, self._open), Method(self.loop, self._answer)
 
     async def _begin(self) -> HostKeeper:
-        return HostKeeper([1], "far", "127.0.0.1", None, TimeLimits())
+        return HostKeeper([1], "far", "127.0.0.1", None, limits=TimeLimits())
 
-    async def _open(self, versions: str, *_: Any) -> Any:
+    async def _open(self, versions: str, *given: Any) -> Any:
+        # Else a host without drlpp could not say so.
+        assert b"drlpp" not in pickle.dumps(given)
         folder, here, _cores = self.keeper.facts
         return folder, self.machine or here, (4, 5)
 
@@ -98,14 +102,18 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Actor]:
     actor.end()
 
 
+def new_host(folder: Path, limits: TimeLimits | None = None, *, returned: bool = False) -> RayHost:
+    node = RayNode("id", "127.0.0.1", 1, (), {"CPU": 1, "GPU": 0})
+    plan = HostPlan("far", (1,), "CPU", node)
+    return RayHost(plan, folder, limits or TimeLimits(), str, returned=returned)
+
+
 def host_of(
     actor: Any, folder: Path, limits: TimeLimits | None = None, *, returned: bool = False
 ) -> RayHost:
-    node = RayNode("id", "127.0.0.1", 1, (), {"CPU": 1, "GPU": 0})
-    plan = HostPlan("far", (1,), "CPU", node)
-    host = RayHost(plan, folder, limits or TimeLimits(), str, returned=returned)
-    host._use(actor, is_here=False)
-    host.open()
+    host = new_host(folder, limits, returned=returned)
+    host._actor = actor
+    host.open(is_here=False)
     HOSTS.append(host)
     return host
 
@@ -155,7 +163,7 @@ def test_workers_start_end_and_are_replaced(actor: Actor, tmp_path: Path) -> Non
     # What the first said late is nobody's any more.
     host.arrived.append((1, ended))
     late = Answered(1, Working())
-    actor.keeper.send(1, Collect("x", in_flight=False))
+    actor.keeper.send(host._generation, 1, Collect("x", in_flight=False))
     host.arrived.append((host._generation, late))
     assert late in events_of_soon(host)
     os.kill(host.process_ids[0], signal.SIGKILL)
@@ -221,6 +229,45 @@ def test_what_goes_wrong_on_a_host_is_told_with_its_name(
     actor.open = Method(actor.loop, others)
     with pytest.raises(InvalidInput, match=r"host far has torch 9.9, and this one drlpp .*, torch"):
         host_of(actor, tmp_path)
+
+
+def test_a_host_does_nothing_before_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Till then nobody asks for its events, and nothing has to be removed there."""
+    host = new_host(tmp_path)
+    host._group = Mock()
+    monkeypatch.setattr(module.ray, "remote", Mock())
+    assert host.begin(1)
+    assert host._actor.mock_calls == []
+
+
+def test_a_command_that_comes_late_reaches_no_other_worker(actor: Actor, tmp_path: Path) -> None:
+    host = host_of(actor, tmp_path)
+    started(host)
+    sent: list[Any] = []
+    actor.keeper.host.send = lambda *given: sent.append(given)  # type: ignore[method-assign]
+    late, command = host._generation, Collect("x", in_flight=False)
+    host.send(1, command)
+    host.kill()
+    actor.keeper.send(late, 1, command)
+    started(host)
+    actor.keeper.send(late, 1, command)
+    assert sent == [(1, command)]
+    host.kill()
+
+
+def test_a_connection_that_has_ended_loses_the_host(
+    actor: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Mock(side_effect=ConnectionError("Ray client is not connected"))
+    host, other = (host_of(actor, tmp_path) for _ in range(2))
+    monkeypatch.setattr(module.ray, "put", ended)
+    with pytest.raises(HostLost, match="host far cannot be reached: Ray says Ray client is not"):
+        host.publish(Path(__file__))
+    monkeypatch.setattr(actor, "close", Mock(remote=ended), raising=False)
+    other.close()
+    assert ended.call_count == 2
 
 
 @pytest.mark.parametrize("silent", ["next_events", "order"])

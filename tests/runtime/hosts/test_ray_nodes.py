@@ -1,5 +1,6 @@
 """Which nodes of a Ray cluster become which hosts of a session; no Ray is needed for that."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from drlpp.errors import HostLost, InvalidCluster, InvalidInput
+from drlpp.errors import HostLost, InvalidCluster, InvalidInput, RunFailure
 from drlpp.runtime.hosts.on_ray import cluster as module
 from drlpp.runtime.hosts.on_ray.nodes import (
     HOST_LABEL,
@@ -153,12 +154,17 @@ def test_a_lost_host_is_found_on_its_node_then_by_what_it_is_called_then_by_size
 
 
 class _Host:
-    """As RayHost, of nodes some of which others use, are gone, or have other versions."""
+    """As RayHost, of nodes some of which others use, are gone, or have other versions, or broken.
+
+    Each that is opened waits at ``met`` for others.
+    """
 
     busy: tuple[RayNode, ...] = ()
     gone: tuple[RayNode, ...] = ()
+    broken: tuple[RayNode, ...] = ()
     others: tuple[RayNode, ...] = ()
     asked: list[str]
+    met = threading.Barrier(1)
     is_missed = False
 
     def __init__(self, plan: HostPlan, *_: Any, **__: Any) -> None:
@@ -170,13 +176,16 @@ class _Host:
         assert self.plan.node is not None
         self.asked.append(self.plan.node.address)
 
-    def begin(self, _seconds: float, *, is_here: bool) -> bool:
-        assert not is_here
+    def begin(self, _seconds: float) -> bool:
         return self.plan.node not in self.busy
 
-    def open(self) -> None:
+    def open(self, *, is_here: bool) -> None:
+        assert not is_here
+        self.met.wait(30)
         if self.plan.node in self.gone:
             raise HostLost("gone again")
+        if self.plan.node in self.broken:
+            raise RunFailure("no such module")
         if self.plan.node in self.others:
             raise InvalidInput("other versions")
 
@@ -202,7 +211,7 @@ def _session(nodes: list[RayNode], **of: Any) -> Iterator[Any]:
 
 def test_a_session_begins_without_hosts_that_others_use_if_it_may() -> None:
     a, b = node("10.0.0.3", cpus=2, hostname="a"), node("10.0.0.5", cpus=2, hostname="b")
-    with _session([a, b]) as begun:
+    with _session([a, b], met=threading.Barrier(2)) as begun:
         session = begun()
         assert [host.plan.node for host in session.hosts] == [a, b]
         session.release()
@@ -219,12 +228,12 @@ def test_a_session_begins_without_hosts_that_others_use_if_it_may() -> None:
 def test_a_lost_host_is_looked_for_on_all_nodes_that_are_no_other_hosts() -> None:
     a, b = node("10.0.0.3", cpus=2, hostname="a"), node("10.0.0.5", cpus=2, hostname="b")
     nodes = [a, b]
-    busy, gone, other, free = (node(f"10.0.0.{n}", cpus=2) for n in (6, 7, 8, 9))
-    with _session(nodes, busy=(busy,), gone=(gone,), others=(other,)) as begun:
+    busy, gone, broken, other, free = (node(f"10.0.0.{n}", cpus=2) for n in range(6, 11))
+    with _session(nodes, busy=(busy,), gone=(gone,), broken=(broken,), others=(other,)) as begun:
         session = begun()
         lost = session.hosts[0]
         lost.lost = HostLost("cut off")
-        nodes[:] = [b, busy, gone, other]
+        nodes[:] = [b, busy, gone, broken, other]
         session._seek_one(lost)
         assert (session.hosts[0], lost.given_back) == (lost, True)
         # That one has other versions, and is not asked again.
@@ -232,7 +241,7 @@ def test_a_lost_host_is_looked_for_on_all_nodes_that_are_no_other_hosts() -> Non
         nodes.append(free)
         session._seek_one(lost)
         found = session.hosts[0]
-        assert lost.asked == [one.address for one in (busy, gone, free)]
+        assert lost.asked == [one.address for one in (busy, gone, broken, free)]
         assert (found.plan.node, found.workers) == (free, (0, 1))
         # The node of another lost host is its own.
         session.hosts[1].lost = HostLost("cut off")
