@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.text import Text
 
 from drlpp.envs import MeasurementMemory
 from drlpp.io.formatting import seconds_text
@@ -48,7 +49,7 @@ def measuring_shown(memory: MeasurementMemory, budget: int, console: Console) ->
 def _said(console: Console) -> Iterator[Callable[[str], None]]:
     if console.is_terminal:
         with console.status("measuring placements") as status:
-            yield status.update
+            yield lambda line: status.update(Text(line))
         return
     # Console.print flushes.
     lines = ProgressLines(lambda line: console.print(line, soft_wrap=True))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drlpp.cli.command_line import console, shown
+from drlpp.cli.command_line import console, shown_if_long
 from drlpp.cli.commands import RefusedWithRecord
 from drlpp.cli.settings import (
     CostProfile,
@@ -104,7 +104,7 @@ def _show_machine() -> dict[str, Any]:
     """Show what the machine has; ends with exit code 1 if something keeps drlpp from training."""
     from drlpp.cli.showing.machine import CHECKS, findings_table
 
-    with shown("examining this machine, and starting two workers"):
+    with shown_if_long("examining this machine, and starting two workers"):
         findings = [check() for check in CHECKS]
     console.print(findings_table(findings))
     problems = [finding.name for finding in findings if finding.state == "problem"]

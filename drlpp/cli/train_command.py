@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drlpp.cli.command_line import console, end_with_report, resumable, shown
+from drlpp.cli.command_line import console, end_with_report, resumable, shown_if_long
 from drlpp.cli.commands import keep_options, training_folder
 from drlpp.cli.settings import (
     Data,
@@ -187,7 +187,7 @@ def placement_for(
     from drlpp.capturing.capture import capture
     from drlpp.planners.replanning import measured_beside, profile_beside, replanned
 
-    with shown(f"planning anew for --workers {workers}"):
+    with shown_if_long(f"planning anew for --workers {workers}"):
         captured = capture(document.model, seed=seed)
         costs = profile_beside(path, captured.graph)
         measured = measured_beside(path, document)

@@ -122,6 +122,12 @@ def _check_usable(folder: Path) -> None:
         ) from None
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
+    links = [path for path in folder.glob("*") if path.is_symlink()]
+    if links:
+        raise InvalidInput(
+            f"{links[0]} is a symbolic link, and a run writes to nothing outside of its folder; "
+            "remove it, or put what it leads to in its place"
+        )
     if folder.exists() and not (folder / RECORD_NAME).exists() and _holds_anything(folder):
         raise InvalidInput(
             f"{folder} is not empty and holds no run of drlpp; give another folder with --out"

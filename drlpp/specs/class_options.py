@@ -1,7 +1,7 @@
 """A class that a user names, with its options: torch's optimizer, scheduler, or one of their own.
 
-Which options there are, and what they are when not given, stands in the signature of the class;
-whether their values will do, the class itself says.
+Which options there are, what they are when not given, and what kind of value each takes stand in
+the signature of the class; whether their values will do, the class itself says.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ def _read_option(value: object) -> object:
     if isinstance(value, list | tuple):
         # Some pairs of torch's may lack one, such as Adafactor's eps.
         return [None if one is None else _read_number(one) for one in value]
+    read = _number_in(value)
+    return read if isinstance(read, bool | str) else _read_number(value)
+
+
+def _number_in(value: object) -> object:
+    """Return the number that a text is, such as 1e-3, which YAML takes for a word."""
     if isinstance(value, str):
         with suppress(ValueError):
-            return _read_number(value)
-        return value
-    return value if isinstance(value, bool) else _read_number(value)
+            return float(value)
+    return value
 
 
 def _read_number(value: object) -> int | float:
-    number = value
-    if isinstance(value, str):
-        # YAML takes 1e-3 for a word.
-        with suppress(ValueError):
-            number = float(value)
+    number = _number_in(value)
     if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
         raise ValueError(f"is {value!r}; expected a number, true or false, or a list of numbers")
     return number
@@ -121,10 +122,12 @@ class NamedClass(ImportedByName, ABC):
         kind, what = self.find(), f"{self.what} {self.name}"
         defaults = option_defaults(kind, self.hidden)
         kinds = {parameter.kind for parameter in signature(kind).parameters.values()}
-        for name in self.options:
+        for name, value in self.options.items():
             unknown = name not in defaults and Parameter.VAR_KEYWORD not in kinds
             if name in self.hidden or unknown:
                 raise InvalidInput(f"{what} has no option {name!r}; it has {', '.join(defaults)}")
+            if expected := _expected_instead(value, defaults.get(name)):
+                raise InvalidInput(f"{name} of {what} is {option_text(value)}; expected {expected}")
         for name, default in defaults.items():
             if default is Parameter.empty and name not in self.options:
                 raise InvalidInput(f"{what} needs a value for {name}")
@@ -236,3 +239,22 @@ def option_defaults(kind: type, hidden: Collection[str]) -> dict[str, Any]:
         for name, parameter in signature(kind).parameters.items()
         if name not in hidden and parameter.kind not in rest
     }
+
+
+def _expected_instead(value: object, default: object) -> str | None:
+    """Return what is wanted instead of ``value``, None if its type is that of the default.
+
+    None too if the default does not show a type.
+    """
+    match default:
+        case bool():
+            return None if isinstance(value, bool) else "true or false"
+        case int() | float():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return None if is_number else "a number"
+        case str():
+            return None if isinstance(value, str) else f"a word, such as {default}"
+        case tuple():
+            fits = isinstance(value, list) and len(value) == len(default)
+            return None if fits else f"{len(default)} numbers, such as {option_text(default)}"
+    return None

@@ -87,7 +87,7 @@ class Host(StrictRecord):
     device: Literal["cpu", "cuda"] = "cpu"
     speed: Speed = 1.0
     memory_bytes: Room | None = None
-    price: float | None = Field(default=None, ge=0, le=1e6)
+    price: float | None = Field(default=None, gt=0, le=1e6)
     network: Link | None = None
 
     @field_validator("name")

@@ -1,5 +1,6 @@
 """Programs whose output is a pipe say how far they are while they run, line by line."""
 
+import io
 import re
 import subprocess
 import sys
@@ -8,6 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from drlpp.cli import command_line
+from tests.support.programs.shell import done
 
 MODEL = "tests.support.models.small:perceptron"
 ROOT = Path(__file__).parents[2]
@@ -65,3 +70,23 @@ def test_training_says_where_it_is(files: dict[str, Path]) -> None:
         for epoch in (1, 2, 3):
             line = first_line(process, "^epoch ")
             assert re.match(rf"epoch +{epoch}  loss .* minibatches/s  left {CLOCK}", line)
+
+
+def test_planning_says_on_standard_error_what_lasts(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ("plan", "--profile", files["CHAIN"], "--workers", 2, "--bandwidth", 10)
+    assert done(*plan).err == ""
+    monkeypatch.setattr(command_line, "SECONDS_UNSAID", 0)
+    planned = done(*plan)
+    assert "planning with search\n" in planned.err
+    assert "planning with" not in planned.out
+
+
+def test_on_a_terminal_what_looks_like_markup_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True)
+    monkeypatch.setattr(command_line, "console", terminal)
+    with command_line.shown("planning with [/x]") as tell:
+        tell("[/y]")
+    assert isinstance(terminal.file, io.StringIO)
+    assert "[/y]" in terminal.file.getvalue()

@@ -136,3 +136,16 @@ def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path
         run(tmp_path, "train", {**SETTINGS, "rate": 0.1}, resume=True)
     with pytest.raises(InvalidInput, match="a run with seed = 0; it cannot be resumed with None"):
         run(tmp_path, "train", {"model": "alexnet", "rate": None}, resume=True)
+
+
+@pytest.mark.parametrize("name", ["measurements.jsonl", "run.json", LOCK_NAME])
+@pytest.mark.parametrize("resume", [True, False])
+def test_nothing_is_written_where_a_link_leads(tmp_path: Path, name: str, resume: bool) -> None:
+    """A folder from a stranger may hold links to files of the user, or to where some would be."""
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run(folder, "train", SETTINGS, resume=False)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(elsewhere)
+    with pytest.raises(InvalidInput, match=f"{name} is a symbolic link"):
+        run(folder, "train", SETTINGS, resume=resume)
+    assert not elsewhere.exists()

@@ -101,6 +101,7 @@ def test_warm_up_rises_linearly_to_where_the_schedule_begins(
         ("LambdaLR", {}, "lambdalr cannot be used: it needs a function"),
         ("steplr", {}, "learning-rate schedule steplr needs a value for step_size"),
         ("steplr", {"step_size": 0}, "steplr: it divides by step_size, which is 0; give a number"),
+        ("steplr", {"step_size": 2, "gamma": "x"}, "gamma of .* is x; expected a number"),
         ("multistep", {"milestones": 2}, r"of milestones=2, one has the wrong type .* as \[1, 2\]"),
         ("cyclic", {"base_lr": 0.1, "max_lr": 1, "cycle_momentum": True}, "has no option 'cycle_m"),
         ("exponential", {"gamma": 0.9, "warm_up": -1}, "'warm_up'.*greater than or equal to 0"),

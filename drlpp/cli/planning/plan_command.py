@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from drlpp.cli.command_line import console, shown
+from drlpp.cli.command_line import console, shown_if_long
 from drlpp.cli.settings import (
     CLUSTER_FILES,
     MODEL,
@@ -55,7 +55,7 @@ def profile_model(
     reference = model_reference(model, model_option)
     of_session = workers.of_session(on_this_machine=2)
     with (
-        shown(f"profiling {reference}"),
+        shown_if_long(f"profiling {reference}"),
         ClusterSession(reference, note=console.print, **of_session) as session,
     ):
         profile, measured = session.profile()
@@ -125,9 +125,11 @@ def plan_placement(
 
     chosen, updates = method.method(Method()), optimizer.spec()
     reference = None if model is None else model_reference(model, model_option)
+    if reference is None and profile is None:
+        raise InvalidInput("name what to plan: a model, or --profile for costs alone")
     if cluster is not None and cluster.suffix not in CLUSTER_FILES:
         raise InvalidInput(f"--cluster {cluster}: a plan needs a cluster.yaml, not an address")
-    with shown(f"profiling {model}" if profile is None else f"reading {profile}"):
+    with shown_if_long(f"profiling {model}" if profile is None else f"reading {profile}"):
         problem, costs, captured = planning_problem(
             reference,
             workers,
@@ -160,7 +162,7 @@ def plan_placement(
             ModelNote,
             stacklevel=2,
         )
-    with shown(f"planning with {planner}"):
+    with shown_if_long(f"planning with {planner}"):
         found = best_plan(planned, space, planner)
     if objective != "seconds":
         # Others are told by their seconds.
