@@ -14,7 +14,7 @@ from torch.autograd import _unsafe_preserve_version_counter
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
-from drlpp.runtime.weights.optimizers import OptimizerState
+from drlpp.runtime.weights.optimizers import OptimizerState, check_alike
 from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
@@ -280,9 +280,17 @@ class StageWeights:
         }
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
-        """Begin a run that continues where :meth:`in_flight_state` was taken."""
-        for tie in self._of:
+        """Begin a run that continues where :meth:`in_flight_state` was taken.
+
+        Raises:
+            InvalidFile: it does not suit the weights.
+        """
+        for tie, names in self._by_tie(self.names):
             known = state if tie == OWN else state["tied"][tie]
+            for kept in (known["gradients"], *known["stashed"].values()):
+                for name, weight, value in zip(names, self._weights[tie], kept, strict=True):
+                    if value is not None:
+                        check_alike(f"a gradient or version of {name} in flight", value, weight)
             for group in self._of[tie]:
                 group.policy.load_versions(
                     {

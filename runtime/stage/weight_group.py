@@ -10,6 +10,7 @@ from torch import Tensor
 from drlpp.runtime.weights.optimizers import (
     OptimizerState,
     build_optimizer,
+    check_alike,
     load_optimizer_state,
     named_optimizer_state,
     state_on,
@@ -24,6 +25,7 @@ OWN = -1
 """What weights have in the place of a tie that no other stage holds."""
 
 _POLICY_STATE = "weight_policy"
+_SCALARS = ("rate", "step")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class WeightGroup:
         of_policy = [known[name].pop(_POLICY_STATE, {}) for name in self.names]
         found = {name: known[name] for name in self.names if name in state}
         load_optimizer_state(self.policy.optimizer, self.names, weights, found)
+        for name, weight, values in zip(self.names, weights, of_policy, strict=True):
+            for key, value in values.items():
+                # What is no scalar of its own has a value for every element.
+                if not (key in _SCALARS and isinstance(value, Tensor) and value.dim() == 0):
+                    check_alike(f"{key!r} of the weight policy's state of {name}", value, weight)
         self.policy.load_state([state_on(weights[0].device, values) for values in of_policy])
 
 

@@ -74,8 +74,9 @@ def load_optimizer_state(
     """Put a state of :func:`named_optimizer_state` into ``optimizer``.
 
     Raises:
-        InvalidFile: the state does not suit the weights.
+        InvalidFile: the state does not suit the weights or the optimizer.
     """
+    own, known = optimizer.param_groups[0], is_known(type(optimizer))
     for name, weight in zip(names, weights, strict=True):
         if name in state:
             # The checkpoint may be of another device.
@@ -83,17 +84,66 @@ def load_optimizer_state(
             # Until version 0.2.0 some predictions were made along it.
             kept.pop("last_gradient", None)
             group = kept.pop(_GROUP, {})
-            found = {k: v for k, v in group.items() if k not in _KERNELS}
-            optimizer.param_groups[0].update(found)
-            # Fused kernels read it as it comes.
-            for key in kept.keys() & _LIKE_WEIGHTS if is_known(type(optimizer)) else ():
-                check_alike(f"{key!r} of the optimizer's state of {name}", kept[key], weight)
+            options = {k: v for k, v in group.items() if k not in ("params", *_KERNELS)}
+            # Of a user's own class it is not known what it keeps.
+            if known:
+                options = {k: v for k, v in options.items() if k in own}
+                for option, value in options.items():
+                    _check_value(f"the optimizer's option {option!r} of {name}", value, own[option])
+                _check_state(optimizer, name, weight, kept)
+            own.update(options)
             if kept:
                 optimizer.state[weight] = kept
 
 
-_LIKE_WEIGHTS = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "sum"}
-"""What torch's fused optimizers keep, of the size and type of each weight."""
+def _check_state(optimizer: Optimizer, name: str, weight: Tensor, found: Mapping[str, Any]) -> None:
+    """Check that the optimizer could have left this state: fused kernels read it as it comes."""
+    if not found:
+        return
+    # Sizes that all differ show which of the weight's a tensor of the state has.
+    sizes = tuple(range(2, 2 + weight.dim()))
+    left = _left_by_a_step(optimizer, torch.ones(sizes, dtype=weight.dtype, device=weight.device))
+    if found.keys() != left.keys():
+        raise InvalidFile(
+            f"the optimizer's state of {name} has {', '.join(found)}; expected "
+            f"{', '.join(left) or 'none'}"
+        )
+    size_of = {1: 1, **dict(zip(sizes, weight.shape, strict=True))}
+    for key, example in left.items():
+        what = f"{key!r} of the optimizer's state of {name}"
+        if isinstance(example, Tensor):
+            shape = [size_of[size] for size in example.shape]
+            check_alike(what, found[key], torch.empty(shape, dtype=example.dtype, device="meta"))
+        else:
+            _check_value(what, found[key], example)
+
+
+def _left_by_a_step(optimizer: Optimizer, weight: Tensor) -> dict[str, Any]:
+    arguments = signature(type(optimizer)).parameters
+    kind: Any = type(optimizer)
+    options = {k: v for k, v in optimizer.defaults.items() if k in arguments}
+    other = kind([weight.requires_grad_()], **options)
+    weight.grad = torch.ones_like(weight)
+    other.step()
+    return dict(other.state[weight])
+
+
+def _check_value(what: str, found: object, expected: object) -> None:
+    if not _same_kind(expected, found):
+        raise InvalidFile(f"{what} is {found!r}; expected such as {expected!r}")
+
+
+def _same_kind(expected: object, found: object) -> bool:
+    """Return whether two values differ in numbers alone."""
+    if isinstance(expected, tuple | list):
+        return (
+            isinstance(found, tuple | list)
+            and len(found) == len(expected)
+            and all(map(_same_kind, expected, found))
+        )
+    if isinstance(expected, bool | str | None):
+        return type(found) is type(expected) and found == expected
+    return isinstance(found, int | float) and not isinstance(found, bool)
 
 
 def check_alike(what: str, found: object, weight: Tensor) -> None:

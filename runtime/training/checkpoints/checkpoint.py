@@ -78,11 +78,17 @@ class TrainingCheckpoint(Record):
             name: _kind_of(value) for name, value in state.items()
         }:
             return "its model has other weights than this one"
+        if [report.epoch for report in self.epochs] != list(range(1, len(self.epochs) + 1)):
+            return "its epochs are not numbered from 1"
+        if not self.evaluated and (self.position or not self.epochs):
+            return "its last epoch is not evaluated, but it is not at the end of one"
         if not self.began <= self.position < minibatches:
             return (
                 f"it began at minibatch {self.began} and is at {self.position} of an epoch of "
                 f"{minibatches}"
             )
+        if not {minibatch for minibatch, _ in self.losses} >= set(range(self.position)):
+            return f"it has not all losses of the {self.position} minibatches that are done"
         return None
 
 

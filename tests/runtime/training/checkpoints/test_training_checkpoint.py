@@ -1,6 +1,7 @@
 """What is refused as a checkpoint of a training."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from drlpp.errors import InvalidFile, NotFinite
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.training.checkpoints.checkpoint import checked_checkpoint
+from drlpp.runtime.training.training_reports import EpochReport
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, train
 
@@ -34,7 +36,14 @@ def written(captured: CapturedModel, tmp_path_factory: pytest.TempPathFactory) -
         ),
         ({"began": 6}, "began at minibatch 6 and is at 5 of an epoch of 12"),
         ({"position": 12}, "is at 12 of an epoch of 12"),
+        ({"evaluated": False}, "its last epoch is not evaluated, but it is not at the end of one"),
+        (
+            {"evaluated": False, "epochs": (), "began": 0, "position": 0},
+            "its last epoch is not evaluated, but it is not at the end of one",
+        ),
+        ({"losses": {}}, "has not all losses of the 5 minibatches"),
         ({"epochs": [{"epoch": 1}]}, "epochs"),
+        ({"epochs": [asdict(EpochReport(2, 1.0, None, None, 1.0))]}, "not numbered from 1"),
         ({"model": {}}, "its model has other weights"),
         ({"optimizer": {"other": 1}}, "optimizer.other"),
         ({"in_flight": {"0": {}}}, "in_flight"),
@@ -56,12 +65,20 @@ def test_another_content_is_refused(
         checked_checkpoint(path, read_checkpoint(path), captured.state, 12)
 
 
-def test_an_optimizers_state_that_does_not_suit_the_weights_is_refused(
-    captured: CapturedModel, written: Path, tmp_path: Path
+@pytest.mark.parametrize("where", ["optimizer", "weight_policy", "gradients", "stashed"])
+def test_state_that_does_not_suit_the_weights_is_refused(
+    captured: CapturedModel, written: Path, tmp_path: Path, where: str
 ) -> None:
     weight = next(name for name in captured.trained if name in captured.state)
     saved = read_checkpoint(written)
-    saved["optimizer"][weight]["exp_avg"] = torch.zeros(())
+    small, stage = torch.zeros(1), saved["in_flight"][0]["stage"]
+    if where == "optimizer":
+        saved["optimizer"][weight]["exp_avg"] = small
+    elif where == "weight_policy":
+        saved["optimizer"][weight][where] = {"trajectory": small}
+    else:
+        of_all = [small for _ in stage["gradients"]]
+        stage[where] = of_all if where == "gradients" else {0: of_all}
     for file in written.parent.iterdir():
         if file.is_file():
             (tmp_path / file.name).write_bytes(file.read_bytes())
