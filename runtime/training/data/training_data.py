@@ -209,7 +209,13 @@ class LoadedData(TrainingData):
                 f"one has {len(generators)}; give the same kind of loader"
             )
         for generator, known in zip(generators, state.generators, strict=True):
-            generator.set_state(known)
+            try:
+                generator.set_state(known)
+            except (RuntimeError, TypeError) as error:
+                raise InvalidInput(
+                    "the checkpoint's state of the loader's generator does not fit: "
+                    f"{' '.join(str(error).split())}"
+                ) from None
         self._state = state
 
     def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
