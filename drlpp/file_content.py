@@ -1,9 +1,8 @@
 """What a file may hold at all, whatever its kind: text that can be shown, numbers in reach.
 
-A control character in a name could move the cursor of the terminal that it is printed on, a
-character that turns the direction of writing could show another name, and no field means a
-number of a thousand digits. Such content is refused where a file is read, before anything else
-looks at it, and is never printed.
+A control character in a name could move the cursor of the terminal that it is printed on, and one
+that turns the direction of writing could show another name. Such content is refused where a file is
+read, and is never printed.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ def visible(text: str) -> str:
 
 def problem_of_text(text: str) -> str | None:
     """Return what is wrong with a text in a file, or None if nothing is."""
-    if text.isprintable():
-        return None
-    found = next(filter(_is_unseen, text), None)
+    found = None if text.isprintable() else next(filter(_is_unseen, text), None)
     if found is None:
         return None
     kind = "control" if unicodedata.category(found) == "Cc" else "invisible"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,27 +65,22 @@ def split_into_tuples(
     return whole
 
 
-@contextmanager
-def graphs_compiled_when_used() -> Iterator[None]:
+def graphs_compiled_when_used() -> AbstractContextManager[None]:
     """Let torch's own functions make graph modules as :func:`graph_compiled_when_used` does."""
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-    with _use_lazy_graph_module(True):
-        yield
+    return _use_lazy_graph_module(True)
 
 
 @contextmanager
 def traced_without_stacks() -> Iterator[None]:
     """Let torch not write down for every node where in the user's code it comes from.
 
-    Nothing here reads that. It takes a seventh of a small capture; torch 2.8 cannot do without.
+    Nothing here reads that. It takes a seventh of a small capture; torch 2.8 knows no such setting.
     """
     from torch.fx import config
 
-    if not hasattr(config, "do_not_emit_stack_traces"):
-        yield
-        return
-    before = config.do_not_emit_stack_traces
+    before = getattr(config, "do_not_emit_stack_traces", False)
     config.do_not_emit_stack_traces = True
     try:
         yield
@@ -103,8 +98,8 @@ def unguarded_module(program: ExportedProgram) -> fx.GraphModule:
 def graph_compiled_when_used(root: nn.Module, graph: fx.Graph) -> fx.GraphModule:
     """Make a graph module that becomes Python code when it is called or pickled.
 
-    That of others becomes code, and is compiled, whenever they are made and whenever they change,
-    which takes longer than to cut a graph. The name is private in torch 2.8 to 2.13.
+    Others are compiled whenever they change, which takes longer than to cut a graph. The name is
+    private in torch 2.8 to 2.13.
     """
     from torch.fx._lazy_graph_module import _LazyGraphModule
 
@@ -114,8 +109,7 @@ def graph_compiled_when_used(root: nn.Module, graph: fx.Graph) -> fx.GraphModule
 def copy_where_a_view_does_not_fit(graph: fx.Graph) -> None:
     """Let ``view`` copy where memory is laid out otherwise than ``torch.export`` assumed.
 
-    In torch 2.8 it assumes one layout of attention's output for all types, and leaves out the
-    ``contiguous`` that another layout needs. Mended by 2.13; what lies between was not tried.
+    In torch 2.8 it assumes one layout of attention's output for all types. Mended by 2.13.
     """
     import torch
 
@@ -126,10 +120,7 @@ def copy_where_a_view_does_not_fit(graph: fx.Graph) -> None:
 
 
 def pipelines_take_functions() -> bool:
-    """Return whether actions of torch's pipeline runtime can be given functions of one's own.
-
-    In torch 2.13 they can; which older versions can was not tried.
-    """
+    """Return whether torch's pipeline runtime is the one of torch 2.13."""
     from torch.distributed.pipelining import schedules
 
     return hasattr(schedules._PipelineScheduleRuntime, "register_custom_function")
@@ -138,8 +129,7 @@ def pipelines_take_functions() -> bool:
 def forget_keys(store: dist.Store) -> None:
     """Delete what a store holds.
 
-    A store cannot list its keys in torch 2.8: there they stay until the session ends, some hundred
-    bytes for each worker of each placement.
+    A store cannot list its keys in torch 2.8: there these few bytes stay until the session ends.
     """
     if hasattr(store, "list_keys"):
         for key in store.list_keys():

@@ -13,20 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from drlpp.errors import InvalidFile
 from drlpp.file_content import problem_of
 from drlpp.io.files import write_atomically
 
-_LONGEST_JSON_BYTES = 64 * 2**20
-_LONGEST_YAML_BYTES = 2**20
+_YAML = {".yaml", ".yml"}
+_LONGEST_BYTES = 64 * 2**20
 
 
 class Record(BaseModel):
@@ -89,7 +83,7 @@ def write_document(path: str | Path, document: Document) -> Path:
     path = Path(path)
     if problem := problem_of(content):
         raise InvalidFile(f"{path}: cannot be written: {problem}")
-    if path.suffix in {".yaml", ".yml"}:
+    if path.suffix in _YAML:
         text = yaml.safe_dump(content, sort_keys=False)
     else:
         text = json.dumps(content, indent=1) + "\n"
@@ -170,15 +164,15 @@ def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
-    """Return the text of a file that is not too long for its kind.
+def read_text(path: Path) -> str:
+    """Return the text of a file of at most 64 MiB.
 
     Raises:
         InvalidFile: it cannot be read.
     """
     try:
-        if (size := path.stat().st_size) > longest_bytes:
-            raise InvalidFile(f"{path}: is {size} bytes long; up to {longest_bytes} are read")
+        if (size := path.stat().st_size) > _LONGEST_BYTES:
+            raise InvalidFile(f"{path}: is {size} bytes long; up to {_LONGEST_BYTES} are read")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidFile(f"{path}: no such file") from None
@@ -199,15 +193,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises:
         InvalidFile: it cannot be read, is not well-formed, or holds what no file may.
     """
-    is_yaml = path.suffix in {".yaml", ".yml"}
-    text = read_text(path, _LONGEST_YAML_BYTES if is_yaml else _LONGEST_JSON_BYTES)
+    text = read_text(path)
     if not text.strip():
         raise InvalidFile(f"{path}: is empty")
-    content = parse_mapping(text, str(path), is_yaml=is_yaml)
-    if is_yaml and not text.endswith("\n"):
-        # What is left of a YAML file may still be well-formed.
-        raise InvalidFile(f"{path}: truncated: the last line does not end with a newline")
-    return content
+    return parse_mapping(text, str(path), is_yaml=path.suffix in _YAML)
 
 
 def parse_mapping(text: str, where: str, *, is_yaml: bool = False) -> dict[str, Any]:

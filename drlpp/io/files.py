@@ -21,13 +21,8 @@ _TEMPORARY = ".drlpp-temporary"
 _TEMPORARY_OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
 
 _ERRORS = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.EIO),
 }
 
 
@@ -87,7 +82,12 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
-        _sync_folder(path.parent)
+        # The new name has to survive a crash, too.
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -108,28 +108,14 @@ def remove_temporary_files(folder: Path) -> None:
                 path.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a new name in the folder survive a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def append(path: Path, record: BaseModel) -> None:
-    """Append a record as a line, like :func:`append_line`."""
-    append_line(path, record.model_dump_json().encode())
-
-
-def append_line(path: Path, line: bytes) -> None:
-    """Append a line, and wait until the disk has it.
+def append(path: Path, record: BaseModel, *, exclude_none: bool = False) -> None:
+    """Append a record as a line of JSON, and wait until the disk has it.
 
     Raises:
         StorageFailure: it cannot be written; the lines before are kept.
     """
     with reporting_disk_errors(path), path.open("ab") as file:
-        file.write(line + b"\n")
+        file.write(record.model_dump_json(exclude_none=exclude_none).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 

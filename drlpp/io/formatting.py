@@ -5,20 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_PREFIXES = {9: "G", 6: "M", 3: "k", 0: "", -3: "m", -6: "µ", -9: "n", -12: "p"}
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9), ("ps", 1e-12))
 
 
 def seconds_text(seconds: float) -> str:
-    """Return seconds with a prefix and two digits after the point, such as ``25.30 ms``."""
-    if not seconds or not math.isfinite(seconds):
-        return f"{seconds:.2f} s"
-    exponent = min(
-        max(math.floor(math.log10(abs(seconds)) / 3) * 3, min(_PREFIXES)), max(_PREFIXES)
-    )
-    # What rounds to a thousand has the next prefix.
-    if round(abs(seconds) / 10.0**exponent, 2) >= 1000 and exponent < max(_PREFIXES):
-        exponent += 3
-    return f"{seconds / 10.0**exponent:.2f} {_PREFIXES[exponent]}s"
+    """Return seconds in a fitting unit with two digits after the point, such as ``25.30 ms``."""
+    # What rounds to a thousand of a unit is one of the next.
+    fitting = (one for one in _UNITS if abs(seconds) >= 0.999995 * one[1])
+    unit, size = next(fitting, _UNITS[0])
+    return f"{seconds / size:.2f} {unit}"
 
 
 def predicted_text(seconds: float, error_bar: float) -> str:

@@ -10,7 +10,6 @@ import importlib
 import shlex
 import sys
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -83,43 +82,30 @@ def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[...,
         )
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         raise error_type(f"{what} {path!r}: expected 'package.module:name', as Python imports it")
-    package = module_name.partition(".")[0]
-    if _installed(package) is None and (folder := str(Path.cwd())) not in sys.path:
+    if not _is_installed(module_name) and (folder := str(Path.cwd())) not in sys.path:
         # The user's own file in the current folder. That folder comes last, and only for a package
         # that is nowhere else: a `numpy.py` that lies there takes nobody's place.
         sys.path.append(folder)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        place = _place_of(package)
-        found = f" ({place})" if place else ""
         raise error_type(
-            f"{what} {path!r}: importing {module_name!r}{found} raised "
-            f"{type(error).__name__}: {error}"
+            f"{what} {path!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
         ) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         functions = [name for name, value in vars(module).items() if callable(value)]
         near = did_you_mean(attribute, functions)
         hint = "" if near is None else f"; {near}"
-        raise error_type(f"{what} {path!r}: {module_name!r} has no function {attribute!r}{hint}")
+        place = getattr(module, "__file__", None) or module_name
+        raise error_type(f"{what} {path!r}: {place} has no function {attribute!r}{hint}")
     return factory
 
 
-def _place_of(package: str) -> str | None:
-    """Return where a package would be imported from, or None if it is nowhere.
-
-    Nothing of the package runs.
-    """
-    spec = _installed(package) or PathFinder.find_spec(package, [str(Path.cwd())])
-    if spec is None:
-        return None
-    return spec.origin or " ".join(spec.submodule_search_locations or ())
-
-
-def _installed(package: str) -> ModuleSpec | None:
+def _is_installed(module: str) -> bool:
+    package = module.partition(".")[0]
     try:
-        return find_spec(package)
-    except (ImportError, ValueError):
-        # Of a module that somebody has put together by hand.
-        return getattr(sys.modules.get(package), "__spec__", None)
+        return find_spec(package) is not None
+    except ValueError:
+        # Of a module without a spec, such as __main__.
+        return package in sys.modules

@@ -5,26 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-SECONDS_BETWEEN = 3.0
-"""The least time between two lines, if nothing else is given."""
-
 
 class ProgressLines:
-    """A printer of the lines that it is given, but no two within a few seconds of each other.
-
-    What comes sooner is left out, except for the last line of all: each says how far things are,
-    so a later one makes up for it.
+    """A printer of lines that leaves out those that come too soon, except for the last of all.
 
     Args:
         write: prints a line, and flushes.
-        seconds_between: a line is left out that comes sooner after another.
+        seconds_between: the least time between two lines.
         clock: gives seconds.
     """
 
     def __init__(
         self,
         write: Callable[[str], None],
-        seconds_between: float = SECONDS_BETWEEN,
+        seconds_between: float = 3.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write = write

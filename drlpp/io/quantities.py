@@ -1,7 +1,6 @@
 """Numbers of files, and how far they reach; names that have to be known.
 
-The bounds are far beyond any machine or training, and near enough that whatever is computed of a
-few of them is a finite number, in time. What memory and time grow with has its bound where it is.
+The bounds are far beyond any machine, and near enough that what is computed of a few is finite.
 """
 
 from collections.abc import Callable, Iterable

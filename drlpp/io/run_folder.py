@@ -3,21 +3,30 @@
 A run that has not kept anything yet, because it failed before its first checkpoint for instance,
 is no reason to keep the folder: the same command may begin anew in it, with other settings too.
 Whoever resumes where there is nothing yet begins: one command suits a loop that restarts it.
+
+The system gives up the lock of a folder when the process that has it ends, however it ends. Whoever
+only reads needs no lock.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shlex
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.files import is_temporary, remove_temporary_files
-from drlpp.io.folder_lock import LOCK_NAME, locked_folder
+
+LOCK_NAME = ".lock"
+"""The file in the folder that is locked; it says who had it last."""
 
 RECORD_NAME = "run.json"
 """The file that says what a folder holds."""
@@ -35,6 +44,21 @@ AGENT_NAME = "agent.zip"
 """The agent of a run that learns."""
 
 _EVENTS = "events.out.tfevents.*"
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+"""What file systems that know no locks say."""
+
+_held: set[int] = set()
+"""Locked files, which forked processes, such as those of a loader, do not hold on to."""
+
+
+def _let_go() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 class RunRecord(Document):
@@ -105,6 +129,53 @@ def open_run_folder(
         )
         write_document(record_path, record)
         yield folder
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[bool]:
+    """Hold a folder, which is made if need be, for the length of the block.
+
+    Yields:
+        Whether nobody else can hold it meanwhile: False on a file system that knows no locks.
+
+    Raises:
+        InvalidInput: another process holds it.
+        InvalidFile: it cannot be written.
+    """
+    path = folder / LOCK_NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InvalidFile(f"{folder}: cannot be written ({error.strerror})") from None
+    _held.add(descriptor)
+    try:
+        yield _is_locked(descriptor, folder)
+    finally:
+        # Not in a forked process.
+        if descriptor in _held:
+            _held.remove(descriptor)
+            os.close(descriptor)
+
+
+def _is_locked(descriptor: int, folder: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 200).decode(errors="replace")
+        raise InvalidInput(
+            f"{folder}: another process writes there ({holder}); wait for it, or choose another "
+            "--out"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise InvalidFile(f"{folder}: cannot be written ({error.strerror})") from None
+        return False
+    # Whose lock it is matters to error messages alone.
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode())
+    return True
 
 
 def _this_command_line() -> str | None:

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
 from drlpp.io.documents import Record, first_problem, parse_mapping
-from drlpp.io.files import append_line, cut_off, read_lines
+from drlpp.io.files import append, cut_off, read_lines
 from drlpp.io.quantities import Count
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
@@ -74,13 +74,13 @@ def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[En
     header = expected
     if lines:
         header = _checked_header(path, lines[0], expected)
-    elif rest and not _line(expected).startswith(rest):
+    elif not expected.model_dump_json(exclude_none=True).encode().startswith(rest):
         # Nor what a kill left of a header: nothing of ours.
         raise _not_ours(path)
     cut_off(path, rest)
     if not lines:
         path.parent.mkdir(parents=True, exist_ok=True)
-        append(path, expected)
+        append(path, expected, exclude_none=True)
     return header, _entries(path, lines[1:])
 
 
@@ -113,19 +113,6 @@ def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
             forgiven.add(ran)
         else:
             yield entry
-
-
-def append(path: Path, record: Record) -> None:
-    """Write a line, and wait until the disk has it.
-
-    Raises:
-        StorageFailure: it cannot be written; the lines before are kept.
-    """
-    append_line(path, _line(record))
-
-
-def _line(record: Record) -> bytes:
-    return record.model_dump_json(exclude_none=True).encode()
 
 
 def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:

@@ -11,16 +11,11 @@ from typing import NamedTuple
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs.measuring.measurer import Measurer
 from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.io.files import append
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
-from drlpp.placement.measurements_file import (
-    Entry,
-    Header,
-    append,
-    open_measurements,
-    settled,
-)
+from drlpp.placement.measurements_file import Entry, Header, open_measurements, settled
 from drlpp.placement.placement import Placement
 
 Observer = Callable[[Candidate, Outcome], None]
@@ -212,7 +207,8 @@ class MeasurementMemory:
         if self._is_too_slow(plan.candidate, outcome):
             outcome = outcome.model_copy(update={"cut_short": True})
         if self.path is not None:
-            append(self.path, Entry.of(plan.candidate, outcome, self._header.method))
+            entry = Entry.of(plan.candidate, outcome, self._header.method)
+            append(self.path, entry, exclude_none=True)
         self._remember(plan.candidate, outcome)
         for observer in self.observers:
             observer(plan.candidate, outcome)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.errors import InvalidFile, InvalidInput, RunFailure
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.file_content import problem_of_text, visible
 from drlpp.io.documents import read_any_document
 from tests.endurance.fuzzing.documents import every_document
@@ -37,25 +37,22 @@ def contents() -> dict[str, tuple[dict[str, Any], list[Path_]]]:
     return found
 
 
-@pytest.mark.parametrize(("ending", "one_of"), [(".json", 2), (".yaml", 16)])
+@pytest.mark.parametrize("ending", [".json", ".yaml"])
 def test_every_text_of_every_document(
-    contents: dict[str, tuple[dict[str, Any], list[Path_]]],
-    tmp_path: Path,
-    ending: str,
-    one_of: int,
+    contents: dict[str, tuple[dict[str, Any], list[Path_]]], tmp_path: Path, ending: str
 ) -> None:
-    """Reading takes long: one character in so many is tried in each place, in turns."""
+    """Reading takes long: one character is tried in each place, in turns."""
     assert {"graph", "profile", "cluster", "placement", "run"} <= contents.keys()
     path = (tmp_path / "file").with_suffix(ending)
     for content, fields in contents.values():
         for at, field in enumerate(fields):
-            for dangerous in DANGEROUS[at % one_of :: one_of]:
-                # JSON with escapes is YAML as well.
-                path.write_text(with_value(content, field, json.dumps(f"a{dangerous}b")) + "\n")
-                with pytest.raises(InvalidFile) as told:
-                    read_any_document(path)
-                assert f"{path}: field '{'.'.join(map(str, field))}'" in str(told.value), field
-                assert str(told.value).isprintable()
+            # JSON with escapes is YAML as well.
+            dangerous = json.dumps(f"a{DANGEROUS[at % len(DANGEROUS)]}b")
+            path.write_text(with_value(content, field, dangerous))
+            with pytest.raises(InvalidFile) as told:
+                read_any_document(path)
+            assert f"{path}: field '{'.'.join(map(str, field))}'" in str(told.value), field
+            assert str(told.value).isprintable()
         # Names of fields are text too.
         path.write_text(json.dumps({**content, "\x1b[2J": 1}) + "\n")
         with pytest.raises(InvalidFile, match="control character") as told:
@@ -63,9 +60,8 @@ def test_every_text_of_every_document(
         assert str(told.value).isprintable()
 
 
-@pytest.mark.parametrize("error", [InvalidInput, InvalidFile, RunFailure])
-def test_errors_are_one_line_that_a_terminal_may_show(error: Any) -> None:
-    told = str(error("a\x1b[2J\nname\u202e \udcff of a file"))
+def test_errors_are_one_line_that_a_terminal_may_show() -> None:
+    told = str(InvalidInput("a\x1b[2J\nname\u202e \udcff of a file"))
     assert told == r"a\x1b[2J name\u202e \udcff of a file"
     told.encode()
 

@@ -85,7 +85,6 @@ _OWN = "tests.support.models.small:perceptron"
     "command",
     [
         ["train"],
-        ["show", "--timeline", "schedule"],
         ["show", "--timeline", "run"],
         ["export", "--to=torch", "-o=x"],
     ],
@@ -99,11 +98,7 @@ _OWN = "tests.support.models.small:perceptron"
     ],
 )
 def test_what_a_file_names_does_not_run(
-    write: Callable[..., Path],
-    command: list[str],
-    model: str,
-    optimizer: str | None,
-    way_out: str,
+    write: Callable[..., Path], command: list[str], model: str, optimizer: str | None, way_out: str
 ) -> None:
     code, out, err = drlpp(command[0], write(model, optimizer), *command[1:])
     assert (code, out) == (2, "")

@@ -1,6 +1,11 @@
-"""A folder belongs to one run."""
+"""A folder belongs to one run, and two processes never write into it."""
 
+import errno
+import fcntl
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,10 +13,10 @@ from typing import Any
 import pytest
 
 from drlpp.errors import InvalidInput
-from drlpp.io.folder_lock import LOCK_NAME
-from drlpp.io.run_folder import open_run_folder
+from drlpp.io.run_folder import LOCK_NAME, locked_folder, open_run_folder
 
 SETTINGS = {"model": "alexnet", "seed": 0}
+BEGUN = {"run.json", LOCK_NAME}
 
 
 def run(
@@ -25,12 +30,6 @@ def run(
     with open_run_folder(folder, command, settings, resume=resume) as lent:
         assert (lent / LOCK_NAME).exists()
     return lent
-
-
-def test_a_new_folder_is_claimed_and_resumed_by_the_same_run(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "one"
-    run(folder, "train", SETTINGS, resume=False)
-    run(folder, "train", SETTINGS, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -48,19 +47,11 @@ def test_a_taken_folder_is_refused(
     (tmp_path / "run" / "checkpoint.safetensors").touch()
     with pytest.raises(InvalidInput, match=message):
         run(tmp_path / "run", command, settings, resume=resume)
-
-
-def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(InvalidInput, match="not empty and holds no run"):
         run(tmp_path, "train", SETTINGS, resume=False)
 
 
 def _nothing(folder: Path) -> None: ...
-
-
-def _an_empty_folder(folder: Path) -> None:
-    folder.mkdir()
 
 
 def _a_killed_claim(folder: Path) -> None:
@@ -77,15 +68,9 @@ def _a_run_before_its_first_checkpoint(folder: Path) -> None:
     (folder / LOCK_NAME).touch()
 
 
-NOTHING_YET = [
-    _nothing,
-    _an_empty_folder,
-    _a_killed_claim,
-    _a_run_before_its_first_checkpoint,
-]
-
-
-@pytest.mark.parametrize("left", NOTHING_YET)
+@pytest.mark.parametrize(
+    "left", [_nothing, Path.mkdir, _a_killed_claim, _a_run_before_its_first_checkpoint]
+)
 @pytest.mark.parametrize("resume", [False, True])
 def test_where_there_is_nothing_to_resume_a_run_begins(
     tmp_path: Path, left: Callable[[Path], None], resume: bool
@@ -96,18 +81,11 @@ def test_where_there_is_nothing_to_resume_a_run_begins(
         (folder / "checkpoint.safetensors").touch()
     begins = f"{folder} holds nothing to resume yet: the run begins"
     assert notes == ([begins] if resume else [])
-    assert {file.name for file in folder.iterdir()} == {"run.json", "checkpoint.safetensors"}
+    assert {file.name for file in folder.iterdir()} == {*BEGUN, "checkpoint.safetensors"}
     # Then the same command resumes, without a word.
     with open_run_folder(folder, "train", SETTINGS, resume=True, note=notes.append):
         assert (folder / "checkpoint.safetensors").exists()
     assert len(notes) == resume
-
-
-def test_a_run_that_kept_nothing_is_begun_anew(tmp_path: Path) -> None:
-    folder = run(tmp_path / "run", "train", SETTINGS, resume=False)
-    (folder / "events.out.tfevents.1").touch()
-    run(folder, "train", {**SETTINGS, "seed": 1}, resume=False)
-    assert [file.name for file in folder.iterdir()] == ["run.json"]
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -125,7 +103,7 @@ def test_nobody_comes_between_a_run_and_its_folder(tmp_path: Path, resume: bool)
             pass
         assert events.exists()
         assert record.read_bytes() == before
-    assert {file.name for file in tmp_path.iterdir()} == {events.name, record.name}
+    assert {file.name for file in tmp_path.iterdir()} == {*BEGUN, events.name}
 
 
 def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path: Path) -> None:
@@ -149,3 +127,54 @@ def test_nothing_is_written_where_a_link_leads(tmp_path: Path, name: str, resume
     with pytest.raises(InvalidInput, match=f"{name} is a symbolic link"):
         run(folder, "train", SETTINGS, resume=resume)
     assert not elsewhere.exists()
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from drlpp.io.run_folder import locked_folder
+with locked_folder(Path(sys.argv[1])):
+    # A forked process says so once it has given up what it was forked with.
+    if sys.argv[2] == "alone" or not os.fork():
+        print("has it", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["alone", "forking"])
+def test_a_killed_process_holds_nothing(tmp_path: Path, kind: str) -> None:
+    """Nor do processes that it has forked, as those of a loader, which may live a little longer."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "has it\n"
+            with (
+                pytest.raises(InvalidInput, match=rf"\(pid {other.pid} on "),
+                locked_folder(tmp_path),
+            ):
+                pass
+        finally:
+            other.send_signal(signal.SIGKILL)
+            other.wait()
+        with locked_folder(tmp_path) as locked:
+            assert locked
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for _ in range(2):
+        with locked_folder(tmp_path) as locked:
+            assert not locked

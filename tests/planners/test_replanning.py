@@ -9,10 +9,11 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import write_document
+from drlpp.io.files import append
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement
-from drlpp.placement.measurements_file import Entry, Header, append
+from drlpp.placement.measurements_file import Entry, Header
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.replanning import Elastic, Replanner, measured_beside, replanned

@@ -8,9 +8,10 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from drlpp.io.documents import write_document
+from drlpp.io.files import append
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurement import FailedMeasurement
-from drlpp.placement.measurements_file import Entry, Header, append
+from drlpp.placement.measurements_file import Entry, Header
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from drlpp.io.files import is_temporary
-from drlpp.io.folder_lock import LOCK_NAME
+from drlpp.io.run_folder import LOCK_NAME
 from tests.support.processes import descendants, wait_until_gone, workers_of
 
 _ROOT = Path(__file__).parents[3]

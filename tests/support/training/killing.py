@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.io.folder_lock import LOCK_NAME
+from drlpp.io.run_folder import LOCK_NAME
 from drlpp.runtime import Deployment
 from drlpp.runtime.training.trainer import Trainer
 
