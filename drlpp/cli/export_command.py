@@ -23,9 +23,7 @@ from drlpp.cli.settings import (
 from drlpp.errors import InvalidInput, InvalidPlacement
 
 if TYPE_CHECKING:
-    from drlpp.capturing.capture import CapturedModel
     from drlpp.costs.profile import Profile
-    from drlpp.exporting.layouts.module_layout import ModuleLayout
     from drlpp.exporting.nearest import Nearest
     from drlpp.placement.execution_plan import ExecutionPlan
     from drlpp.specs.cluster import Cluster
@@ -72,8 +70,10 @@ def export_placement(
     Without --profile what the export costs is estimated from the sizes of operators.
     """
     from drlpp.capturing.capture import capture
-    from drlpp.exporting.nearest import ranks
-    from drlpp.exporting.torch_bundle import TorchExport
+    from drlpp.exporting.layouts.module_layout import nearest_layout
+    from drlpp.exporting.layouts.programs import MODULE_FORMATS
+    from drlpp.exporting.nearest import nearest_chain, ranks
+    from drlpp.exporting.torch_bundle import write_bundle
     from drlpp.placement.placement_file import read_placement
     from drlpp.runtime.training.checkpoints.checkpoint_store import export_weights
 
@@ -93,72 +93,31 @@ def export_placement(
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{placement}: {error}") from None
     costs = _costs(plan, profile)
-    nearest, layout = _nearest(captured, plan, to, costs)
+    form = MODULE_FORMATS.get(to)
+    nearest = nearest_chain(
+        plan,
+        captured.task.batch_size,
+        trains_itself=form is not None,
+        only_1f1b=form is not None and form.only_1f1b,
+    )
+    layout = None
+    if form is not None:
+        units = form.units(captured.task.module, captured.graph)
+        layout = nearest_layout(nearest, captured.graph, units, costs.seconds)
+        nearest = layout.nearest
     lines = list(nearest.notes)
     if lines:
         lines.append(_cost(plan, nearest, document.cluster, costs, profile))
     lines += filter(None, [ranks(nearest, document.cluster.host_name_of)])
     for line in lines:
         console.print(f"note: {line}")
-    if layout is None:
-        TorchExport(captured, nearest, spec, seed, tuple(lines)).write(out)
-        stages = len(nearest.candidate.placement.stages)
-        then = f"train: torchrun --nproc-per-node {stages} {out / 'run.py'}"
+    if form is None or layout is None:
+        then = write_bundle(captured, nearest, spec, out, seed, lines)
     else:
-        then = _write_layout(captured, layout, to, tuple(lines), out)
+        then = form.write(layout, captured, tuple(lines), out)
     console.print(f"written to {out}")
     console.print(then)
     return {"written_to": str(out), "then": then, "notes": lines}
-
-
-def _nearest(
-    captured: CapturedModel, plan: ExecutionPlan, to: Target, costs: Profile
-) -> tuple[Nearest, ModuleLayout | None]:
-    """Return what is exported; with the modules of every stage, but for torch."""
-    from drlpp.exporting.layouts import programs
-    from drlpp.exporting.layouts.module_layout import layers_of, nearest_layout, units_of
-    from drlpp.exporting.nearest import flushing, nearest_chain
-
-    torch = to is Target.TORCH
-    only_1f1b = to in (Target.MEGATRON, Target.DEEPSPEED)
-    nearest = flushing(
-        nearest_chain(plan, trains_itself=not torch),
-        captured.task.batch_size,
-        only_1f1b=only_1f1b,
-    )
-    if torch:
-        return nearest, None
-    module, graph = captured.task.module, captured.graph
-    if to is Target.MEGATRON:
-        units = layers_of(module, graph)
-    elif to is Target.TORCHTITAN:
-        units = units_of(module, graph, programs.TORCHTITAN_CONTAINERS)
-    else:
-        units = units_of(module, graph, programs.DEEPSPEED_CONTAINERS)
-    layout = nearest_layout(nearest, graph, units, costs.seconds)
-    return layout.nearest, layout
-
-
-def _write_layout(
-    captured: CapturedModel,
-    layout: ModuleLayout,
-    to: Target,
-    notes: tuple[str, ...],
-    out: Path,
-) -> str:
-    """Write a layout by modules, and return a sentence about what to do with it."""
-    from drlpp.exporting.layouts.programs import deepspeed_text, megatron_text, write_torchtitan
-
-    size = captured.task.batch_size
-    match to:
-        case Target.TORCHTITAN:
-            write_torchtitan(layout, size, notes, out)
-            return f"put {out / 'parallelism.toml'} into your training's configuration"
-        case Target.MEGATRON:
-            out.write_text(megatron_text(layout, captured.graph, size, notes))
-            return f"give Megatron's training these arguments: $(grep -v '^#' {out})"
-    out.write_text(deepspeed_text(layout, size, str(captured.reference), notes))
-    return "use its class Placed in place of PipelineModule, and its CONFIG"
 
 
 def _costs(plan: ExecutionPlan, path: Path | None) -> Profile:

@@ -5,7 +5,7 @@ All formats have a chain of single workers, and empty the pipeline before every 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -28,12 +28,19 @@ class Nearest:
     notes: tuple[str, ...]
 
 
-def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Nearest:
-    """Return the same stages in a chain, one worker each, in 32 bits and without recomputation.
+def nearest_chain(
+    plan: ExecutionPlan, batch_size: int, *, trains_itself: bool = False, only_1f1b: bool = False
+) -> Nearest:
+    """Return the same stages in a chain, one worker each, with a schedule that flushes.
+
+    In 32 bits, without recomputation, with backwards in one piece. In place of an asynchronous
+    schedule there are as many microbatches as divide a minibatch, up to two for each stage.
 
     Args:
         plan: of the placement.
-        trains_itself: whether the format is of a program with schedules and passes of its own.
+        batch_size: samples of a minibatch.
+        trains_itself: whether the format is of a program with passes of its own.
+        only_1f1b: whether the format has no other order than flushed 1F1B.
     """
     placement, method = plan.placement, plan.method
     notes = [
@@ -51,13 +58,14 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
     if method.recompute:
         instead = "activations are kept from the forward to the backward instead"
         notes.append(f"recompute: {'is to be set there' if trains_itself else instead}")
-        method = method.model_copy(update={"recompute": False})
     if method.precision != "float32":
         instead = "passes run in the types of the weights"
         notes.append(
             f"precision {method.precision}: {'is to be set there' if trains_itself else instead}"
         )
-        method = method.model_copy(update={"precision": "float32", "loss_scale": None})
+    method = method.model_copy(
+        update={"recompute": False, "precision": "float32", "loss_scale": None}
+    )
     assert plan.graph is not None
     if trains_itself:
         for stages, shared in single.ties(plan.graph).items():
@@ -72,44 +80,26 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
         for stage in range(1, len(pipeline.stages))
         if not any(edge.source == stage - 1 for edge in pipeline.incoming(stage))
     ]
-    return Nearest(Candidate(single, method), tuple(notes))
-
-
-def flushing(nearest: Nearest, batch_size: int, *, only_1f1b: bool) -> Nearest:
-    """Return the same with a schedule that flushes and makes backwards in one piece.
-
-    In place of an asynchronous one, with as many microbatches as divide a minibatch, up to two for
-    each stage.
-
-    Args:
-        nearest: a chain of single workers.
-        batch_size: samples of a minibatch.
-        only_1f1b: whether the format has no other order than flushed 1F1B.
-    """
-    candidate = nearest.candidate
-    method = candidate.method
-    if method.flushes:
-        halves = method.schedule_kind.splits_backward
-        if method.schedule == FLUSHED_1F1B.name or not (only_1f1b or halves):
-            return nearest
-        chosen = method.model_copy(update={"schedule": FLUSHED_1F1B.name})
-        why = "backwards are made in one piece" if halves else "the order is 1F1B"
-        note = f"schedule {method.schedule}: {why} there"
-    else:
-        most = 2 * len(candidate.placement.stages)
+    if not method.flushes:
+        most = 2 * len(single.stages)
         parts = max(count for count in range(1, most + 1) if batch_size % count == 0)
-        chosen = Method(
+        notes.append(
+            f"{method}: the pipeline is emptied before every update there, with microbatches: "
+            f"{parts}"
+        )
+        method = Method(
             schedule=FLUSHED_1F1B.name,
             policy=SYNC.name,
             microbatches=parts,
             accumulate=method.accumulate,
             clip_norm=method.clip_norm,
         )
-        note = (
-            f"{method}: the pipeline is emptied before every update there, with microbatches: "
-            f"{parts}"
-        )
-    return Nearest(replace(candidate, method=chosen), (*nearest.notes, note))
+    halves = method.schedule_kind.splits_backward
+    if method.schedule != FLUSHED_1F1B.name and (only_1f1b or halves):
+        why = "backwards are made in one piece" if halves else "the order is 1F1B"
+        notes.append(f"schedule {method.schedule}: {why} there")
+        method = method.model_copy(update={"schedule": FLUSHED_1F1B.name})
+    return Nearest(Candidate(single, method), tuple(notes))
 
 
 def ranks(nearest: Nearest, hosts: tuple[str, ...]) -> str | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -59,114 +58,108 @@ What differs from the placement that it was made of:
 {notes}"""
 
 
-@dataclass(frozen=True)
-class TorchExport:
-    """What a bundle is made of.
+def write_bundle(
+    captured: CapturedModel,
+    nearest: Nearest,
+    optimizer: OptimizerSpec,
+    folder: Path,
+    seed: int = 0,
+    notes: Sequence[str] = (),
+) -> str:
+    """Write ``run.py`` and the package into a folder, and return how to train with them.
 
-    Attributes:
+    Args:
         captured: the model, with the weights that the training begins with.
         nearest: a chain of single workers, with a schedule that flushes.
         optimizer: makes the updates.
+        folder: is made.
         seed: of dropout.
         notes: what the original placement has that this does not.
+
+    Raises:
+        InvalidInput: it cannot be expressed, with what would be right.
     """
-
-    captured: CapturedModel
-    nearest: Nearest
-    optimizer: OptimizerSpec
-    seed: int = 0
-    notes: tuple[str, ...] = ()
-
-    def write(self, folder: Path) -> None:
-        """Write ``run.py`` and the package into ``folder``.
-
-        Raises:
-            InvalidInput: it cannot be expressed, with what would be right.
-        """
-        if not pipelines_take_functions():
-            raise InvalidInput(
-                f"torch {torch.__version__} has another pipeline runtime than the bundle is "
-                "written for; export with torch 2.13"
-            )
-        method, captured = self.nearest.candidate.method, self.captured
-        task = captured.task
-        if len(tensors_in(task.targets)) != 1:
-            names = [name for name, _ in named_tensors("targets", task.targets)]
-            raise InvalidInput(
-                f"torch's pipelines take one tensor of targets, and {captured.reference} has "
-                f"{', '.join(names)}; join them, or let the model take them as inputs"
-            )
-        part = captured.microbatch(method.microbatches)
-        links = chained(cut_stages(part, self.nearest.candidate.placement), part)
-        rows = computations(chain_schedule(len(links), method, method.accumulate))
-        facts = self._facts(links)
-        source = stages_source(links, part, version("drlpp"))
-        package = folder / PACKAGE
-        package.mkdir(parents=True, exist_ok=True)
-        for path in sorted(_TEMPLATE.glob("*.py")):
-            shutil.copy(path, package)
-        (package / "stages.py").write_text(source)
-        (package / "schedule.csv").write_text(csv_text(rows))
-        (package / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
-        stored = {
-            "model": captured.state,
-            # What no state_dict holds.
-            "constants": captured.constants,
-            "loss": loss_tensors(part),
-        }
-        torch.save(stored, package / "weights.pt")
-        (targets,) = tensors_in(task.targets)
-        example = {"inputs": list(tensors_in(task.inputs)), "targets": targets}
-        torch.save(example, package / "example.pt")
-        (folder / "run.py").write_text(_RUN.format(stages=len(links), package=PACKAGE))
-        (folder / "README.md").write_text(self._readme(len(links)))
-
-    def _readme(self, stages: int) -> str:
-        method, captured = self.nearest.candidate.method, self.captured
-        inputs = captured.task.inputs
-        names = [name for name, _ in named_tensors("", inputs)]
-        notes = "".join(f"- {note}\n" for note in self.notes) or "- nothing\n"
-        return _README.format(
-            model=captured.reference,
-            stages=stages,
-            method=method,
-            optimizer=self.optimizer,
-            torch=torch.__version__,
-            package=PACKAGE,
-            together=method.accumulate,
-            batch_size=captured.task.batch_size,
-            notes=notes,
-            labels=_NO_TARGETS if has_no_targets(captured.task.targets) else "",
-            names=f" in this order: {', '.join(names)}" if isinstance(inputs, Mapping) else "",
+    if not pipelines_take_functions():
+        raise InvalidInput(
+            f"torch {torch.__version__} has another pipeline runtime than the bundle is "
+            "written for; export with torch 2.13"
         )
+    method, task = nearest.candidate.method, captured.task
+    if len(tensors_in(task.targets)) != 1:
+        names = [name for name, _ in named_tensors("targets", task.targets)]
+        raise InvalidInput(
+            f"torch's pipelines take one tensor of targets, and {captured.reference} has "
+            f"{', '.join(names)}; join them, or let the model take them as inputs"
+        )
+    part = captured.microbatch(method.microbatches)
+    links = chained(cut_stages(part, nearest.candidate.placement), part)
+    rows = computations(chain_schedule(len(links), method, method.accumulate))
+    facts = _facts(captured, nearest, optimizer, links) | {"seed": seed}
+    source = stages_source(links, part, version("drlpp"))
+    package = folder / PACKAGE
+    package.mkdir(parents=True, exist_ok=True)
+    for path in sorted(_TEMPLATE.glob("*.py")):
+        shutil.copy(path, package)
+    (package / "stages.py").write_text(source)
+    (package / "schedule.csv").write_text(csv_text(rows))
+    (package / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
+    stored = {
+        "model": captured.state,
+        # What no state_dict holds.
+        "constants": captured.constants,
+        "loss": loss_tensors(part),
+    }
+    torch.save(stored, package / "weights.pt")
+    (targets,) = tensors_in(task.targets)
+    example = {"inputs": list(tensors_in(task.inputs)), "targets": targets}
+    torch.save(example, package / "example.pt")
+    (folder / "run.py").write_text(_RUN.format(stages=len(links), package=PACKAGE))
+    names = [name for name, _ in named_tensors("", task.inputs)]
+    readme = _README.format(
+        model=captured.reference,
+        stages=len(links),
+        method=method,
+        optimizer=optimizer,
+        torch=torch.__version__,
+        package=PACKAGE,
+        together=method.accumulate,
+        batch_size=task.batch_size,
+        notes="".join(f"- {note}\n" for note in notes) or "- nothing\n",
+        labels=_NO_TARGETS if has_no_targets(task.targets) else "",
+        names=f" in this order: {', '.join(names)}" if isinstance(task.inputs, Mapping) else "",
+    )
+    (folder / "README.md").write_text(readme)
+    return f"train: torchrun --nproc-per-node {len(links)} {folder / 'run.py'}"
 
-    def _facts(self, links: tuple[Link, ...]) -> dict[str, object]:
-        """Return what ``bundle/support.py`` says what it is."""
-        method, captured = self.nearest.candidate.method, self.captured
-        name, options = _optimizer(self.optimizer)
-        inputs = [list(link.program.input_indices) for link in links]
-        examples = tensors_in(captured.microbatch(method.microbatches).task.inputs)
-        arrives = [[_spec(spec) for spec in link.arriving] for link in links]
-        arrives[0] = [_spec(TensorSpec.of(examples[i])) for i in inputs[0]]
-        return {
-            "torch": str(torch.__version__),
-            "model": str(captured.reference),
-            "minibatches": method.accumulate,
-            "microbatches": method.microbatches,
-            "batch_size": captured.task.batch_size,
-            "optimizer": name,
-            "options": options,
-            "clip_norm": method.clip_norm,
-            "seed": self.seed,
-            "inputs": inputs,
-            "arrives": arrives,
-            "leaves": [[_spec(spec) for spec in link.leaving] for link in links],
-            "aliases": dict(captured.aliases),
-            "ties": [
-                (list(stages), [shared.name for shared in tied])
-                for stages, tied in self.nearest.candidate.placement.ties(captured.graph).items()
-            ],
-        }
+
+def _facts(
+    captured: CapturedModel, nearest: Nearest, optimizer: OptimizerSpec, links: Sequence[Link]
+) -> dict[str, object]:
+    """Return what ``bundle/support.py`` says what it is."""
+    method = nearest.candidate.method
+    name, options = _optimizer(optimizer)
+    inputs = [list(link.program.input_indices) for link in links]
+    examples = tensors_in(captured.microbatch(method.microbatches).task.inputs)
+    arrives = [[_spec(spec) for spec in link.arriving] for link in links]
+    arrives[0] = [_spec(TensorSpec.of(examples[i])) for i in inputs[0]]
+    return {
+        "torch": str(torch.__version__),
+        "model": str(captured.reference),
+        "minibatches": method.accumulate,
+        "microbatches": method.microbatches,
+        "batch_size": captured.task.batch_size,
+        "optimizer": name,
+        "options": options,
+        "clip_norm": method.clip_norm,
+        "inputs": inputs,
+        "arrives": arrives,
+        "leaves": [[_spec(spec) for spec in link.leaving] for link in links],
+        "aliases": dict(captured.aliases),
+        "ties": [
+            (list(stages), [shared.name for shared in tied])
+            for stages, tied in nearest.candidate.placement.ties(captured.graph).items()
+        ],
+    }
 
 
 def _optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, object]]:

@@ -89,15 +89,12 @@ class ExecutionPlan:
         if isinstance(given, Candidate):
             return cls.of(given, graph, accelerators)
         known = given.graph
-        if known is None or known.fingerprint != graph.fingerprint:
+        same_graph = known is not None and known.fingerprint == graph.fingerprint
+        if not same_graph or given.accelerators != accelerators:
             raise InvalidInput(
-                f"the plan is of {known.model if known else 'no graph'}, but this is "
-                f"{graph.model}; build it with ExecutionPlan.of for this graph"
-            )
-        if given.accelerators != accelerators:
-            raise InvalidInput(
-                f"the plan is for {given.accelerators} accelerators, but there are {accelerators}; "
-                "build it with ExecutionPlan.of for these"
+                f"the plan is of {known.model if known else 'no graph'} on {given.accelerators} "
+                f"accelerators, but this is {graph.model} on {accelerators}; build it with "
+                "ExecutionPlan.of for these"
             )
         return given
 

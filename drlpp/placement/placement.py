@@ -75,10 +75,6 @@ class Placement(Record):
             )
         )
 
-    def assignment(self, operators: int, accelerators: int) -> tuple[int, ...]:
-        """Return the stage of every operator, then of every accelerator."""
-        return *self.stage_of_operator(operators), *self.stage_of_accelerator(accelerators)
-
     @property
     def configuration(self) -> str:
         """Replicas per stage as PipeDream writes them, like ``2-1-1``."""

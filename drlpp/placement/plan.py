@@ -17,7 +17,6 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 if TYPE_CHECKING:
     from drlpp.capturing.capture import CapturedModel
-    from drlpp.models.model_reference import ModelReference
     from drlpp.placement.placement_file import PlacementFile
 
 
@@ -27,7 +26,7 @@ class Plan:
 
     Attributes:
         placement: of all operators, on all or some accelerators.
-        method: that runs it, with the in-flight depth that was chosen.
+        method: with the in-flight depth that was chosen.
         found_by: the planner's name.
         seconds_per_minibatch: simulated in steady state; infinite if it was not simulated.
         error_bar: how far off these seconds may be, as a share of them; 0 if that is not known.
@@ -60,7 +59,7 @@ class Plan:
     graph: OpGraph | None = field(default=None, repr=False, compare=False)
     cluster: Cluster | None = field(default=None, repr=False, compare=False)
     optimizer: OptimizerSpec | None = field(default=None, repr=False, compare=False)
-    model: ModelReference | CapturedModel | None = field(default=None, repr=False, compare=False)
+    model: CapturedModel | None = field(default=None, repr=False, compare=False)
 
     @property
     def candidate(self) -> Candidate:
@@ -92,14 +91,10 @@ class Plan:
                 "the plan is of a problem alone; drlpp.plan(model, workers=…) makes one that can "
                 "be written and trained"
             )
-        model = self.model
-        if model is None:
-            model = ModelReference.recorded(self.graph.model)
-        elif not isinstance(model, ModelReference):
-            model = model.reference
+        recorded = ModelReference.recorded(self.graph.model)
         ExecutionPlan.of(self.candidate, self.graph, self.cluster.accelerators)
         return PlacementFile.create(
-            model,
+            self.model.reference if self.model else recorded,
             self.graph,
             self.placement,
             self.cluster,

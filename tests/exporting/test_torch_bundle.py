@@ -11,8 +11,8 @@ from torch.distributed.pipelining import schedules
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
-from drlpp.exporting.nearest import nearest_chain
-from drlpp.exporting.torch_bundle import PACKAGE, TorchExport
+from drlpp.exporting.nearest import Nearest, nearest_chain
+from drlpp.exporting.torch_bundle import PACKAGE, write_bundle
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -78,21 +78,21 @@ def order(captured: CapturedModel) -> Tensor:
     return random_order(samples, STEPS * FLUSHED.accumulate, samples)
 
 
-def exporting(
-    captured: CapturedModel, placement: Placement, method: Method, optimizer: OptimizerSpec
-) -> TorchExport:
+def nearest_of(captured: CapturedModel, placement: Placement, method: Method) -> Nearest:
     workers = 1 + max(placement.accelerators)
     plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, workers)
-    return TorchExport(captured, nearest_chain(plan), optimizer, SEED)
+    return nearest_chain(plan, captured.task.batch_size)
 
 
-def reference_state(captured: CapturedModel, export: TorchExport) -> dict[str, Tensor]:
+def reference_state(
+    captured: CapturedModel, nearest: Nearest, optimizer: OptimizerSpec
+) -> dict[str, Tensor]:
     """What our reference has after the same minibatches."""
-    candidate, task = export.nearest.candidate, captured.task
+    candidate, task = nearest.candidate, captured.task
     together = candidate.method.accumulate
     minibatches = Minibatches(task.inputs, task.targets)
     executor = ReferenceExecutor(
-        captured, candidate.placement, minibatches, candidate.method, export.optimizer, SEED
+        captured, candidate.placement, minibatches, candidate.method, optimizer, SEED
     )
     for step in range(STEPS):
         first = step * together
@@ -107,21 +107,19 @@ def check_trainings(
     folder: Path,
 ) -> None:
     """Train all of them in one start of the ranks."""
-    exports = {
-        name.replace("-", "_"): exporting(captured, placement, method, optimizer)
-        for name, (method, optimizer) in trainings.items()
-    }
-    for name, export in exports.items():
-        export.write(folder / f"{name}-folder")
+    nearest = {n: nearest_of(captured, placement, method) for n, (method, _) in trainings.items()}
+    for name, (_, optimizer) in trainings.items():
+        write_bundle(captured, nearest[name], optimizer, folder / f"{name}-folder", SEED)
         shutil.move(folder / f"{name}-folder" / PACKAGE, folder / name)
     task = captured.task
     (targets,) = tensors_in(task.targets)
     data = {"inputs": tensors_in(task.inputs), "targets": targets, "order": order(captured)}
     torch.save(data, folder / "data.pt")
     (folder / "driver.py").write_text(DRIVER % STEPS)
-    torchrun(len(placement.stages), "driver.py", *exports, folder=folder)
-    for name, export in exports.items():
-        found, wanted = torch.load(folder / f"{name}.pt"), reference_state(captured, export)
+    torchrun(len(placement.stages), "driver.py", *trainings, folder=folder)
+    for name, (_, optimizer) in trainings.items():
+        found = torch.load(folder / f"{name}.pt")
+        wanted = reference_state(captured, nearest[name], optimizer)
         assert found.keys() == wanted.keys()
         for key, value in wanted.items():
             torch.testing.assert_close(
@@ -180,20 +178,21 @@ def test_copies_of_shared_weights_stay_the_same(tmp_path: Path) -> None:
 
 def test_a_bundle_says_how_to_give_inputs_and_refuses_several_targets(tmp_path: Path) -> None:
     own, several = capture(structured.own_loss()), capture(structured.by_keyword())
-    exporting(own, in_a_row(own.graph, 0, 1), GPIPE, SGD).write(tmp_path)
+    write_bundle(own, nearest_of(own, in_a_row(own.graph, 0, 1), GPIPE), SGD, tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "a tuple in this order: ['extra']['numbers'][0], ['extra']['numbers'][1]" in text
     assert "give `torch.empty(len(inputs[0]), 0)` as targets" in text
+    nearest = nearest_of(several, in_a_row(several.graph, 0, 1), GPIPE)
     with pytest.raises(InvalidInput, match=r"one tensor .*targets\['number'\], targets\['words'\]"):
-        exporting(several, in_a_row(several.graph, 0, 1), GPIPE, SGD).write(tmp_path / "other")
+        write_bundle(several, nearest, SGD, tmp_path / "other")
 
 
 @pytest.mark.system
 def test_the_program_of_a_bundle_trains_on_a_users_data(
     captured: CapturedModel, tmp_path: Path
 ) -> None:
-    export = exporting(captured, in_a_row(captured.graph, 0, 1), FLUSHED, SGD)
-    export.write(tmp_path / "out")
+    nearest = nearest_of(captured, in_a_row(captured.graph, 0, 1), FLUSHED)
+    write_bundle(captured, nearest, SGD, tmp_path / "out", SEED)
     facts = tmp_path / "out" / PACKAGE / "facts.json"
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"torch": "2.99.0"}))
     task = captured.task
@@ -209,7 +208,7 @@ def test_the_program_of_a_bundle_trains_on_a_users_data(
     done = torchrun(2, "out/run.py", *options, folder=tmp_path)
     assert "minibatch 3: loss" in done.stdout
     assert f"made for torch 2.99.0, and this is torch {torch.__version__}" in done.stderr
-    found, wanted = torch.load(tmp_path / "weights.pt"), reference_state(captured, export)
+    found, wanted = torch.load(tmp_path / "weights.pt"), reference_state(captured, nearest, SGD)
     for key, value in wanted.items():
         torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12)
     done = torchrun(2, "out/run.py", "--minibatches", "4", folder=tmp_path, check=False)
@@ -222,18 +221,18 @@ def test_what_a_bundle_cannot_do_is_named(
 ) -> None:
     grouped = OptimizerSpec.parse("adam", [ParameterGroup.parse("*.bias", lr=0.1)])
     own = OptimizerSpec.parse("tests.support.models.lion:Lion", lr=0.003)
-    placement = in_a_row(captured.graph, 0, 1)
+    nearest = nearest_of(captured, in_a_row(captured.graph, 0, 1), GPIPE)
     for optimizer, message in ((own, "is not torch's"), (grouped, "has parameter groups")):
         with pytest.raises(InvalidInput, match=message):
-            exporting(captured, placement, GPIPE, optimizer).write(tmp_path)
+            write_bundle(captured, nearest, optimizer, tmp_path)
     monkeypatch.delattr(schedules._PipelineScheduleRuntime, "register_custom_function")
     with pytest.raises(InvalidInput, match=r"export with torch 2\.13"):
-        exporting(captured, placement, GPIPE, SGD).write(tmp_path)
+        write_bundle(captured, nearest, SGD, tmp_path)
 
 
 def test_replicas_recomputation_and_16_bits_are_left_out_in_words(captured: CapturedModel) -> None:
     method = Method(schedule="gpipe", policy="sync", recompute=True, precision="bfloat16")
-    nearest = exporting(captured, in_a_row(captured.graph, 0, 0, 1), method, SGD).nearest
+    nearest = nearest_of(captured, in_a_row(captured.graph, 0, 0, 1), method)
     assert [note.partition(";")[0].partition(":")[0] for note in nearest.notes] == [
         "stage 0 has 2 replicas",
         "recompute",

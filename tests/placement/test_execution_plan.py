@@ -152,7 +152,7 @@ def test_whatever_a_caller_has_is_taken_for_its_plan() -> None:
     plan = ExecutionPlan.taken(HALVES, GRAPH, 3, METHOD)
     assert plan == ExecutionPlan.taken(Candidate(HALVES, METHOD), GRAPH, 3, FLUSHING)
     assert ExecutionPlan.taken(plan, GRAPH, 3, FLUSHING) is plan
-    with pytest.raises(InvalidInput, match="for 3 accelerators, but there are 4"):
+    with pytest.raises(InvalidInput, match="on 3 accelerators, but this is made-up on 4"):
         ExecutionPlan.taken(plan, GRAPH, 4, METHOD)
     with pytest.raises(InvalidInput, match="the plan is of made-up"):
         ExecutionPlan.taken(plan, OTHER, 3, METHOD)

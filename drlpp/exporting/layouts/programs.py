@@ -8,14 +8,18 @@ a layer of the decoder, ``L`` the loss with what stands before it, and ``|`` div
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import nn
 
+from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import OpGraph
 from drlpp.exporting.chain import chain_schedule, computations, csv_text
-from drlpp.exporting.layouts.module_layout import ModuleLayout
+from drlpp.exporting.layouts.module_layout import ModuleLayout, Unit, layers_of, units_of
 
 TORCHTITAN_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 """Whose children torchtitan can divide; it looks no deeper."""
@@ -37,24 +41,18 @@ max_norm = {clip}
 """
 
 
-def write_torchtitan(
-    layout: ModuleLayout, batch_size: int, notes: tuple[str, ...], folder: Path
-) -> None:
-    """Write ``parallelism.toml`` and ``schedule.csv`` into ``folder``.
-
-    Args:
-        layout: by the modules that its containers make; its method flushes.
-        batch_size: samples of a minibatch.
-        notes: comments.
-        folder: is made.
-    """
-    method = layout.nearest.candidate.method
+def _write_torchtitan(
+    layout: ModuleLayout, captured: CapturedModel, notes: tuple[str, ...], folder: Path
+) -> str:
+    """Write ``parallelism.toml`` and ``schedule.csv`` into ``folder``, which is made."""
+    method, batch_size = layout.nearest.candidate.method, captured.task.batch_size
     folder.mkdir(parents=True, exist_ok=True)
     rows = computations(chain_schedule(len(layout.units), method, method.accumulate))
     schedule = folder / "schedule.csv"
     schedule.write_text(csv_text(rows))
     parts = [[name for unit in stage for name in unit.modules] for stage in layout.units]
-    (folder / "parallelism.toml").write_text(
+    options = folder / "parallelism.toml"
+    options.write_text(
         _TORCHTITAN.format(
             notes="".join(f"# {note}\n" for note in notes),
             stages=len(layout.units),
@@ -66,6 +64,7 @@ def write_torchtitan(
             clip=method.clip_norm or "inf",
         ).lstrip()
     )
+    return f"put {options} into your training's configuration"
 
 
 DEEPSPEED_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -107,30 +106,33 @@ class Placed(PipelineModule):
 '''
 
 
-def deepspeed_text(
-    layout: ModuleLayout, batch_size: int, model: str, notes: tuple[str, ...]
+def _write_deepspeed(
+    layout: ModuleLayout, captured: CapturedModel, notes: tuple[str, ...], file: Path
 ) -> str:
-    """Return a Python module with the subclass ``Placed``."""
-    method = layout.nearest.candidate.method
+    """Write a Python module with the subclass ``Placed``."""
+    method, batch_size = layout.nearest.candidate.method, captured.task.batch_size
     names = [[name for unit in stage for name in unit.modules] for stage in layout.units]
-    return _DEEPSPEED.format(
-        model=model,
-        stages=len(names),
-        notes="".join(f"- {note}\n" for note in notes),
-        layers="\n".join(f"    {name!r}," for stage in names for name in stage),
-        batch=batch_size * method.accumulate,
-        size=batch_size // method.microbatches,
-        parts_of_step=method.microbatches * method.accumulate,
-        clip=method.clip_norm,
-        parts=[0, *accumulate(len(stage) for stage in names)],
+    file.write_text(
+        _DEEPSPEED.format(
+            model=captured.reference,
+            stages=len(names),
+            notes="".join(f"- {note}\n" for note in notes),
+            layers="\n".join(f"    {name!r}," for stage in names for name in stage),
+            batch=batch_size * method.accumulate,
+            size=batch_size // method.microbatches,
+            parts_of_step=method.microbatches * method.accumulate,
+            clip=method.clip_norm,
+            parts=[0, *accumulate(len(stage) for stage in names)],
+        )
     )
+    return "use its class Placed in place of PipelineModule, and its CONFIG"
 
 
-def megatron_text(
-    layout: ModuleLayout, graph: OpGraph, batch_size: int, notes: tuple[str, ...]
+def _write_megatron(
+    layout: ModuleLayout, captured: CapturedModel, notes: tuple[str, ...], file: Path
 ) -> str:
-    """Return the arguments of a training, and comments; of a layout by the layers of a decoder."""
-    method = layout.nearest.candidate.method
+    """Write the arguments of a training, and comments; of a layout by the layers of a decoder."""
+    method, batch_size = layout.nearest.candidate.method, captured.task.batch_size
     counts = [
         sum(unit.modules[0] not in ("before", "behind") for unit in stage) for stage in layout.units
     ]
@@ -140,7 +142,7 @@ def megatron_text(
     tied = any(
         not set(before).isdisjoint(shared.operators)
         and not set(behind).isdisjoint(shared.operators)
-        for shared in graph.shared_parameters
+        for shared in captured.graph.shared_parameters
     )
     lines = [
         *(f"# {note}" for note in notes),
@@ -154,4 +156,31 @@ def megatron_text(
         # Megatron clips to 1 unless told otherwise.
         f"--clip-grad {method.clip_norm}",
     ]
-    return "".join(f"{line}\n" for line in lines)
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return f"give Megatron's training these arguments: $(grep -v '^#' {file})"
+
+
+class ModuleFormat(NamedTuple):
+    """A format that divides the modules of a model.
+
+    Attributes:
+        units: returns what a stage may have, of a model and its graph.
+        only_1f1b: whether it has no other order than flushed 1F1B.
+        write: writes a layout of a model, with comments, to a place that is free; returns what to
+            do with it.
+    """
+
+    units: Callable[[nn.Module, OpGraph], tuple[Unit, ...]]
+    only_1f1b: bool
+    write: Callable[[ModuleLayout, CapturedModel, tuple[str, ...], Path], str]
+
+
+MODULE_FORMATS = {
+    "torchtitan": ModuleFormat(
+        partial(units_of, containers=TORCHTITAN_CONTAINERS), False, _write_torchtitan
+    ),
+    "megatron": ModuleFormat(layers_of, True, _write_megatron),
+    "deepspeed": ModuleFormat(
+        partial(units_of, containers=DEEPSPEED_CONTAINERS), True, _write_deepspeed
+    ),
+}

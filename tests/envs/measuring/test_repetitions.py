@@ -126,7 +126,9 @@ class PickyMeasurer(FakeMeasurer):
 
 
 def actions(*placements: Placement) -> np.ndarray:
-    return np.array([placement.assignment(6, 4) for placement in placements])
+    return np.array(
+        [[*one.stage_of_operator(6), *one.stage_of_accelerator(4)] for one in placements]
+    )
 
 
 def test_an_environment_measures_ahead_what_is_valid() -> None:

@@ -11,20 +11,8 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profiles.estimated_profile import estimate_profile
-from drlpp.exporting.layouts.module_layout import (
-    ModuleLayout,
-    Unit,
-    layers_of,
-    nearest_layout,
-    units_of,
-)
-from drlpp.exporting.layouts.programs import (
-    DEEPSPEED_CONTAINERS,
-    TORCHTITAN_CONTAINERS,
-    deepspeed_text,
-    megatron_text,
-    write_torchtitan,
-)
+from drlpp.exporting.layouts.module_layout import ModuleLayout, nearest_layout
+from drlpp.exporting.layouts.programs import MODULE_FORMATS
 from drlpp.exporting.nearest import Nearest
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
@@ -42,19 +30,22 @@ def decoder() -> CapturedModel:
     return capture(ModelReference.named("tests.exporting.decoder:decoder"))
 
 
-def laid_out(captured: CapturedModel, units: tuple[Unit, ...]) -> ModuleLayout:
+def written(
+    captured: CapturedModel, name: str, to: Path, notes: tuple[str, ...] = NOTES
+) -> ModuleLayout:
+    """The layout of three stages that a format has written."""
+    form = MODULE_FORMATS[name]
     nearest = Nearest(Candidate(in_a_row(captured.graph, 0, 1, 2), METHOD), ())
     seconds = estimate_profile(captured.graph).seconds
-    return nearest_layout(nearest, captured.graph, units, seconds)
+    units = form.units(captured.task.module, captured.graph)
+    layout = nearest_layout(nearest, captured.graph, units, seconds)
+    assert str(to) in form.write(layout, captured, notes, to) or name == "deepspeed"
+    return layout
 
 
-@pytest.fixture(scope="module")
-def by_layers(decoder: CapturedModel) -> ModuleLayout:
-    return laid_out(decoder, layers_of(decoder.task.module, decoder.graph))
-
-
-def test_megatron_arguments(decoder: CapturedModel, by_layers: ModuleLayout) -> None:
-    lines = megatron_text(by_layers, decoder.graph, 8, NOTES).splitlines()
+def test_megatron_arguments(decoder: CapturedModel, tmp_path: Path) -> None:
+    written(decoder, "megatron", tmp_path / "args")
+    lines = (tmp_path / "args").read_text().splitlines()
     assert lines[:2] == [f"# {note}" for note in NOTES]
     assert lines[2:] == [
         "--pipeline-model-parallel-size 3",
@@ -69,12 +60,12 @@ def test_megatron_arguments(decoder: CapturedModel, by_layers: ModuleLayout) -> 
 
 @pytest.mark.parsers
 @pytest.mark.parametrize("tied", [True, False])
-def test_megatrons_parser_on_gpt2(tied: bool) -> None:
+def test_megatrons_parser_on_gpt2(tied: bool, tmp_path: Path) -> None:
     from megatron.core.transformer import pipeline_parallel_layer_layout as layouts
 
     gpt2 = capture(tiny("gpt2", layers=5, tied=tied))
-    layout = laid_out(gpt2, layers_of(gpt2.task.module, gpt2.graph))
-    text = megatron_text(layout, gpt2.graph, 4, ())
+    layout = written(gpt2, "megatron", tmp_path / "args")
+    text = (tmp_path / "args").read_text()
     assert ("--untie-embeddings-and-output-weights\n" in text) != tied
     (pattern,) = re.findall("--pipeline-model-parallel-layout (.*)", text)
     parsed = layouts.PipelineParallelLayerLayout(pattern, 3)
@@ -89,8 +80,7 @@ def test_megatrons_parser_on_gpt2(tied: bool) -> None:
 
 
 def test_torchtitan_options(decoder: CapturedModel, tmp_path: Path) -> None:
-    units = units_of(decoder.task.module, decoder.graph, TORCHTITAN_CONTAINERS)
-    write_torchtitan(laid_out(decoder, units), 8, NOTES, tmp_path / "titan")
+    written(decoder, "torchtitan", tmp_path / "titan")
     text = (tmp_path / "titan" / "parallelism.toml").read_text()
     assert text.startswith(f"# {NOTES[0]}\n# {NOTES[1]}\n")
     found = tomllib.loads(text)
@@ -112,9 +102,7 @@ def test_torchtitan_makes_the_same_stages(decoder: CapturedModel, tmp_path: Path
     from torchtitan.config import ParallelismConfig
     from torchtitan.distributed import pipeline_parallel as theirs
 
-    units = units_of(decoder.task.module, decoder.graph, TORCHTITAN_CONTAINERS)
-    layout = laid_out(decoder, units)
-    write_torchtitan(layout, 8, (), tmp_path)
+    layout = written(decoder, "torchtitan", tmp_path)
     found = tomllib.loads((tmp_path / "parallelism.toml").read_text())["parallelism"]
     options = ParallelismConfig(**found)
     assert get_schedule_class(options.pipeline_parallel_schedule)
@@ -142,20 +130,22 @@ class _PipelineModule:
         self.own = self._layer_specs[start:stop]
 
 
-def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    units = units_of(decoder.task.module, decoder.graph, DEEPSPEED_CONTAINERS)
-    text = deepspeed_text(laid_out(decoder, units), 8, "decoder", NOTES)
+def test_deepspeeds_parts(
+    decoder: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(decoder, "deepspeed", tmp_path / "placed.py")
+    text = (tmp_path / "placed.py").read_text()
     assert f"- {NOTES[0]}\n- {NOTES[1]}\n" in text
     pipe = ModuleType("deepspeed.pipe")
     pipe.PipelineModule = _PipelineModule
     monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
     monkeypatch.setitem(sys.modules, "deepspeed.pipe", pipe)
-    written: dict[str, object] = {}
-    exec(compile(text, "placed.py", "exec"), written)
-    layers = list(written["LAYERS"])
-    stages = [written["Placed"](layers, rank) for rank in range(3)]
+    module: dict[str, object] = {}
+    exec(compile(text, "placed.py", "exec"), module)
+    layers = list(module["LAYERS"])
+    stages = [module["Placed"](layers, rank) for rank in range(3)]
     assert stages[0].parts == [0, 3, 5, 9]
-    assert written["CONFIG"] == {
+    assert module["CONFIG"] == {
         "train_batch_size": 16,
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 8,
@@ -167,7 +157,7 @@ def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatc
         ["layers.4", "layers.5", "norm", "output"],
     ]
     with pytest.raises(ValueError, match="8 layers; PARTS are of 9"):
-        written["Placed"](layers[1:], 0)
+        module["Placed"](layers[1:], 0)
 
 
 _ON_THREE_RANKS = """
@@ -189,9 +179,7 @@ print("OWN", stage.global_rank, stage.parts, shapes)
 
 @pytest.mark.parsers
 def test_deepspeed_builds_the_parts(decoder: CapturedModel, tmp_path: Path) -> None:
-    units = units_of(decoder.task.module, decoder.graph, DEEPSPEED_CONTAINERS)
-    text = deepspeed_text(laid_out(decoder, units), 8, "decoder", ())
-    (tmp_path / "placed.py").write_text(text)
+    written(decoder, "deepspeed", tmp_path / "placed.py")
     (tmp_path / "program.py").write_text(_ON_THREE_RANKS)
     done = torchrun(3, "program.py", folder=tmp_path)
     for rank, (begin, end) in enumerate([(0, 3), (3, 5), (5, 9)]):

@@ -11,7 +11,7 @@ from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.module_layout import Unit, layers_of, nearest_layout, units_of
 from drlpp.exporting.layouts.programs import DEEPSPEED_CONTAINERS as CONTAINERS
-from drlpp.exporting.nearest import Nearest, flushing, nearest_chain
+from drlpp.exporting.nearest import Nearest, nearest_chain
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -22,6 +22,7 @@ from tests.support.models.translating import translating
 from tests.support.training.pipelines import in_a_row
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
+HALVES, FLUSHED = (GPIPE.model_copy(update={"schedule": kind}) for kind in ("zb-h1", "1f1b-flush"))
 
 
 def chain_of(placement: Placement, method: Method = GPIPE) -> Nearest:
@@ -121,28 +122,28 @@ def test_layers_in_two_places_are_refused() -> None:
         layers_of(two.task.module, two.graph)
 
 
-def test_an_asynchronous_method_flushes_there(decoder) -> None:
-    placement = in_a_row(decoder.graph, 0, 1)
-    found = flushing(chain_of(placement, Method(clip_norm=2.0)), 8, only_1f1b=False)
-    wanted = Method(schedule="1f1b-flush", policy="sync", microbatches=4, clip_norm=2.0)
+@pytest.mark.parametrize(
+    ("method", "only_1f1b", "wanted", "note"),
+    [
+        (Method(clip_norm=2.0), False, FLUSHED.model_copy(update={"clip_norm": 2.0}), "1f1b, pip"),
+        (GPIPE, False, GPIPE, ""),
+        (GPIPE, True, FLUSHED, "schedule gpipe: the order is 1F1B there"),
+        (HALVES, False, FLUSHED, "schedule zb-h1: backwards are made in one piece there"),
+    ],
+)
+def test_a_method_flushes_there(decoder, method, only_1f1b, wanted, note: str) -> None:
+    plan = ExecutionPlan.of(Candidate(in_a_row(decoder.graph, 0, 1), method), decoder.graph, 2)
+    found = nearest_chain(plan, 8, only_1f1b=only_1f1b)
     assert found.candidate.method == wanted
-    assert found.notes[0].startswith("1f1b, pipeoptim, gradients clipped to 2: the pipeline is")
-    assert flushing(chain_of(placement), 8, only_1f1b=False) == chain_of(placement)
-    other = flushing(chain_of(placement), 8, only_1f1b=True)
-    assert other.candidate.method == GPIPE.model_copy(update={"schedule": "1f1b-flush"})
-    halves = chain_of(placement, GPIPE.model_copy(update={"schedule": "zb-h1"}))
-    whole = flushing(halves, 8, only_1f1b=False)
-    assert whole.candidate.method.schedule == "1f1b-flush"
-    assert whole.notes == ("schedule zb-h1: backwards are made in one piece there",)
-    assert other.notes == ("schedule gpipe: the order is 1F1B there",)
+    assert "".join(found.notes).startswith(note)
 
 
 def test_programs_are_told_of_parameters_that_stages_share() -> None:
     captured = capture(ModelReference.named("tests.support.models.tied:tied"))
     candidate = Candidate(placements(captured)["straight"], Method())
     plan = ExecutionPlan.of(candidate, captured.graph, 4)
-    assert nearest_chain(plan, trains_itself=True).notes[:2] == (
+    assert nearest_chain(plan, 8, trains_itself=True).notes[:2] == (
         "stages 0 and 1 share right.weight; the program there has to keep the copies the same",
         "stages 0 and 2 and 3 share head.weight; the program there has to keep the copies the same",
     )
-    assert not any("share" in note for note in nearest_chain(plan).notes), "a bundle does that"
+    assert not any("share" in note for note in nearest_chain(plan, 8).notes), "a bundle does that"
