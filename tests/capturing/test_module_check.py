@@ -107,9 +107,5 @@ def test_an_evaluation_that_would_be_another_is_refused() -> None:
     with pytest.raises(InvalidModel, match=r"in evaluation mode its module gives other outputs"):
         captured.evaluation  # noqa: B018 - refused when it is asked for
     assert captured.task.module.training
-
-
-@pytest.mark.parametrize(("scale", "leaves"), [(1.0, 1), (0.5, 2)])
-def test_the_same_evaluation_and_fewer_outputs_are_fine(scale: float, leaves: int) -> None:
-    captured = captured_from(Switching(scale, leaves), torch.randn(8, 4))
-    assert len(captured.evaluation(torch.randn(8, 4))) in (leaves, 8)
+    fewer = captured_from(Switching(0.5, leaves=2), torch.randn(8, 4))
+    assert len(fewer.evaluation(torch.randn(8, 4))) == 2

@@ -37,10 +37,7 @@ SMALL = {
     "attention_probs_dropout_prob": 0.0,
     "attention_dropout": 0.0,
 }
-OPTIMIZERS = {
-    "sgd": OptimizerSpec.parse("sgd", lr=0.1, momentum=0.9),
-    "adamw": OptimizerSpec.parse("adamw", lr=0.01, weight_decay=0.1),
-}
+SGD = OptimizerSpec.parse("sgd", lr=0.1, momentum=0.9)
 
 
 def _gpt2() -> Any:
@@ -84,13 +81,7 @@ def _t5() -> Any:
     return transformers.AutoModelForSeq2SeqLM.from_config(config)
 
 
-MODELS = {
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "bert": _bert,
-    "classifier": _classifier,
-    "t5": _t5,
-}
+MODELS = {"gpt2": _gpt2, "llama": _llama, "bert": _bert, "classifier": _classifier, "t5": _t5}
 
 
 def items(name: str, count: int, seed: int = 0) -> list[dict[str, Tensor]]:
@@ -117,29 +108,26 @@ def example(name: str) -> dict[str, Tensor]:
     return next(iter(DataLoader(items(name, BATCH), BATCH)))
 
 
-@pytest.mark.parametrize("optimizer", fast_are(["sgd"], OPTIMIZERS))
 @pytest.mark.parametrize("name", fast_are(["gpt2"], MODELS))
 def test_trained_in_stages_it_has_the_weights_of_a_training_by_transformers(
-    name: str, optimizer: str, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
     model, plain = build(name).double(), build(name).double().train()
     task = from_huggingface(model, _doubled(example(name)))
     assert list(task.module.state_dict()) == list(model.state_dict())
     captured = capture(task)
     assert captured.graph.model == f"<{type(model).__name__}>"
-    assert len(captured.graph) > 20
     if name == "gpt2":
         # Without caches, which would be put together in every layer.
         assert "cat" not in {operator.type for operator in captured.graph.operators}
     method = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
-    spec = OPTIMIZERS[optimizer]
-    document = file_of(captured, in_a_row(captured.graph, 0, 1), method, spec)
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), method, SGD)
     train = [_doubled(item) for item in items(name, 6 * BATCH)]
     held_out = [_doubled(item) for item in items(name, BATCH + 1, seed=1)]
     trainer = PipelineTrainer(document, model=captured, out=tmp_path / "run")
     result = trainer.fit(DataLoader(train, BATCH), DataLoader(held_out, BATCH), epochs=1)
 
-    optimizing = spec.find()(plain.parameters(), **spec.complete)
+    optimizing = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     for batch in DataLoader(train, BATCH):
         optimizing.zero_grad()
         plain(**batch).loss.backward()
