@@ -7,13 +7,14 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drlpp.capturing.capture import CapturedModel
@@ -31,7 +32,7 @@ Loader = DataLoader
 TRAINING, HELD_OUT = "the training loader", "the held-out loader"
 """What errors and notes call the two loaders of a training."""
 
-_FRAME = re.compile(r'  File ".*", line \d+, in ')
+_FRAME = re.compile(r'\n  File ".*", line \d+, in .*(?:\n  .*)*\n')
 
 
 @contextmanager
@@ -123,17 +124,12 @@ def _message_of(error: BaseException) -> str:
     A loader's process sends its whole traceback as the text of what it raised. The message in it
     begins behind the last line that is indented as a traceback's are.
     """
-    lines = str(error).strip().splitlines()
-    frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
-    if frames and lines[0].startswith("Caught "):
-        # Behind a frame its line of code, and marks below it.
-        first = next(
-            (n for n in range(frames[-1] + 1, len(lines)) if not lines[n].startswith(" ")),
-            len(lines) - 1,
-        )
-        lines = lines[first:]
-        lines[0] = lines[0].partition(": ")[2]
-    return " ".join(line.strip() for line in lines)
+    text = str(error).strip()
+    # Behind a frame its line of code, and marks below it.
+    *frames, last = _FRAME.split(text)
+    if frames and text.startswith("Caught "):
+        text = last.partition(": ")[2]
+    return " ".join(text.split())
 
 
 def known_samples(loader: Loader) -> int | None:
@@ -141,10 +137,8 @@ def known_samples(loader: Loader) -> int | None:
 
     A function that collates samples may make more or fewer of them.
     """
-    if loader.collate_fn is not default_collate:
-        return None
     batches = loader.batch_sampler
-    if isinstance(loader.dataset, IterableDataset) or type(batches) is not BatchSampler:
+    if loader.collate_fn is not default_collate or type(batches) is not BatchSampler:
         return None
     if not isinstance(batches.sampler, Sized):
         return None
@@ -175,8 +169,7 @@ class Unpacker:
     ) -> None:
         self._unpack = unpack
         self._inputs, self._targets = captured.task.inputs, captured.task.targets
-        self._note = note
-        self._noted = False
+        self._note = cache(note)
         self.batch_size = captured.task.batch_size
 
     def __call__(self, batch: object, loader: str = TRAINING) -> Samples:
@@ -270,8 +263,7 @@ class Unpacker:
                 )
             targets, names = batch[label], names | {label}
         left_out = [name for name in batch if name not in names]
-        if left_out and not self._noted:
-            self._noted = True
+        if left_out:
             self._note(
                 f"{loader} also gives {', '.join(map(repr, left_out))}, which the model does not "
                 f"take: its example inputs have {', '.join(map(repr, self._inputs))}"
@@ -280,7 +272,7 @@ class Unpacker:
 
     def _by_position(self, batch: Sequence[Any], loader: str) -> Samples:
         """Divide a batch behind its inputs; without names, however the inputs are grouped."""
-        flat = _flat(batch)
+        flat = pytree.tree_leaves(batch, is_leaf=lambda value: isinstance(value, Mapping))
         targets = () if has_no_targets(self._targets) else tensors_in(self._targets)
         count = len(tensors_in(self._inputs))
         if all(isinstance(value, Tensor) for value in flat):
@@ -314,11 +306,3 @@ def _hint(found: object, wanted: object) -> str:
         "; a pipeline's shapes are fixed, so bring every sample to the size of the examples: pad "
         "and cut sentences (a tokenizer's padding='max_length', truncation=True), scale images"
     )
-
-
-def _flat(values: Sequence[Any]) -> list[Any]:
-    return [
-        leaf
-        for value in values
-        for leaf in (_flat(value) if isinstance(value, tuple | list) else [value])
-    ]

@@ -32,10 +32,6 @@ class RandomDelays:
     annealing_minibatches: int = 0
     seed: int = 0
 
-    def sampler(self, stage: int) -> DelaySampler:
-        """Return the sampler of one stage's delays."""
-        return DelaySampler(self.scales[stage], self.longest, f"{self.seed} {stage}")
-
     def rate_factor(self, stage: int, update: int) -> float:
         """Return T1's 1 / τ_i^{p_k} for update number ``update`` (pipemare eq. 4)."""
         if not self.annealing_minibatches:
@@ -44,38 +40,29 @@ class RandomDelays:
         return (1 + self.scales[stage]) ** -power
 
 
-class DelaySampler:
-    """Whole numbers of updates from a truncated exponential distribution."""
-
-    def __init__(self, scale: float, longest: int, seed: str) -> None:
-        self._scale = scale
-        self._longest = longest
-        self._random = random.Random(seed)
-
-    def draw(self) -> int:
-        """Draw the next delay, between 0 and ``longest``."""
-        if not self._scale or not self._longest:
-            return 0
-        # The inverse of the distribution function on what is left of it by the truncation.
-        below = 1 - math.exp(-(self._longest + 1) / self._scale)
-        delay = -self._scale * math.log(1 - self._random.random() * below)
-        return min(int(delay), self._longest)
-
-
 class DelayedGradients:
     """The gradients of a stage on their way to its weights."""
 
     def __init__(self, delays: RandomDelays, stage: int) -> None:
         self._delays = delays
         self._stage = stage
-        self._sampler = delays.sampler(stage)
+        self._random = random.Random(f"{delays.seed} {stage}")
         self._computed: deque[Weights] = deque(maxlen=delays.longest + 1)
         self._updates = 0
 
     def next(self, computed: Weights) -> tuple[Weights, float]:
         """Return the gradient that arrives when ``computed`` is sent off, and its T1 factor."""
         self._computed.append(computed)
-        delay = min(self._sampler.draw(), len(self._computed) - 1)
+        delay = min(self.draw(), len(self._computed) - 1)
         factor = self._delays.rate_factor(self._stage, self._updates)
         self._updates += 1
         return self._computed[-1 - delay], factor
+
+    def draw(self) -> int:
+        """Draw the next delay, between 0 and the longest."""
+        scale, longest = self._delays.scales[self._stage], self._delays.longest
+        if not scale or not longest:
+            return 0
+        # The inverse of the distribution function on what is left of it by the truncation.
+        below = 1 - math.exp(-(longest + 1) / scale)
+        return min(int(-scale * math.log(1 - self._random.random() * below)), longest)

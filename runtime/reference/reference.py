@@ -23,7 +23,7 @@ from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
 from drlpp.runtime.reference.reference_weights import StageHistory
-from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
+from drlpp.runtime.reference.replay import ReferenceStage, Replay
 from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import MicrobatchId
@@ -73,6 +73,13 @@ class ReferenceExecutor:
         delays: let every gradient that a stage computes be applied after a random delay, on top of
             what the method itself delays; with a method that flushes this is Hogwild-style
             asynchrony (pipemare, appendix E).
+
+    Attributes:
+        stages: in order, with their weights so far.
+        buffers: of every worker, by name.
+        rate: the optimizer's learning rate.
+        seed: of dropout.
+        round_trip: minibatches in flight, and one more.
     """
 
     def __init__(
@@ -90,11 +97,11 @@ class ReferenceExecutor:
         accelerators = 1 + max(placement.accelerators, default=-1)
         self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
-        model = captured.microbatch(method.microbatches)
-        programs = cut_stages(model, placement)
-        round_trip = 1 + method.minibatches_in_flight(self._plan.pipeline)
+        programs = cut_stages(captured.microbatch(method.microbatches), placement)
+        self.rate, self.seed = float(optimizer.value("lr")), seed
+        self.round_trip = 1 + method.minibatches_in_flight(self._plan.pipeline)
         # Counted, where workers have a formula for it.
-        steady = self._plan.schedule(2 * round_trip * method.accumulate)
+        steady = self._plan.schedule(2 * self.round_trip * method.accumulate)
         stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
         tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
         if delays and tied_delays:
@@ -112,59 +119,54 @@ class ReferenceExecutor:
             tied = {name for names in program.ties.values() for name in names}
             return [name for name in program.weight_names if name not in tied]
 
-        self._pipeline = ReferencePipeline(
-            stages=[
-                ReferenceStage(
-                    program,
-                    history(alone(program), delay),
-                    delay,
-                    DelayedGradients(delays, stage) if delays else None,
-                    tied={
-                        tie.number: {
-                            worker: history(program.ties[tie.number], tied_delay)
-                            for worker in self._plan.pipeline.stages[stage]
-                        }
-                        for tie, tied_delay in tied_delays.items()
-                        if stage in tie.stages
-                    },
-                )
-                for stage, (program, delay) in enumerate(zip(programs, stage_delays, strict=True))
-            ],
-            buffers={
-                worker: {
-                    name: values[name].clone()
-                    for stage in self._plan.pipeline.stages_of(worker)
-                    for name in programs[stage].buffer_names
-                }
-                for worker in self._plan.pipeline.workers
-            },
-            rate=float(optimizer.value("lr")),
-            seed=seed,
-            round_trip=round_trip,
-        )
+        self.stages = [
+            ReferenceStage(
+                program,
+                history(alone(program), delay),
+                delay,
+                DelayedGradients(delays, stage) if delays else None,
+                tied={
+                    tie.number: {
+                        worker: history(program.ties[tie.number], tied_delay)
+                        for worker in self._plan.pipeline.stages[stage]
+                    }
+                    for tie, tied_delay in tied_delays.items()
+                    if stage in tie.stages
+                },
+            )
+            for stage, (program, delay) in enumerate(zip(programs, stage_delays, strict=True))
+        ]
+        self.buffers = {
+            worker: {
+                name: values[name].clone()
+                for stage in self._plan.pipeline.stages_of(worker)
+                for name in programs[stage].buffer_names
+            }
+            for worker in self._plan.pipeline.workers
+        }
 
     @property
     def skipped_updates(self) -> tuple[int, ...]:
         """Updates of every stage so far, whose gradients were not finite in float16."""
-        return tuple(stage.skipped_updates for stage in self._pipeline.stages)
+        return tuple(stage.skipped_updates for stage in self.stages)
 
     def run(self, count: int, options: RunOptions | None = None) -> dict[MicrobatchId, float]:
         """Train on ``count`` minibatches and return the loss of every part."""
         options = options or RunOptions()
-        for stage in self._pipeline.stages:
+        for stage in self.stages:
             for history in stage.histories:
                 history.begin()
         plan = self._plan.synchronous if options.synchronous else self._plan
         minibatches = self._minibatches
         if options.order is not None:
             minibatches = replace(minibatches, order=options.order)
-        return Replay(self._pipeline, plan, count, options, minibatches).run()
+        return Replay(self, plan, count, options, minibatches).run()
 
     def state(self) -> dict[str, Tensor]:
         """Return all parameters and buffers by name; of replicas, the first one's buffers."""
         state = dict(self._captured.state)
-        for stage, replicas in zip(self._pipeline.stages, self._plan.pipeline.stages, strict=True):
-            found = dict(self._pipeline.buffers[replicas[0]])
+        for stage, replicas in zip(self.stages, self._plan.pipeline.stages, strict=True):
+            found = dict(self.buffers[replicas[0]])
             for history in stage.histories:
                 found |= history.weights
             state |= {name: value for name, value in found.items() if name in state}

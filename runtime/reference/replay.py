@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,17 +16,10 @@ from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.reference.random_delays import DelayedGradients
 from drlpp.runtime.reference.reference_weights import StageHistory, Weights
 from drlpp.runtime.stage.data.minibatches import Minibatches
-from drlpp.runtime.stage.passes.passes import as_sent
+from drlpp.runtime.stage.passes.passes import StageValues, as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass
-from drlpp.runtime.stage.stages import (
-    Argument,
-    Buffer,
-    ModelInput,
-    StageOutput,
-    StageProgram,
-    Weight,
-)
+from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.schedule.actions import (
     AllReduce,
     Backward,
@@ -41,6 +35,9 @@ from drlpp.schedule.actions import (
 from drlpp.schedule.schedule import in_order
 from drlpp.schedule.ties import Tie, update_of
 from drlpp.schedule.weight_policies import WeightUse
+
+if TYPE_CHECKING:
+    from drlpp.runtime.reference.reference import ReferenceExecutor
 
 
 @dataclass
@@ -81,44 +78,25 @@ class ReferenceStage:
         return [self.history, *(copy for of in self.tied.values() for copy in of.values())]
 
 
-@dataclass(frozen=True)
-class ReferencePipeline:
-    """A pipeline between two runs, empty.
-
-    Attributes:
-        stages: in order.
-        buffers: of every worker, by name.
-        rate: the optimizer's learning rate.
-        seed: of dropout.
-        round_trip: minibatches in flight, and one more.
-    """
-
-    stages: Sequence[ReferenceStage]
-    buffers: Mapping[int, Weights]
-    rate: float
-    seed: int
-    round_trip: int
-
-
 class Replay:
-    """One run of a pipeline: of its stages, weights, buffers and counts change."""
+    """One run of an executor, whose weights, buffers and counts it changes."""
 
     def __init__(
         self,
-        pipeline: ReferencePipeline,
+        executor: ReferenceExecutor,
         plan: ExecutionPlan,
         count: int,
         options: RunOptions,
         minibatches: Minibatches,
     ) -> None:
-        self._pipeline = pipeline
+        self._executor = executor
         self._schedule = plan.schedule(count)
         self._method = plan.method
         self._options = options
         self._minibatches = minibatches
         self._ties = plan.ties
         self._uses = {tie: plan.weight_uses(count, tie) for tie in (None, *plan.ties)}
-        self._rates = [self._rates_of(stage) for stage in range(len(pipeline.stages))]
+        self._rates = [self._rates_of(stage) for stage in range(len(executor.stages))]
         self._tied_rates = [self._rates_of(tie.root, tie) for tie in plan.ties]
         self._passed: dict[tuple[int, int, MicrobatchId], PassedForward] = {}
         self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
@@ -129,13 +107,13 @@ class Replay:
         self._tied_pending: dict[tuple[int, int], dict[MicrobatchId, Weights]] = defaultdict(dict)
         self._norms: dict[int, Tensor] = {}
         self._losses: dict[MicrobatchId, float] = {}
-        self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(pipeline.stages))
+        self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(executor.stages))
 
     def _rates_of(self, stage: int, tie: Tie | None = None) -> list[float]:
         """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
-        delay = 1 + (self._copies(tie)[0] if tie else self._pipeline.stages[stage]).delay
+        delay = 1 + (self._copies(tie)[0] if tie else self._executor.stages[stage]).delay
         is_update = update_of(tie)
-        base = self._options.rates or [self._pipeline.rate]
+        base = self._options.rates or [self._executor.rate]
         worker = self._schedule.pipeline.stages[stage][0]
         rates, first = [], 0
         for action in self._schedule.actions[worker]:
@@ -181,12 +159,8 @@ class Replay:
         return self._losses
 
     def _forward(self, worker: int, stage: int, part: MicrobatchId) -> None:
-        weights = {
-            name: weight
-            for history, use, rates in self._met(worker, stage, part)
-            for name, weight in history.for_forward(use, rates).items()
-        }
-        buffers = self._pipeline.buffers[worker]
+        weights = self._lent(StageHistory.for_forward, worker, stage, part)
+        buffers = self._executor.buffers[worker]
         passed = self._call(stage, part, _private(weights), buffers)
         self._passed[worker, stage, part] = passed
         for output, tensor in enumerate(passed.outputs):
@@ -194,69 +168,53 @@ class Replay:
         if passed.loss is not None:
             self._losses[part] = passed.loss.item()
 
-    def _met(
-        self, worker: int, stage: int, part: MicrobatchId
-    ) -> Iterator[tuple[StageHistory, WeightUse, Sequence[float]]]:
-        """Yield the stage's own weights and its copies of others, with what a part uses of them."""
-        histories = self._pipeline.stages[stage]
-        yield histories.history, self._uses[None][worker][part], self._rates[stage]
-        for tie in self._ties:
-            if stage in tie.stages:
-                use = self._uses[tie][worker][part]
-                yield histories.tied[tie.number][worker], use, self._tied_rates[tie.number]
-
-    def _for_backward(self, worker: int, stage: int, part: MicrobatchId) -> Weights:
-        return {
-            name: weight
-            for history, use, rates in self._met(worker, stage, part)
-            for name, weight in history.for_backward(use, rates).items()
-        }
+    def _lent(
+        self,
+        lend: Callable[[StageHistory, WeightUse, Sequence[float]], Weights],
+        worker: int,
+        stage: int,
+        part: MicrobatchId,
+    ) -> Weights:
+        """Return the stage's own weights and its copies of others for a pass of a part."""
+        histories = self._executor.stages[stage]
+        use = self._uses[None][worker][part]
+        weights = dict(lend(histories.history, use, self._rates[stage]))
+        for tie in (tie for tie in self._ties if stage in tie.stages):
+            copies, use = histories.tied[tie.number][worker], self._uses[tie][worker][part]
+            weights |= lend(copies, use, self._tied_rates[tie.number])
+        return weights
 
     def _recompute(self, worker: int, stage: int, part: MicrobatchId) -> None:
         """Perform the forward again, with the weights of the backward."""
-        weights = self._for_backward(worker, stage, part)
-        buffers = {n: b.clone() for n, b in self._pipeline.buffers[worker].items()}
+        weights = self._lent(StageHistory.for_backward, worker, stage, part)
+        buffers = {n: b.clone() for n, b in self._executor.buffers[worker].items()}
         self._passed[worker, stage, part] = self._call(stage, part, _private(weights), buffers)
 
     def _call(
         self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights
     ) -> PassedForward:
-        program = self._pipeline.stages[stage].program
-        inputs = self._minibatches.inputs(part)
-        received: dict[StageOutput, Tensor] = {}
-
-        def value(argument: Argument) -> Tensor:
-            match argument:
-                case Weight(name):
-                    return weights[name]
-                case Buffer(name):
-                    return buffers[name]
-                case ModelInput(index):
-                    return inputs[index]
-                case StageOutput(source, index) if source == stage:
-                    return outputs[index]
-                case StageOutput():
-                    if argument not in received:
-                        tensor = self._activations[part][argument].clone()
-                        received[argument] = tensor.requires_grad_(
-                            tensor.is_floating_point() or tensor.is_complex()
-                        )
-                    return received[argument]
-
+        program = self._executor.stages[stage].program
+        received = {
+            key: self._activations[part][key].clone()
+            for key in (*program.arguments, *program.results)
+            if isinstance(key, StageOutput) and key.stage != stage
+        }
+        for tensor in received.values():
+            tensor.requires_grad_(tensor.is_floating_point() or tensor.is_complex())
+        values = StageValues(self._minibatches.inputs(part), received, weights, buffers)
         minibatch, microbatch = part
-        begin_pass(self._pipeline.seed, (self._options.first_minibatch + minibatch, microbatch))
+        begin_pass(self._executor.seed, (self._options.first_minibatch + minibatch, microbatch))
         lost = None
         with passes_in(self._method.precision):
-            outputs = program.function(*(value(argument) for argument in program.arguments))
+            outputs = values.call(program)
             if program.loss is not None:
-                results = [value(result) for result in program.results]
                 targets = self._minibatches.targets(part)
-                lost = program.loss(*results, *targets)
+                lost = program.loss(*values.results(program, outputs), *targets)
         return PassedForward(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
         passed = self._passed[worker, stage, part]
-        weights = self._for_backward(worker, stage, part)
+        weights = self._lent(StageHistory.for_backward, worker, stage, part)
         if passed.loss is not None:
             passed.loss = passed.loss * self._method.applied_loss_scale
         found = _backward_of(passed, weights, part, stage, self._gradients)
@@ -265,7 +223,7 @@ class Replay:
 
     def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
         gradients = self._passed.pop((worker, stage, part)).gradients
-        for tie, names in self._pipeline.stages[stage].program.ties.items():
+        for tie, names in self._executor.stages[stage].program.ties.items():
             own = {name: gradients.pop(name) for name in names if name in gradients}
             self._tied_pending[tie, stage][part] = own
         self._pending[stage].append(gradients)
@@ -291,7 +249,7 @@ class Replay:
         return total
 
     def _copies(self, tie: Tie) -> list[StageHistory]:
-        stages = self._pipeline.stages
+        stages = self._executor.stages
         return [copy for k in tie.stages for copy in stages[k].tied[tie.number].values()]
 
     def _update_tied(self, worker: int, stage: int, update: TiedUpdate) -> None:
@@ -299,27 +257,27 @@ class Replay:
         gradient = self._tied_gradient(tie, update.version)
         norm = self._norms.get(update.version) if self._schedule.flushes else None
         rate = self._tied_rates[update.tie][update.version - 1]
-        history = self._pipeline.stages[stage].tied[update.tie][worker]
+        history = self._executor.stages[stage].tied[update.tie][worker]
         made = self._make(history, gradient, norm, rate)
         first = worker == self._schedule.pipeline.stages[tie.root][0]
         if not self._schedule.flushes and stage == tie.root and first:
-            self._pipeline.stages[stage].skipped_updates += not made
+            self._executor.stages[stage].skipped_updates += not made
         behind = min(copy.newest for copy in self._copies(tie))
         for key in [(tie.number, k) for k in tie.stages]:
             kept = [part for part in self._tied_pending[key] if part[0] >= behind * tie.together]
             self._tied_pending[key] = {part: self._tied_pending[key][part] for part in kept}
 
     def _update(self, stage: int, version: int, contributions: int) -> None:
-        history = self._pipeline.stages[stage].history
+        history = self._executor.stages[stage].history
         if version <= history.newest:
             return  # another replica's part of the same update
         assert len(self._pending[stage]) == contributions
         gradient = self._mean(stage)
         del self._pending[stage]
         rate = self._rates[stage][version - 1]
-        arriving = self._pipeline.stages[stage].arriving
+        arriving = self._executor.stages[stage].arriving
         made = self._make(history, gradient, self._norms.get(version), rate, arriving)
-        self._pipeline.stages[stage].skipped_updates += not made
+        self._executor.stages[stage].skipped_updates += not made
 
     def _make(
         self,
@@ -331,7 +289,7 @@ class Replay:
     ) -> bool:
         """Make an update, if its gradients are finite; ``norm`` is that of more than them."""
         # No part reaches back further than to the oldest version that one in flight has met.
-        reach = 2 * self._method.accumulate + 2 * self._pipeline.round_trip
+        reach = 2 * self._method.accumulate + 2 * self._executor.round_trip
         needed_from = history.newest - reach
         if norm is None and self._method.needs_norm:
             norm = _norm(list(gradient.values()))

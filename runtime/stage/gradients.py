@@ -45,7 +45,7 @@ class Gradients:
 
     def take(self) -> list[Tensor | None]:
         """Return the gradients so far for every weight, in memory of their own, and begin anew."""
-        found = self._found or [None] * len(self._weights)
+        found = self.sums()
         self.discard()
         return found
 
@@ -71,16 +71,12 @@ class Gradients:
         """Begin anew without an update."""
         self._found = []
 
-    def state(self) -> list[Tensor | None]:
-        """Return the sums so far for every weight, for a checkpoint between two updates."""
-        return self.sums() or [None] * len(self._weights)
-
     def load_state(self, state: Sequence[Tensor | None]) -> None:
-        """Continue from sums of :meth:`state`."""
+        """Continue from what :meth:`sums` gave."""
 
     def sums(self) -> list[Tensor | None]:
         """Return the gradients so far, for every weight."""
-        return self._found
+        return self._found or [None] * len(self._weights)
 
     def squared_norm(self) -> float:
         """Return the squared norm of the gradients so far, over all weights of the stage."""
@@ -247,14 +243,12 @@ class SharedGradients(Gradients):
         self._hooked = False
 
     def sums(self) -> list[Tensor | None]:
-        """Return the sums so far."""
         return [
             part if reached else None
             for part, reached in zip(self._parts, self._reached, strict=True)
         ]
 
     def take(self) -> list[Tensor | None]:
-        """Return copies of the sums, and begin anew."""
         found = [None if part is None else part.clone() for part in self.sums()]
         self.discard()
         return found
@@ -273,7 +267,7 @@ class SharedGradients(Gradients):
         self._reached = [False] * len(self._weights)
 
     def load_state(self, state: Sequence[Tensor | None]) -> None:
-        """Continue from sums of :meth:`state`."""
+        """Continue from what :meth:`sums` gave."""
         if any(value is not None for value in state):
             self.add(state)
 

@@ -19,7 +19,7 @@ from drlpp.runtime.stage.passes.passes import InFlight, Received, StageValues, a
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.passes.split_backward import SplitBackward
-from drlpp.runtime.stage.stage_weights import StageWeights, kept_state, kept_weights
+from drlpp.runtime.stage.stage_weights import StageWeights
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.stage.weight_group import OWN, weight_groups
 from drlpp.runtime.weights.optimizers import OptimizerState
@@ -311,7 +311,8 @@ class StageRunner:
                         (key.stage, key.index): value.detach()
                         for key, value in passed.received.items()
                     },
-                    **kept_state(passed.weights),
+                    "weights": passed.weights.get(OWN),
+                    "tied_weights": {t: w for t, w in passed.weights.items() if t != OWN},
                 }
                 for part, passed in self._in_flight.items()
             },
@@ -324,7 +325,7 @@ class StageRunner:
         self._note_beginning(plan)
         for part, known in state["parts"].items():
             received = {StageOutput(*key): value for key, value in known["received"].items()}
-            kept = kept_weights(known)
+            kept = {OWN: known["weights"], **known["tied_weights"]}
             # The next checkpoint may find it in flight still.
             passed = InFlight(received, weights=kept if part in plan.kept else {})
             if part not in plan.recomputed:

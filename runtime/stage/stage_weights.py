@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
+from drlpp.errors import NotFinite
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
@@ -269,7 +270,7 @@ class StageWeights:
         # Groups keep the same ones.
         versions = held[0][1] if held else ()
         return {
-            "gradients": self.gradients[tie].state(),
+            "gradients": self.gradients[tie].sums(),
             "stashed": {
                 version: [
                     leaf.detach()
@@ -329,17 +330,17 @@ class StageWeights:
                 _overwrite(self._weights[tie], weights)
 
 
-def kept_state(kept: KeptWeights) -> dict[str, Any]:
-    """Return kept weights as a checkpoint has them."""
-    return {
-        "weights": kept.get(OWN),
-        "tied_weights": {tie: kept[tie] for tie in kept if tie != OWN},
-    }
+def check_finite(state: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> None:
+    """Check that training has left weights and buffers finite that were so at its beginning.
 
+    A buffer may hold infinite values on purpose, such as a mask.
 
-def kept_weights(state: Mapping[str, Any]) -> KeptWeights:
-    """Return what :func:`kept_state` was given."""
-    return {OWN: state["weights"], **state.get("tied_weights", {})}
+    Raises:
+        NotFinite: naming the first that is not.
+    """
+    for name, value in state.items():
+        if not value.isfinite().all() and initial[name].isfinite().all():
+            raise NotFinite(f"{name} has values that are not finite")
 
 
 def _by_place(found: Iterable[tuple[WeightGroup, Sequence[Value]]]) -> list[Value]:

@@ -50,6 +50,10 @@ class Elasticity(Protocol):
         """Return what plans for a placement, read from ``path`` if from any."""
 
 
+class _Grown(Exception):
+    """There are more workers than the placement has."""
+
+
 class ElasticTraining:
     """Lets a trainer train to its end, whatever becomes of workers.
 
@@ -78,14 +82,12 @@ class ElasticTraining:
         self._losses: Counter[int] = Counter()
         self._replacements = 0
         self._kept = trainer.saved
-        trainer.replan = self._grown
+        trainer.on_checkpoint = self._grow
 
     def _first_plan(self) -> ExecutionPlan:
         """Plan for the workers that are there; say which are not."""
         present, host_of = self._session.present, self._session.host_of
         missing = {host: None for worker, host in host_of.items() if worker not in present}
-        if not missing:
-            return self._planner.plan(present, self._most)
         hosts, are = ("host", "is") if len(missing) == 1 else ("hosts", "are")
         begin = (
             f"{hosts} {', '.join(missing)} {are} missing or in use: training begins with "
@@ -94,10 +96,13 @@ class ElasticTraining:
         try:
             plan = self._planner.plan(present, self._most)
         except InvalidInput as error:
+            if not missing:
+                raise
             raise InvalidInput(f"{begin}, for which there is no plan: {error}") from error
-        self._trainer.observer.on_note(
-            f"{begin}, {plan.placement.configuration}, and grows when there are more"
-        )
+        if missing:
+            self._trainer.observer.on_note(
+                f"{begin}, {plan.placement.configuration}, and grows when there are more"
+            )
         return plan
 
     def train(self) -> dict[str, Tensor]:
@@ -109,6 +114,8 @@ class ElasticTraining:
         while True:
             try:
                 return self._trainer.train(self._plan)
+            except _Grown:
+                continue
             except (WorkerLost, HostLost, TrialTimeout) as failure:
                 self._recover(failure)
 
@@ -121,78 +128,57 @@ class ElasticTraining:
         if self._trainer.saved != self._kept:
             self._losses.clear()
             self._replacements = 0
-        cause = _original(failure)
-        given_up = self._give_up_lost(failure, cause)
-        if given_up:
-            left = self._session.present
-            try:
-                self._plan = self._planner.plan(left, self._most)
-            except InvalidInput as error:
-                raise type(failure)(
-                    f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
-                ) from error
         self._kept = self._trainer.saved
-        what = _given_up(given_up) if given_up else "replaced"
+        cause = _original(failure)
+        lost = cause.workers if isinstance(cause, WorkerLost | HostLost) else frozenset()
+        self._losses.update(lost)
+        self._replacements += not lost
+        present = self._session.present
+        most = 1 if isinstance(cause, HostLost) else _MOST_LOSSES
+        given_up = tuple(w for w in present if w in lost and self._losses[w] >= most)
+        if self._replacements > _MOST_REPLACEMENTS or (
+            isinstance(cause, HostLost) and not given_up
+        ):
+            raise failure
+        if given_up:
+            self._session.give_up(given_up)
+            self._plan = self._plan_for_the_rest(failure)
+        what = f"{_workers(given_up)} given up" if given_up else "replaced"
         self._tell(f"{cause}: {what}", given_up=given_up)
 
-    def _give_up_lost(self, failure: RunFailure, cause: DRLPPError) -> tuple[int, ...]:
-        """Give up the workers that are lost for good; return their numbers.
+    def _plan_for_the_rest(self, failure: RunFailure) -> ExecutionPlan:
+        left = self._session.present
+        if len(left) < self._least:
+            raise type(failure)(
+                f"{failure}; {len(left)} workers are left, and training wants {self._least} at "
+                "least (elastic): resume it with fewer, or when there are more"
+            )
+        try:
+            return self._planner.plan(left, self._most)
+        except InvalidInput as error:
+            raise type(failure)(
+                f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
+            ) from error
 
-        Raises:
-            RunFailure: too little is left.
-        """
-        lost = _lost_in(cause)
-        self._losses.update(lost)
-        if isinstance(cause, HostLost):
-            for_good = tuple(sorted(lost & set(self._session.present)))
-            if not for_good:
-                raise failure
-        else:
-            for_good = tuple(w for w in sorted(lost) if self._losses[w] >= _MOST_LOSSES)
-            self._replacements += not lost
-        if self._replacements > _MOST_REPLACEMENTS:
-            raise failure
-        if for_good:
-            self._session.give_up(for_good)
-            left = len(self._session.present)
-            if left < self._least:
-                raise type(failure)(
-                    f"{failure}; {left} workers are left, and training wants {self._least} at "
-                    "least (elastic): resume it with fewer, or when there are more"
-                )
-        return for_good
+    def _grow(self) -> None:
+        """Plan for more workers, if any have returned, and train anew from the checkpoint."""
+        if returned := self._session.take_back():
+            self._plan = self._planner.plan(self._session.present, self._most)
+            self._tell(f"{_workers(returned)} there again", returned=returned)
+            raise _Grown
 
-    def _grown(self) -> ExecutionPlan | None:
-        """Return a plan for more workers, if any have returned."""
-        returned = self._session.take_back()
-        if not returned:
-            return None
-        self._plan = self._planner.plan(self._session.present, self._most)
-        self._tell(f"{_workers(returned)} there again", returned=returned)
-        return self._plan
-
-    def _tell(
-        self,
-        reason: str,
-        given_up: tuple[int, ...] = (),
-        returned: tuple[int, ...] = (),
-    ) -> None:
+    def _tell(self, reason: str, **changed: tuple[int, ...]) -> None:
         epochs, minibatches = self._trainer.saved
         change = WorkersChanged(
             epochs=epochs,
             minibatches=minibatches,
             reason=reason,
-            given_up=given_up,
-            returned=returned,
             workers=self._session.present,
             configuration=self._plan.placement.configuration,
+            **changed,
         )
         write_change(self._trainer.folder / CHANGES_NAME, change)
         self._trainer.observer.on_note(change.text)
-
-
-def _lost_in(cause: DRLPPError) -> frozenset[int]:
-    return cause.workers if isinstance(cause, WorkerLost | HostLost) else frozenset()
 
 
 def _original(failure: DRLPPError) -> DRLPPError:
@@ -200,10 +186,6 @@ def _original(failure: DRLPPError) -> DRLPPError:
     while isinstance(failure.__cause__, type(failure)):
         failure = failure.__cause__
     return failure
-
-
-def _given_up(workers: tuple[int, ...]) -> str:
-    return f"{_workers(workers)} given up"
 
 
 def _workers(workers: tuple[int, ...]) -> str:

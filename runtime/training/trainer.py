@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
-from drlpp.errors import InvalidFile, NotFinite, RunFailure
+from drlpp.errors import DRLPPError, InvalidFile, NotFinite, RunFailure
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
@@ -29,11 +29,6 @@ from drlpp.runtime.training.checkpoints.checkpoint_store import (
     CheckpointStore,
 )
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
-from drlpp.runtime.training.training_failures import (
-    diverged,
-    telling_what_is_kept,
-    with_way_on,
-)
 from drlpp.runtime.training.training_log import TrainingLog
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import (
@@ -79,11 +74,11 @@ class Trainer:
         """Begin where the checkpoint in ``folder``, or another ``store``, ends, if there is one.
 
         Attributes:
-            replan: is asked after every checkpoint but the last for a plan to continue with, None
-                for the same.
+            on_checkpoint: is called after every checkpoint but the last, and may raise to train
+                anew from there.
             saved: the epochs, and the minibatches of the next, that the last checkpoint has.
         """
-        self.replan: Callable[[], ExecutionPlan | None] | None = None
+        self.on_checkpoint: Callable[[], None] | None = None
         self.session = session
         self.optimizer = optimizer or session.optimizer
         self.data = data
@@ -96,10 +91,8 @@ class Trainer:
         self._progress = TrainingProgress()
         self._evaluated: EpochReport | None = None
         self.saved = 0, 0
-        self._next: ExecutionPlan | None = None
         self._first_samples = data.state()
         self._rates = plan.rates(self.optimizer, self._count)
-        self._seconds = 0.0
         data.lend_to(session)
 
     @property
@@ -110,21 +103,10 @@ class Trainer:
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
         deployment, goes_on = self._deploy(placement)
-        stopping = self.plan.early_stopping
-        done = len(self.reports)
-        if note := self.plan.check_not_beyond(done, self._progress.position):
+        if note := self.plan.check_not_beyond(len(self.reports), self._progress.position):
             self.observer.on_note(note)
-        with TrainingLog(self.folder, first=self._done) as log:
-            if not self._progress.evaluated:
-                self._end_epoch(deployment, log)
-            while len(self.reports) < self.plan.epochs:
-                if stopping and stopping.is_over(self.reports):
-                    break
-                self._whole_epoch(deployment, log, goes_on=goes_on)
-                goes_on = False
-                if self._next:
-                    deployment, goes_on = self._deploy(self._next)
-        if stopping:
+        self._until(self.plan.epochs * self._count, deployment, goes_on=goes_on)
+        if self.plan.early_stopping:
             return self._read_best()
         return self.session.collect(deployment)[0]
 
@@ -137,62 +119,57 @@ class Trainer:
         which the next call continues. All stages have to have made whole updates there.
         """
         deployment, goes_on = self._deploy(placement)
-        first, evaluation = self._done, None
-        with TrainingLog(self.folder, first=self._done) as log:
-            if not self._progress.evaluated:
-                self._end_epoch(deployment, log)
-            while self._done < minibatches:
-                left = minibatches - len(self.reports) * self._count
-                if left < self._count:
-                    with self._telling_why_and_the_way_on():
-                        self._epoch(deployment, log, goes_on=goes_on, stop=left)
-                    evaluation = self._evaluate(deployment)
-                else:
-                    self._whole_epoch(deployment, log, goes_on=goes_on)
-                    evaluation = self.reports[-1].held_out_loss, self.reports[-1].score
-                goes_on = False
-        seconds, self._seconds = self._seconds, 0.0
-        return Stint(first, self._done, seconds, *(evaluation or self._evaluate(deployment)))
+        first = self._done
+        seconds = self._until(minibatches, deployment, goes_on=goes_on)
+        if self.reports and not self._progress.position:
+            evaluation = self.reports[-1].held_out_loss, self.reports[-1].score
+        else:
+            evaluation = self._evaluate(deployment)
+        return Stint(first, self._done, seconds, *evaluation)
 
     @property
     def _done(self) -> int:
         """The minibatches that are done in all."""
         return len(self.reports) * self._count + self._progress.position
 
-    def _whole_epoch(self, deployment: Deployment, log: TrainingLog, *, goes_on: bool) -> None:
-        """Train to the end of the epoch, keep a checkpoint, and evaluate.
+    def _until(self, minibatches: int, deployment: Deployment, *, goes_on: bool) -> float:
+        """Train until so many minibatches are done, or early stopping ends it.
 
-        If there is another plan to continue with, from a checkpoint on the way, end there.
+        Every whole epoch is evaluated behind its checkpoint.
+
+        Returns:
+            The seconds of training alone.
         """
-        with self._telling_why_and_the_way_on():
-            self._epoch(deployment, log, goes_on=goes_on)
-            if self._next:
-                return
-            self._save(deployment)
-        self._end_epoch(deployment, log)
-        if len(self.reports) < self.plan.epochs:
-            self._ask_for_another_plan()
-
-    def _ask_for_another_plan(self) -> bool:
-        self._next = self.replan() if self.replan else None
-        return self._next is not None
+        stopping, seconds = self.plan.early_stopping, 0.0
+        with TrainingLog(self.folder, first=self._done) as log:
+            if not self._progress.evaluated:
+                self._end_epoch(deployment, log)
+            while self._done < minibatches and not (stopping and stopping.is_over(self.reports)):
+                left = minibatches - len(self.reports) * self._count
+                stop = left if left < self._count else None
+                with self._telling_why_and_the_way_on():
+                    seconds += self._epoch(deployment, log, goes_on=goes_on, stop=stop)
+                    if stop is None:
+                        self._save(deployment)
+                if stop is None:
+                    self._end_epoch(deployment, log)
+                    if left > self._count and self.on_checkpoint:
+                        self.on_checkpoint()
+                goes_on = False
+        return seconds
 
     def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> tuple[Deployment, bool]:
         """Deploy the checkpoint, if any; true if the pipeline continues what it has in flight."""
         plan = self.session.plan(placement)
-        self._next = None
         saved, file = self._restore()
-        # Checkpoints of before version 0.2.0 name an option that there is no more.
-        same = saved is not None and _identity(plan) == saved.deployed.replace(
-            '"stage_momentum":null,', ""
-        )
+        same = saved is not None and _identity(plan) == saved.deployed
         try:
             deployment = self.session.deploy(
                 plan, optimizer=self.optimizer, checkpoint=file, in_flight=same
             )
         except InvalidFile as error:
             raise InvalidFile(f"{self.store}: {error}") from None
-        if saved is not None and not same and not self.replan:
+        if saved is not None and not same and not self.on_checkpoint:
             self.observer.on_note(_OTHER_PLACEMENT)
         return deployment, same and self._progress.position > 0
 
@@ -200,10 +177,15 @@ class Trainer:
         """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
         *before, report = self.reports
         if not self._progress.evaluated:
-            with telling_what_is_kept(report.epoch):
+            try:
                 held_out_loss, score = self._evaluate(deployment)
+            except DRLPPError as error:
+                raise type(error)(
+                    f"evaluating epoch {report.epoch}, which is saved, and is evaluated again when "
+                    f"this run is resumed: {error}"
+                ) from error
             report = replace(report, held_out_loss=held_out_loss, score=score)
-            self._progress = TrainingProgress((*before, report))
+            self._progress = TrainingProgress(epochs=(*before, report))
             stopping = self.plan.early_stopping
             if stopping and stopping.best(self.reports) == report:
                 write_state_dict(self.best, self.session.collect(deployment)[0])
@@ -224,7 +206,7 @@ class Trainer:
         if (known := self._evaluated) and not saved.evaluated:
             as_trained = replace(known, held_out_loss=None, score=None)
             if as_trained == saved.epochs[-1]:
-                self._progress = TrainingProgress((*saved.epochs[:-1], known))
+                self._progress = TrainingProgress(epochs=(*saved.epochs[:-1], known))
         self.data.load_state(LoaderState(*saved.data))
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training continues.
@@ -240,28 +222,55 @@ class Trainer:
             yield
         except NotFinite as error:
             last = self._done - 1 if error.minibatch is None else error.minibatch
-            epoch = max(last, 0) // self._count + 1
-            raise diverged(error, epoch, self.store) from None
+            text = (
+                f"training diverged in epoch {max(last, 0) // self._count + 1}: {error}; if all "
+                "values of the data are finite, a lower learning rate, a warm_up, clip_norm, "
+                "synchronous epochs or float32 may help"
+            )
+            if self.store.exists():
+                text += (
+                    f"; {self.store} has finite weights; a resumed run starts from them, with "
+                    "another clip_norm or precision if you like, but with the same rates and epochs"
+                )
+            raise NotFinite(text, error.minibatch) from None
         except InvalidFile as error:
             # What was in flight is read when the pipeline begins.
             raise InvalidFile(f"{self.store}: {error}") from None
         except RunFailure as error:
-            raise with_way_on(error, self.store, *self.saved) from error
+            raise type(error)(f"{error}; {self._kept()}") from error
+
+    def _kept(self) -> str:
+        """Say what is kept of a training that has failed, and how it continues."""
+        if not self.store.exists():
+            return (
+                "nothing had been saved yet, so the same command begins anew (--checkpoint-every, "
+                "checkpoint_every save within an epoch)"
+            )
+        epochs, position = self.saved
+        parts = [f"epoch {epochs}"] if epochs else []
+        parts += [f"{position} minibatches of epoch {epochs + 1}"] if position else []
+        return (
+            f"{self.store} has all up to {' and '.join(parts)}, and the same command with "
+            "--resume (in Python resume=True) continues there"
+        )
 
     def _save(self, deployment: Deployment) -> None:
         facts = {"deployed": _identity(deployment.plan), "data": self.data.state()}
-        self.store.save(self.session, deployment, {**asdict(self._progress), **facts})
+        self.store.save(self.session, deployment, {**self._progress.model_dump(), **facts})
         self.saved = len(self.reports), self._progress.position
 
     def _epoch(
-        self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None = None
-    ) -> None:
-        """Do the minibatches of the next epoch that are not done yet; those before ``stop``."""
+        self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None
+    ) -> float:
+        """Do the minibatches of the next epoch that are not done yet; those before ``stop``.
+
+        Returns:
+            The seconds of training, without those of checkpoints on the way.
+        """
         epoch = len(self.reports) + 1
-        done = self._progress.position
+        done, before = self._progress.position, self._progress.losses
         # A pipeline that continues does what it would have done; another one begins where it ended.
         began = self._progress.began if goes_on else done
-        before = dict(self._progress.losses)
         first = (epoch - 1) * self._count + began
         options = replace(
             self.data.training(epoch, began, done),
@@ -281,18 +290,22 @@ class Trainer:
         def save(cut: int, results: Mapping[int, RunResult]) -> bool:
             nonlocal saving
             paused = time.perf_counter()
-            losses = before | _losses_of(results, began)
+            losses = before | _numbered(began, (r.losses for r in results.values()))
             self._log(log, epoch, losses)
-            self._progress = TrainingProgress(self.reports, began, began + cut, losses)
+            self._progress = TrainingProgress(
+                epochs=self.reports, began=began, position=began + cut, losses=losses
+            )
             self._save(deployment)
             saving += time.perf_counter() - paused
-            return began + cut == stop or self._ask_for_another_plan()
+            if began + cut != stop and self.on_checkpoint:
+                self.on_checkpoint()
+            return began + cut == stop
 
         live: dict[MicrobatchId, float] = {}
 
         def tell(progress: Progress) -> None:
             through = began + progress.through
-            live.update(_numbered(progress.losses, began))
+            live.update(_numbered(began, [progress.losses]))
             passed = {part: live.pop(part) for part in list(live) if part[0] < through}
             self._log(log, epoch, passed)
             speed = (through - done) / (time.perf_counter() - begin)
@@ -310,10 +323,9 @@ class Trainer:
             on_cut=save,
         )
         seconds = time.perf_counter() - begin
-        self._seconds += seconds - saving
-        if stop is not None or self._next:
-            return
-        of_parts = before | _losses_of(results, began)
+        if stop is not None:
+            return seconds - saving
+        of_parts = before | _numbered(began, (r.losses for r in results.values()))
         self._log(log, epoch, of_parts)
         losses = list(_mean_losses(of_parts).values())
         log.workers(epoch, schedule, results)
@@ -332,8 +344,9 @@ class Trainer:
             minibatches_per_second=(self._count - done) / seconds,
         )
         self._progress = TrainingProgress(
-            (*self.reports, report), evaluated=not self.data.held_out_samples
+            epochs=(*self.reports, report), evaluated=not self.data.held_out_samples
         )
+        return seconds - saving
 
     def _log(self, log: TrainingLog, epoch: int, losses: Mapping[MicrobatchId, float]) -> None:
         """Write about minibatches of an epoch."""
@@ -359,18 +372,14 @@ def _identity(plan: ExecutionPlan) -> str:
     return f"{plan.placement.model_dump_json()} {plan.method.model_dump_json()}"
 
 
-def _losses_of(results: Mapping[int, RunResult], began: int) -> dict[MicrobatchId, float]:
-    """Return the loss of every part, numbered from the beginning of the epoch."""
-    losses: dict[MicrobatchId, float] = {}
-    for result in results.values():
-        losses |= _numbered(result.losses, began)
-    return losses
-
-
-def _numbered(losses: Mapping[MicrobatchId, float], began: int) -> dict[MicrobatchId, float]:
-    """Return the losses of a run that began with minibatch number ``began`` of its epoch."""
+def _numbered(
+    began: int, found: Iterable[Mapping[MicrobatchId, float]]
+) -> dict[MicrobatchId, float]:
+    """Return losses of a run that began with minibatch number ``began`` of its epoch."""
     return {
-        (minibatch + began, microbatch): loss for (minibatch, microbatch), loss in losses.items()
+        (minibatch + began, microbatch): loss
+        for losses in found
+        for (minibatch, microbatch), loss in losses.items()
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +15,6 @@ from drlpp.capturing.module_check import evaluating
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import Model
-from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.placement.plan import Plan
 from drlpp.runtime.device.emulation import checked_speeds
@@ -166,7 +166,7 @@ class PipelineTrainer:
                 f"placement is a {type(placement).__name__}; expected a plan "
                 "(drlpp.plan(model, workers=4)), a placement file or its path"
             )
-        given = None if isinstance(placement, PlacementFile) else placement
+        path = None if isinstance(placement, PlacementFile) else Path(placement)
         self.out = Path(out)
         self.document = (
             placement if isinstance(placement, PlacementFile) else read_placement(placement)
@@ -183,22 +183,21 @@ class PipelineTrainer:
         self.method = method or self.document.method
         self.optimizer = optimizer or self.document.optimizer
         self.optimizer.check()
-        self.learning_rate = learning_rate
-        self.synchronous_epochs = synchronous_epochs
-        self.early_stopping = early_stopping
-        self.checkpoint_every = checkpoint_every
+        speeds = speeds if speeds is None else checked_speeds(speeds, known)
+        limits = time_limits_of(time_limits, timeout_seconds)
         self.checkpoints = None if checkpoints is None else str(checkpoints)
-        self.device = device
-        self.speeds = speeds if speeds is None else checked_speeds(speeds, known)
-        self.cluster = cluster
-        self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.resume = resume
         self.seed = seed
         self.observer = observer or TrainerCallbacks()
         captured = model if isinstance(model, CapturedModel) else None
         self.captured = captured or capture(self.document.model, seed=seed)
         settled(self.optimizer, self.captured.trained, self.captured.aliases)
-        self._plan = _planned(self.document, self.captured, self.method, given)
+        try:
+            self._plan = self.document.plan(self.captured.graph, self.method)
+        except InvalidPlacement as error:
+            if path is None:
+                raise
+            raise InvalidPlacement(f"{path}: {error}") from None
         self.placement = self._plan.placement
         if self.captured.task.loss is None:
             raise InvalidInput(
@@ -206,14 +205,32 @@ class PipelineTrainer:
                 "(module, inputs, targets, loss)"
             )
         microbatch_size(self.captured.task, self.method.microbatches)
+        self._how_long = TrainingPlan(
+            1, learning_rate, synchronous_epochs, checkpoint_every, early_stopping
+        )
         self._elastic = elastic
-        self._planner = None
         if elastic is not None:
             fitting = self.document.model_copy(
                 update={"method": self.method, "optimizer": self.optimizer}
             )
-            path = None if given is None else Path(given)
             self._planner = elastic.planner(fitting, self.captured.graph, path)
+        described, workers = self.document.cluster, elastic.most if elastic else known
+        if workers < known:
+            described = described.part(range(workers))
+        self._session = partial(
+            ClusterSession,
+            self.captured,
+            workers,
+            method=self.method,
+            device=device,
+            speeds=speeds,
+            cluster=cluster,
+            hosts=described if cluster is not None else None,
+            least=elastic.least if elastic and cluster is not None else None,
+            time_limits=limits,
+            optimizer=self.optimizer,
+            seed=seed,
+        )
 
     @property
     def staleness(self) -> str | None:
@@ -251,13 +268,7 @@ class PipelineTrainer:
         _check_count("epochs", epochs, least=1)
         if minibatches is not None:
             _check_count("minibatches", minibatches, least=1)
-        plan = TrainingPlan(
-            epochs,
-            self.learning_rate,
-            self.synchronous_epochs,
-            self.checkpoint_every,
-            self.early_stopping,
-        )
+        plan = replace(self._how_long, epochs=epochs)
         source = training_data(
             data,
             held_out,
@@ -267,13 +278,13 @@ class PipelineTrainer:
             seed=self.seed,
             note=self.observer.on_note,
         )
-        self._check_early_stopping(source)
+        plan.check(self.document.model, self.captured.score is not None, source)
         if source.held_out_samples:
             # What cannot be evaluated is refused before the first epoch, not after it.
             self.captured.evaluation  # noqa: B018
-        if self.synchronous_epochs > epochs:
+        if plan.synchronous_epochs > epochs:
             self.observer.on_note(
-                f"synchronous_epochs is {self.synchronous_epochs}, but training ends after "
+                f"synchronous_epochs is {plan.synchronous_epochs}, but training ends after "
                 f"{epochs}: every epoch flushes before every update"
             )
         # Whatever cannot work is reported before the folder is claimed.
@@ -301,32 +312,15 @@ class PipelineTrainer:
     def _train(
         self, source: TrainingData, plan: TrainingPlan, folder: Path, store: CheckpointParts | None
     ) -> TrainingResult:
-        elastic, planner = self._elastic, self._planner
-        described, on_ray = self.document.cluster, self.cluster is not None
-        workers = described.accelerators if elastic is None else elastic.most
-        if workers < described.accelerators:
-            described = described.part(range(workers))
-        with ClusterSession(
-            self.captured,
-            workers,
-            method=self.method,
-            device=self.device,
-            speeds=self.speeds,
-            cluster=self.cluster,
-            hosts=described if on_ray else None,
-            least=elastic.least if on_ray and elastic is not None else None,
-            time_limits=self.time_limits,
-            optimizer=self.optimizer,
-            seed=self.seed,
-        ) as session:
+        with self._session() as session:
             trainer = Trainer(session, source, folder, plan, self.observer, store=store)
             self.observer.on_begin()
             if self.staleness:
                 self.observer.on_staleness(self.staleness)
-            if elastic is None or planner is None:
+            if self._elastic is None:
                 state = trainer.train(self._plan)
             else:
-                state = ElasticTraining(trainer, elastic, planner).train()
+                state = ElasticTraining(trainer, self._elastic, self._planner).train()
         write_state_dict(folder / "model.pt", state)
         return TrainingResult(
             state_dict=state,
@@ -334,17 +328,6 @@ class PipelineTrainer:
             module_score=self._score_of_module(state, source),
             folder=folder,
         )
-
-    def _check_early_stopping(self, source: TrainingData) -> None:
-        if self.early_stopping is None:
-            return
-        if not source.held_out_samples:
-            raise InvalidInput("early stopping needs held-out data to tell what is better")
-        if self.early_stopping.monitor == "score" and self.captured.score is None:
-            raise InvalidInput(
-                f"early stopping monitors the score, but model {self.document.model} has none; "
-                "monitor the loss, or let its factory return a score"
-            )
 
     def _score_of_module(self, state: dict[str, Tensor], data: TrainingData) -> float | None:
         """Return the score of the user's module with the trained weights, without any pipeline."""
@@ -357,17 +340,6 @@ class PipelineTrainer:
                 for minibatch in data.held_out()
             ]
         return data.held_out_count.mean_score(scores)
-
-
-def _planned(
-    document: PlacementFile, captured: CapturedModel, method: Method, path: str | Path | None
-) -> ExecutionPlan:
-    try:
-        return document.plan(captured.graph, method)
-    except InvalidPlacement as error:
-        if path is None:
-            raise
-        raise InvalidPlacement(f"{path}: {error}") from None
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:

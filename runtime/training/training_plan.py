@@ -85,6 +85,22 @@ class TrainingPlan:
     checkpoint_every: int = 0
     early_stopping: EarlyStopping | None = None
 
+    def check(self, model: object, has_score: bool, data: TrainingData) -> None:
+        """Check that early stopping has something to monitor.
+
+        Raises:
+            InvalidInput: it has not.
+        """
+        if self.early_stopping is None:
+            return
+        if not data.held_out_samples:
+            raise InvalidInput("early stopping needs held-out data to tell what is better")
+        if self.early_stopping.monitor == "score" and not has_score:
+            raise InvalidInput(
+                f"early stopping monitors the score, but model {model} has none; "
+                "monitor the loss, or let its factory return a score"
+            )
+
     def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
         """Return the learning rate of every minibatch, None if it stays the optimizer's.
 

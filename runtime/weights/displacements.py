@@ -33,14 +33,11 @@ class PredictedWeights(Vanilla):
     Where nothing is to be looked ahead, as on the last stage, nothing is copied.
     """
 
+    predicts = True
+
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         super().__init__(weights, optimizer)
         self._cache: list[Tensor] = []
-
-    @property
-    def predicts(self) -> bool:
-        """Whether it moves weights: always."""
-        return True
 
     @contextmanager
     def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
@@ -111,7 +108,6 @@ class PredictedWeights(Vanilla):
         """Note that the optimizer has made its step."""
 
     def copies(self) -> list[Tensor]:
-        """Return the cached weights."""
         return self._cache
 
 
@@ -220,7 +216,6 @@ class LastStep(PredictedWeights):
         return [{"previous": previous, "rate": rate} for previous in self._cache]
 
     def load_state(self, state: PolicyState) -> None:
-        """Take over W_{t−1}."""
         if state and all("previous" in known for known in state):
             self._cache = [known["previous"].clone() for known in state]
             self._rate = state[0]["rate"].item()
@@ -287,11 +282,9 @@ class AdamStep(PredictedWeights):
                 weight.sub_(direction, alpha=rate_sum)
 
     def state(self) -> PolicyState:
-        """Return the moments."""
         return self._moments
 
     def load_state(self, state: PolicyState) -> None:
-        """Take over moments."""
         for moments, known in zip(self._moments, state, strict=True):
             if known.keys() == {"first", "second", "step"}:
                 moments.update({key: value.clone() for key, value in known.items()})
@@ -334,11 +327,9 @@ class Trajectory(PredictedWeights):
         torch._foreach_add_(self.weights, self._trajectory, alpha=lead)
 
     def state(self) -> PolicyState:
-        """Return δ."""
         return [{"trajectory": trajectory} for trajectory in self._trajectory]
 
     def load_state(self, state: PolicyState) -> None:
-        """Take over δ."""
         if state and all("trajectory" in known for known in state):
             self._trajectory = [known["trajectory"].clone() for known in state]
 

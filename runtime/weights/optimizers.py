@@ -81,8 +81,6 @@ def load_optimizer_state(
         if name in state:
             # The checkpoint may be of another device.
             kept = state_on(weight.device, state[name])
-            # Until version 0.2.0 some predictions were made along it.
-            kept.pop("last_gradient", None)
             group = kept.pop(_GROUP, {})
             options = {k: v for k, v in group.items() if k not in ("params", *_KERNELS)}
             # Of a user's own class it is not known what it keeps.

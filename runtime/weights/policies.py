@@ -31,15 +31,12 @@ class Stash(WeightPolicy):
     then the newest weights move to storage of their own. So only versions in use are held.
     """
 
+    stashes = True
+
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         super().__init__(weights, optimizer)
         self._versions: dict[int, list[Tensor]] = {}
         self._pending: Counter[int] = Counter()
-
-    @property
-    def stashes(self) -> bool:
-        """Whether it keeps versions: always."""
-        return True
 
     def begin(
         self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
@@ -91,7 +88,6 @@ class Stash(WeightPolicy):
             del self._versions[self._version]
 
     def copies(self) -> list[Tensor]:
-        """Return all versions."""
         return [leaf for leaves in self._versions.values() for leaf in leaves]
 
     def versions(self) -> dict[int, list[Tensor]]:
@@ -99,7 +95,6 @@ class Stash(WeightPolicy):
         return {v: leaves for v, leaves in self._versions.items() if v != self._version}
 
     def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
-        """Take over versions; :meth:`begin` has to follow."""
         self._versions = {
             version: [leaf.detach().clone().requires_grad_() for leaf in leaves]
             for version, leaves in versions.items()

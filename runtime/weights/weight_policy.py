@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
@@ -39,6 +40,12 @@ class WeightPolicy:
             uses, or back, marked on the clock.
     """
 
+    stashes: ClassVar[bool] = False
+    """Whether it keeps the version that a forward used for the backward."""
+
+    predicts: ClassVar[bool] = False
+    """Whether it moves weights for a pass, and back."""
+
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         self.weights = list(weights)
         self.optimizer = optimizer
@@ -60,16 +67,6 @@ class WeightPolicy:
         self.predictions = []
         self._rates = rates
         self._version = version
-
-    @property
-    def stashes(self) -> bool:
-        """Whether it keeps the version that a forward used for the backward."""
-        return False
-
-    @property
-    def predicts(self) -> bool:
-        """Whether it moves weights for a pass, and back."""
-        return False
 
     @contextmanager
     def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:

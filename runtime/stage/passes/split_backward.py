@@ -44,11 +44,11 @@ class SplitBackward:
         received: Sequence[Tensor],
         weights: Sequence[Tensor],
     ) -> None:
-        self._weights = [_edge(weight) for weight in weights]
+        self._weights = [get_gradient_edge(weight) for weight in weights]
         # Of a custom function Python holds a node, but not the graph behind it.
         self._graph = [end.view_as(end).grad_fn for end in ends]
-        roots = [_edge(end) for end in ends]
-        graph = _Graph(roots, map(_edge, received), self._weights)
+        roots = [get_gradient_edge(end) for end in ends]
+        graph = _Graph(roots, map(get_gradient_edge, received), self._weights)
         # Where backwards begin that lead to weights alone, and with what.
         self._beginnings = [
             (root, seed)
@@ -83,7 +83,8 @@ class SplitBackward:
         """
         beginnings, clamped = list(self._beginnings), {}
         for node, gradients in self._arrived.items():
-            arriving = list(_with_gradients(_edges_into(node, gradients), gradients))
+            edges = [GradientEdge(node, number) for number in range(len(gradients))]
+            arriving = list(_with_gradients(edges, gradients))
             if self._is_shared:
                 # What flows on to another of these nodes is in what was noted there.
                 clamped[node] = lambda _, noted=gradients: noted
@@ -151,14 +152,6 @@ class _Graph:
                 if edges:
                     found[node] = edges
         return found
-
-
-def _edge(tensor: Tensor) -> GradientEdge:
-    return get_gradient_edge(tensor)
-
-
-def _edges_into(node: Node, gradients: _Arrived) -> list[GradientEdge]:
-    return [GradientEdge(node, number) for number in range(len(gradients))]
 
 
 def _with_gradients(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +16,7 @@ from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.actions import MicrobatchId
 
 
-@dataclass(frozen=True)
-class TrainingProgress:
+class TrainingProgress(Record):
     """How far a training is.
 
     Attributes:
@@ -29,18 +27,20 @@ class TrainingProgress:
         evaluated: whether the last whole epoch has been.
     """
 
+    # A held-out loss may be infinite or not a number.
+    model_config = ConfigDict(allow_inf_nan=True, arbitrary_types_allowed=True)
+
     epochs: tuple[EpochReport, ...] = ()
-    began: int = 0
-    position: int = 0
-    losses: dict[MicrobatchId, float] = field(default_factory=dict)
+    began: int = Field(default=0, ge=0)
+    position: int = Field(default=0, ge=0)
+    losses: dict[MicrobatchId, float] = Field(default_factory=dict)
     evaluated: bool = True
 
 
-class TrainingCheckpoint(Record):
+class TrainingCheckpoint(TrainingProgress):
     """A training between two minibatches: how far it is, and what continues it.
 
     Attributes:
-        epochs, began, position, losses, evaluated: as in :class:`TrainingProgress`.
         model: weights and buffers by name.
         optimizer: its state by parameter.
         in_flight: what every worker has in flight.
@@ -48,48 +48,21 @@ class TrainingCheckpoint(Record):
         data: states of the loader's generators, and a hash of the epoch's first minibatch.
     """
 
-    # A held-out loss may be infinite or not a number.
-    model_config = ConfigDict(allow_inf_nan=True, arbitrary_types_allowed=True)
-
-    model: dict[str, Tensor]
-    optimizer: dict[str, dict[str, Any]]
-    in_flight: dict[Annotated[int, Strict()], dict[str, Any]]
-    deployed: str
+    # Without a default: a file that lacks one of these is damaged.
     epochs: tuple[EpochReport, ...]
     began: int = Field(ge=0)
     position: int = Field(ge=0)
     losses: dict[MicrobatchId, float]
+    model: dict[str, Tensor]
+    optimizer: dict[str, dict[str, Any]]
+    in_flight: dict[Annotated[int, Strict()], dict[str, Any]]
+    deployed: str
     data: tuple[tuple[Tensor, ...], str]
-    evaluated: bool = True
 
     @property
     def progress(self) -> TrainingProgress:
-        """How far the training is."""
-        return TrainingProgress(self.epochs, self.began, self.position, self.losses, self.evaluated)
-
-    def contradiction(self, state: Mapping[str, Tensor], minibatches: int) -> str | None:
-        """Return what does not fit into a training of a model with this state, None if all does.
-
-        Args:
-            state: of the model, by name.
-            minibatches: of an epoch.
-        """
-        if {name: _kind_of(value) for name, value in self.model.items()} != {
-            name: _kind_of(value) for name, value in state.items()
-        }:
-            return "its model has other weights than this one"
-        if [report.epoch for report in self.epochs] != list(range(1, len(self.epochs) + 1)):
-            return "its epochs are not numbered from 1"
-        if not self.evaluated and (self.position or not self.epochs):
-            return "its last epoch is not evaluated, but it is not at the end of one"
-        if not self.began <= self.position < minibatches:
-            return (
-                f"it began at minibatch {self.began} and is at {self.position} of an epoch of "
-                f"{minibatches}"
-            )
-        if not {minibatch for minibatch, _ in self.losses} >= set(range(self.position)):
-            return f"it has not all losses of the {self.position} minibatches that are done"
-        return None
+        """How far the training is, without its tensors."""
+        return TrainingProgress(**{n: getattr(self, n) for n in TrainingProgress.model_fields})
 
 
 def checked_checkpoint(
@@ -108,9 +81,30 @@ def checked_checkpoint(
         raise InvalidFile(
             f"{path}: not a checkpoint of drlpp train ({where}: {first['msg']})"
         ) from None
-    if reason := found.contradiction(state, minibatches):
+    if reason := _contradiction(found, state, minibatches):
         raise InvalidFile(f"{path}: not a checkpoint of this training: {reason}")
     return found
+
+
+def _contradiction(
+    found: TrainingCheckpoint, state: Mapping[str, Tensor], minibatches: int
+) -> str | None:
+    """Return what does not fit into a training of a model with this state, None if all does."""
+    kinds = [{n: (v.shape, v.dtype) for n, v in of.items()} for of in (found.model, state)]
+    if kinds[0] != kinds[1]:
+        return "its model has other weights than this one"
+    if [report.epoch for report in found.epochs] != list(range(1, len(found.epochs) + 1)):
+        return "its epochs are not numbered from 1"
+    if not found.evaluated and (found.position or not found.epochs):
+        return "its last epoch is not evaluated, but it is not at the end of one"
+    if not found.began <= found.position < minibatches:
+        return (
+            f"it began at minibatch {found.began} and is at {found.position} of an epoch of "
+            f"{minibatches}"
+        )
+    if not {minibatch for minibatch, _ in found.losses} >= set(range(found.position)):
+        return f"it has not all losses of the {found.position} minibatches that are done"
+    return None
 
 
 def read_best_weights(path: Path, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -130,7 +124,3 @@ def read_best_weights(path: Path, state: Mapping[str, Tensor]) -> dict[str, Tens
             f"({' '.join(str(error).split())[:200]}); put the file back, or train in another folder"
         ) from None
     return found
-
-
-def _kind_of(tensor: Tensor) -> tuple[object, ...]:
-    return tuple(tensor.shape), tensor.dtype

@@ -18,12 +18,12 @@ from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.files import replacing
 from drlpp.io.quantities import Count
-from drlpp.runtime.deploying.deployment import Deployment, merge_stages
+from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_tree
 from drlpp.runtime.session.reading_state import PartsWritten
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.stage.finite_weights import check_finite
+from drlpp.runtime.stage.stage_weights import check_finite
 from drlpp.runtime.training.checkpoints.checkpoint import (
     TrainingCheckpoint,
     checked_checkpoint,
@@ -158,16 +158,11 @@ class CheckpointParts:
 
     def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
         """Return what all parts have, and a file of it among the session's."""
-        index, saved = _read_parts(str(self), session.folder)
+        state = session.captured.state
+        index, whole = _read_parts(str(self), session.folder, state)
         self._number = index.number
+        found = checked_checkpoint(self, whole, state, minibatches)
         merged = session.folder / CHECKPOINT_NAME
-        parts = [saved[worker] for worker in index.leaders]
-        model, optimizer = merge_stages(session.captured, parts)
-        in_flight = {worker: part["in_flight"] for worker, part in saved.items()}
-        facts = _read_part(str(self), f"{index.parts.folder}/{_FACTS}", session.folder)
-        training = facts.get("training", {})
-        whole = {"model": model, "optimizer": optimizer, "in_flight": in_flight, **training}
-        found = checked_checkpoint(self, whole, session.captured.state, minibatches)
         merged.unlink(missing_ok=True)
         write_tree(merged, whole)
         return found, merged
@@ -175,37 +170,6 @@ class CheckpointParts:
 
 CheckpointStore = CheckpointFile | CheckpointParts
 """Where a training keeps its last checkpoint; its text says where."""
-
-
-def weights_of(location: str | Path, folder: Path) -> dict[str, Tensor]:
-    """Return weights and buffers of a checkpoint by name, as the model's ``state_dict`` has them.
-
-    Args:
-        location: a file ``checkpoint.safetensors``, the folder of a run that has one, or where the
-            parts of one are.
-        folder: for files on their way.
-
-    Raises:
-        InvalidFile: there is none, or it is damaged.
-    """
-    path = Path(location)
-    if "://" not in str(location):
-        if path.is_dir() and (path / CHECKPOINT_NAME).exists():
-            path = path / CHECKPOINT_NAME
-        if path.is_file() or not path.exists():
-            saved = read_checkpoint(path)
-            return dict(_field(saved, "model", path))
-    index, parts = _read_parts(str(location), folder)
-    facts = _read_part(str(location), f"{index.parts.folder}/{_FACTS}", folder)
-    found: dict[str, Tensor] = {}
-    for worker in index.leaders:
-        found |= _field(parts[worker], "model", location)
-    try:
-        # Stages hold constants as well, and shared parameters under one of their names.
-        found |= {alias: found[name] for alias, name in facts["aliases"].items()}
-        return {name: found[name] for name in facts["names"]}
-    except (KeyError, AttributeError, TypeError) as error:
-        raise InvalidFile(f"{location}: a damaged checkpoint ({error!r})") from None
 
 
 def export_weights(checkpoint: str | Path, path: str | Path) -> int:
@@ -223,8 +187,19 @@ def export_weights(checkpoint: str | Path, path: str | Path) -> int:
         InvalidFile: there is no checkpoint, or a damaged one.
         StorageFailure: the file cannot be written; ``path`` is as it was.
     """
+    source = Path(checkpoint)
+    if (source / CHECKPOINT_NAME).exists():
+        source = source / CHECKPOINT_NAME
     with tempfile.TemporaryDirectory(prefix="drlpp-") as folder:
-        weights = weights_of(checkpoint, Path(folder))
+        if "://" in str(checkpoint) or source.is_dir():
+            _, saved = _read_parts(str(checkpoint), Path(folder), {})
+        else:
+            saved = read_checkpoint(source)
+        weights = saved.get("model") if isinstance(saved, dict) else None
+        if not isinstance(weights, dict) or not all(
+            isinstance(tensor, Tensor) for tensor in weights.values()
+        ):
+            raise InvalidFile(f"{checkpoint}: not a checkpoint of drlpp train (it has no model)")
         # The format has no tensors that share memory.
         apart = {
             name: tensor.clone(memory_format=torch.contiguous_format)
@@ -238,33 +213,44 @@ def export_weights(checkpoint: str | Path, path: str | Path) -> int:
     return len(apart)
 
 
-def _read_parts(location: str, folder: Path) -> tuple[PartsIndex, dict[int, Any]]:
+def _read_parts(
+    location: str, folder: Path, initial: Mapping[str, Tensor]
+) -> tuple[PartsIndex, dict[str, Any]]:
+    """Return the index, and what all parts have as :class:`CheckpointFile` keeps it.
+
+    Args:
+        location: of the parts.
+        folder: for files on their way.
+        initial: of what no part has.
+    """
     storage = storage_at(location)
     if not storage.exists(_INDEX):
         raise InvalidFile(f"{location}: holds no checkpoint of drlpp train")
     index = read_document(storage.get(_INDEX, folder), PartsIndex)
-    names = {worker: index.parts.name_of(worker) for worker in index.workers}
-    if not set(index.leaders) <= set(names):
-        raise InvalidFile(f"{location}/{_INDEX}: has leaders that are no workers")
-    return index, {w: _read_part(location, name, folder) for w, name in names.items()}
 
+    def read(name: str) -> Any:
+        path = storage.get(name, folder)
+        try:
+            return read_checkpoint(path)
+        finally:
+            if path.parent == folder:
+                # It stays mapped.
+                path.unlink(missing_ok=True)
 
-def _read_part(location: str, name: str, folder: Path) -> Any:
-    storage = storage_at(location)
-    path = storage.get(name, folder)
+    parts = {worker: read(index.parts.name_of(worker)) for worker in index.workers}
+    facts = read(f"{index.parts.folder}/{_FACTS}")
+    model, optimizer = dict(initial), dict[str, Any]()
     try:
-        part = read_checkpoint(path)
-    finally:
-        if path.parent == folder:
-            # It stays mapped.
-            path.unlink(missing_ok=True)
-    if not isinstance(part, dict):
-        raise InvalidFile(f"{location}/{name}: not a part of a checkpoint")
-    return part
-
-
-def _field(saved: Any, name: str, where: object) -> dict[str, Tensor]:
-    found = saved.get(name) if isinstance(saved, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise InvalidFile(f"{where}: not a checkpoint of drlpp train (it has no {name})")
-    return found
+        for worker in index.leaders:
+            model |= parts[worker]["model"]
+            optimizer |= parts[worker]["optimizer"]
+        # Stages hold constants as well, and shared parameters under one of their names.
+        model |= {alias: model[name] for alias, name in facts["aliases"].items()}
+        return index, {
+            "model": {name: model[name] for name in facts["names"]},
+            "optimizer": optimizer,
+            "in_flight": {worker: part["in_flight"] for worker, part in parts.items()},
+            **facts["training"],
+        }
+    except (KeyError, AttributeError, TypeError) as error:
+        raise InvalidFile(f"{location}: a damaged checkpoint ({error!r})") from None

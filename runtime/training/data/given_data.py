@@ -57,7 +57,6 @@ class SamplesInMemory(TrainingData):
         return RunOptions(order=self._order(epoch)[first:])
 
     def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
-        """Yield the same minibatches."""
         for indices in self._order(epoch)[begin:]:
             yield chosen(self._data.train, indices)
 
@@ -68,11 +67,9 @@ class SamplesInMemory(TrainingData):
         return shuffled[: self.minibatches * self.batch_size].view(-1, self.batch_size)
 
     def evaluation(self) -> RunOptions:
-        """Return all held-out samples in their order."""
         return RunOptions(order=self._held_out_order() + len(self._data.train))
 
     def held_out(self) -> Generator[Samples]:
-        """Yield all held-out samples in their order."""
         for indices in self._held_out_order():
             yield chosen(self._data.test, indices)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -155,8 +156,7 @@ class LoadedData(TrainingData):
         self._train, self._held_out = loaders
         self._unpack = unpacker
         self._seed = seed
-        self._note = note
-        self._noted = self._noted_more = False
+        self._note = cache(note)
         self._state = self._current_state()
         self._check_first(self._train, one_by_one=True)
         if self._held_out is not None:
@@ -235,9 +235,13 @@ class LoadedData(TrainingData):
                             "follow from torch's global generator, from torch.Generator "
                             "attributes of its own, or from set_epoch(epoch)"
                         )
-                if number == self.minibatches - 1 and self._wants_all:
-                    # A sampler may draw once more when it is asked past its end.
-                    self._note_more(next(whole, None), epoch)
+                last = number == self.minibatches - 1
+                # A sampler may draw once more when it is asked past its end.
+                if last and self._wants_all and next(whole, None) is not None:
+                    self._note(
+                        f"{TRAINING} gives more than {self.minibatches} minibatches in an epoch "
+                        "behind the first: those beyond are not trained on"
+                    )
                 if number >= begin:
                     yield minibatch
             if number < self.minibatches - 1:
@@ -256,22 +260,12 @@ class LoadedData(TrainingData):
             minibatch = self._unpack(batch)
             if len(minibatch) > self.batch_size:
                 raise self._too_large(minibatch)
-            if len(minibatch) < self.batch_size:
-                if not self._noted:
-                    self._noted = True
-                    self._note(
-                        f"a minibatch of {len(minibatch)} samples is left out of every epoch: the "
-                        f"model is captured for minibatches of {self.batch_size}"
-                    )
+            if len(minibatch) == self.batch_size:
+                yield minibatch
                 continue
-            yield minibatch
-
-    def _note_more(self, beyond: Samples | None, epoch: int) -> None:
-        if beyond is not None and not self._noted_more:
-            self._noted_more = True
             self._note(
-                f"{TRAINING} gives more than {self.minibatches} minibatches in epoch {epoch}, as "
-                "many as in the first: those beyond are not trained on, in this epoch and in others"
+                f"a minibatch of {len(minibatch)} samples is left out of every epoch: the model is "
+                f"captured for minibatches of {self.batch_size}"
             )
 
     def _too_large(self, minibatch: Samples) -> InvalidInput:

@@ -45,5 +45,5 @@ def test_damaged_and_hostile_files_are_told(
     loader = known[name]
     for data in HOSTILE:
         read_damaged(loader, data, tmp_path / "input")
-    assert complaint_about(loader, tmp_path / "input", inputs=15, seed=0) is None
+    assert complaint_about(loader, tmp_path / "input", inputs=8, seed=0) is None
     assert not (tmp_path / "trapped").exists()

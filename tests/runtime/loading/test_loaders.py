@@ -229,7 +229,7 @@ def test_an_epoch_with_other_minibatches_than_were_counted_is_told(
     notes.clear()
     trainer = PipelineTrainer(document, out=tmp_path / "more", observer=observer)
     trainer.fit(DataLoader(Growing(data_for(captured), 1), 8), epochs=2)
-    assert "gives more than 7 minibatches in epoch 1" in notes[-1]
+    assert "gives more than 7 minibatches in an epoch" in notes[-1]
 
 
 def _loader(*tensors: Tensor, batch_size: int = 8) -> DataLoader:
@@ -305,7 +305,6 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
 
 
 def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) -> None:
-    """And a loader that gives fewer than an epoch's minibatches ends training."""
     seen: list[ProgressReport] = []
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
     observer = TrainerCallbacks(on_progress=seen.append)
@@ -319,12 +318,3 @@ def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) 
     assert all(0 < report.done <= report.minibatches == minibatches for report in seen)
     assert all(0 < report.loss < 5 for report in seen)
     assert all(report.minibatches_per_second > 0 for report in seen)
-    samples = data_for(captured).train
-    collate = torch.utils.data.default_collate
-    ending = DataLoader(
-        TensorDataset(samples.inputs[0], samples.targets), 8, collate_fn=lambda some: collate(some)
-    )
-    with pytest.raises(DataError, match="gives 12 minibatches in epoch 1, where 13"):
-        PipelineTrainer(placement_file(captured, 0), out=tmp_path / "ending").fit(
-            ending, minibatches=13
-        )

@@ -125,9 +125,6 @@ def test_a_profile_has_updates_and_predictions_of_all_groups(captured: CapturedM
         profile, _ = session.profile(repeats=2)
     assert profile.update_seconds_per_byte > 0
     assert profile.prediction_seconds_per_byte > 0
-
-
-def test_a_session_refuses_a_pattern_that_matches_nothing(captured: CapturedModel) -> None:
     groups = [ParameterGroup.parse("embeding.*", lr=0.1)]
     with pytest.raises(InvalidInput, match=r"'embeding.\*' of .* embedding.weight"):
         ClusterSession(captured, workers=1, optimizer=OptimizerSpec.parse("adam", groups))

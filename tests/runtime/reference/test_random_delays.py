@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.nn import functional as F
 
@@ -13,7 +11,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions, run_reference
-from drlpp.runtime.reference.random_delays import DelaySampler, RandomDelays
+from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -51,15 +49,8 @@ def test_delays_are_equation_16_with_equation_4(
 ) -> None:
     """w_{i,t+1} = w_{i,t} − α/τ^p · [∇f_{t−τ_i}(w_{t−τ_i})]_i, written out in plain PyTorch."""
     drawn = {3.0: [0, 1, 2, 0, 3, 1, 4, 2, 2, 0, 1, 3], 1.0: [0, 0, 1, 1, 0, 2, 0, 1, 0, 0, 1, 2]}
-    monkeypatch.setattr(RandomDelays, "sampler", lambda self, stage: _Given(self.scales[stage]))
-
-    class _Given:
-        def __init__(self, scale: float) -> None:
-            self._delays = iter(drawn[scale])
-
-        def draw(self) -> int:
-            return next(self._delays)
-
+    sequences = [iter(drawn[3.0]), iter(drawn[1.0])]
+    monkeypatch.setattr(DelayedGradients, "draw", lambda delayed: next(sequences[delayed._stage]))
     placement, first = _two_stages(captured)
     inputs, targets, order = _samples()
     found = run_reference(
@@ -89,37 +80,11 @@ def test_delays_are_equation_16_with_equation_4(
         torch.testing.assert_close(found.state[name], weight, rtol=1e-5, atol=1e-7)
 
 
-def test_without_delays_it_is_plain_training(captured: CapturedModel) -> None:
-    placement, _ = _two_stages(captured)
-    inputs, targets, order = _samples()
-    states = [
-        run_reference(
-            captured,
-            placement,
-            Minibatches([inputs], targets),
-            COUNT,
-            method=NAIVE,
-            optimizer=PLAIN_SGD,
-            options=RunOptions(order=order),
-            delays=delays,
-        ).state
-        for delays in (None, RandomDelays((0.0, 0.0), 4), RandomDelays((9.0, 9.0), 4))
-    ]
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    assert not all(torch.equal(states[0][name], states[2][name]) for name in states[0])
-
-
-@given(st.floats(0.1, 20), st.integers(1, 30), st.integers(0, 99))
-def test_delays_are_whole_and_limited(scale: float, longest: int, seed: int) -> None:
-    sampler = DelaySampler(scale, longest, str(seed))
-    assert {sampler.draw() for _ in range(50)} <= set(range(longest + 1))
-
-
 @pytest.mark.parametrize(("scale", "longest"), [(2.0, 100), (5.0, 8), (20.0, 3)])
 def test_delays_follow_the_truncated_exponential_distribution(scale: float, longest: int) -> None:
     """P(τ = k) is proportional to e^{−k/scale}: the distribution rounded down is geometric."""
-    sampler = DelaySampler(scale, longest, "1")
-    draws = torch.tensor([sampler.draw() for _ in range(20_000)])
+    delayed = DelayedGradients(RandomDelays((scale,), longest, seed=1), 0)
+    draws = torch.tensor([delayed.draw() for _ in range(20_000)])
     wanted = torch.exp(-torch.arange(longest + 1) / scale)
     wanted /= wanted.sum()
     found = torch.bincount(draws, minlength=longest + 1) / len(draws)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
@@ -59,39 +58,6 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
     with ClusterSession(captured, workers=4) as session:
         session.use_samples(*samples())
         yield session
-
-
-@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, SHAPES, one_of=4))
-def test_synchronous_weights_equal_plain_training(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str
-) -> None:
-    """Without dropout, and with the batch statistics of whole minibatches."""
-    chosen = FLUSHING[method].model_copy(update={"microbatches": 1})
-    plain = capture(ModelReference.named("tests.support.models.tied:tied", dropout=0.0))
-    module = ModelReference.named("tests.support.models.tied:tied", dropout=0.0).build().module
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9, weight_decay=0.01)
-    (tokens,), targets = samples()
-    chosen_order = order(FLUSHED)
-    for first in range(0, FLUSHED, chosen.accumulate):
-        optimizer.zero_grad()
-        for indices in chosen_order[first : first + chosen.accumulate]:
-            loss = F.cross_entropy(module(tokens[indices]), targets[indices])
-            (loss / chosen.accumulate).backward()
-        if chosen.clip_norm:
-            norm = nn.utils.clip_grad_norm_(module.parameters(), chosen.clip_norm)
-            assert norm > chosen.clip_norm
-        optimizer.step()
-    with ClusterSession(plain, workers=4) as own:
-        own.use_samples(*samples())
-        deployment = own.deploy(placements(plain)[shape], chosen, SGD)
-        own.run(deployment, FLUSHED, RunOptions(order=chosen_order))
-        state, _ = own.collect(deployment)
-        found = own.evaluate(deployment, 3, RunOptions(order=chosen_order))
-    # Of replicas, each has seen its own minibatches' statistics.
-    wanted = {n: v for n, v in module.state_dict().items() if "norm.running" not in n}
-    assert largest_difference({n: state[n] for n in wanted}, wanted) < 1e-9
-    assert torch.equal(state["words.weight"], state["head.weight"])
-    assert all(loss > 0 for loss in found.losses)
 
 
 OPTIONS = [

@@ -192,23 +192,6 @@ def test_complex_weights() -> None:
     _replicas([[[1], [2]], [[3, 4], []]], dtype=torch.complex128, unreached=([2], [2]))
 
 
-def test_element_types_do_not_share_a_bucket() -> None:
-    events: list[str] = []
-    sums = _Sum(events)
-    weights = [weight for dtype in (torch.float64, torch.float32) for weight in _weights(2, dtype)]
-    gradients = SharedGradients(weights, sums)
-    values = [torch.full_like(weight, index + 1) for index, weight in enumerate(weights)]
-    loss = sum(
-        ((weight * value).sum().double() for weight, value in zip(weights, values, strict=True)),
-        torch.zeros((), dtype=torch.float64),
-    )
-    _backward(gradients, weights, loss, last=True)
-    gradients.finish_sum()
-    gradients.assign_gradients(1)
-    assert [tensor.dtype for tensor in sums.sent] == [torch.float32, torch.float64]
-    _assert_gradients(weights, values)
-
-
 @pytest.mark.parametrize("kind", [Gradients, SharedGradients])
 def test_nothing_of_a_discarded_gradient_is_in_the_next_sum(kind: type[Gradients]) -> None:
     weights = _weights()

@@ -110,9 +110,7 @@ def test_minibatches_in_flight_are_sent_again_under_another_placement(
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        (Method(policy="stash"), Method(schedule="gpipe", policy="sync", microbatches=2)),
         (Method(schedule="gpipe", policy="sync", microbatches=4), Method(policy="pipeoptim")),
-        (Method(policy="xpipe"), Method(policy="pipemare", correction_decay=0.1)),
         (Method(policy="pipemare", correction_decay=0.1), Method(policy="spectrain")),
     ],
 )

@@ -129,17 +129,6 @@ def test_a_state_brings_no_weights_and_lacks_nothing() -> None:
         load_optimizer_state(again, ["matrix"], weights, state)
 
 
-@pytest.mark.parametrize(("name", "options"), SPECS)
-def test_kernels_agree_with_the_plain_loop(name: str, options: dict[str, Any]) -> None:
-    spec = OptimizerSpec.parse(name, **options)
-    results = []
-    for fused in [True, False]:
-        weights = _weights()
-        _train(build_optimizer(spec, weights, fused=fused), weights, range(5))
-        results.append([weight.detach() for weight in weights])
-    torch.testing.assert_close(results[0], results[1])
-
-
 def test_fused_kernels_are_taken_where_there_are_any() -> None:
     weights = _weights()
     fused = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from drlpp.runtime.weights.displacements import LastStep, TableOne, Trajectory
+from drlpp.runtime.weights.displacements import TableOne, Trajectory
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.weights.policies import Stash
 from drlpp.runtime.weights.weight_policy import Vanilla, WeightPolicy
@@ -185,53 +185,3 @@ def _lstm_backward(
         dh = backward_weights[1].T @ dgates
         dc = dc * f
     return torch.stack(dx[::-1]), dw_x, dw_h
-
-
-def test_stash_keeps_only_versions_that_are_in_use() -> None:
-    weights = [torch.zeros(3, requires_grad=True)]
-    policy = Stash(weights, build_optimizer(SGD, weights))
-    uses = {
-        (minibatch, 0): WeightUse(max(0, minibatch - 3), minibatch, stashed=max(0, minibatch - 3))
-        for minibatch in range(9)
-    }
-    policy.begin(uses, [0.5])
-    lent: dict[int, Tensor] = {}
-    values: dict[int, Tensor] = {}
-    held = []
-    for minibatch in range(9):
-        with policy.forward_weights(uses[minibatch, 0]) as given:
-            lent[minibatch] = given[0]
-            values[minibatch] = given[0].detach().clone()
-        if minibatch >= 3:
-            with policy.backward_weights(uses[minibatch - 3, 0]) as leaves:
-                assert leaves[0] is lent[minibatch - 3]
-                assert torch.equal(leaves[0].detach(), values[minibatch - 3])
-            policy.done_with(uses[minibatch - 3, 0])
-            _set_gradients(policy, 1.0)
-            policy.update()
-        tensors = [weights[0], *policy.copies()]
-        held.append(len({tensor.untyped_storage().data_ptr() for tensor in tensors}))
-    assert not torch.equal(values[8], values[7])
-    # Four minibatches in flight see at most four versions, the newest among them.
-    assert max(held) == 4
-
-
-def test_last_step_predicts_along_the_step_and_holds_two_versions() -> None:
-    weights = [torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)]
-    optimizer = build_optimizer(SGD, weights)
-    policy = LastStep(weights, optimizer)
-    policy.begin({}, [0.5, 0.25, 0.125])
-    steps = []
-    for _ in range(2):
-        before = weights[0].detach().clone()
-        _set_gradients(policy, 0.3)
-        policy.update()
-        steps.append(weights[0].detach() - before)
-    newest = weights[0].detach().clone()
-    for lead, rate_sum in ((1, 0.125), (3, 0.375), (2, 0.25)):
-        with policy.forward_weights(WeightUse(2, 2 + lead, 2, forward_lead=lead)) as lent:
-            wanted = newest + steps[-1] * rate_sum / 0.25
-            torch.testing.assert_close(lent[0].detach(), wanted, rtol=1e-14, atol=0)
-        torch.testing.assert_close(weights[0].detach(), newest, rtol=0, atol=0)
-        tensors = [*policy.weights, *policy.copies()]
-        assert len({tensor.data_ptr() for tensor in tensors}) == 2

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from drlpp.runtime.weights.displacements import (
     AdamStep,
@@ -97,38 +96,3 @@ def test_the_direction_suits_the_optimizer(
     weight = torch.ones(3, requires_grad=True)
     optimizer = build_optimizer(OptimizerSpec.parse(name, **options), [weight])
     assert type(build_policy(Method(policy=policy), [weight], optimizer, delay=1)) is kind
-
-
-@pytest.mark.parametrize(
-    ("policy", "name", "options", "direction"),
-    [
-        ("spectrain", "sgd", {"momentum": 0.5}, lambda g, h: 0.5 * g + h),
-        ("spectrain", "adam", {"betas": [0.5, 0.9]}, lambda g, h: 0.25 * g + 0.5 * h),
-        (
-            "xpipe",
-            "sgd",
-            {},
-            lambda g, h: (
-                ((0.09 * g + 0.1 * h) / 0.19)
-                / (((0.000999 * g * g + 0.001 * h * h) / 0.001999).sqrt() + 1e-8)
-            ),
-        ),
-    ],
-)
-def test_directions_are_those_of_equation_6(
-    policy: str, name: str, options: dict[str, Any], direction: Any
-) -> None:
-    weight = torch.zeros(3, requires_grad=True)
-    optimizer = build_optimizer(OptimizerSpec.parse(name, lr=0.5, **options), [weight])
-    moved = build_policy(Method(policy=policy), [weight], optimizer, delay=2)
-    gradients = [torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.5, 1.0, -1.0])]
-    for gradient in gradients:
-        weight.grad = gradient.clone()
-        moved.update()
-    newest = weight.detach().clone()
-
-    def shift(lead: int) -> Tensor:
-        with moved.backward_weights(WeightUse(0, 0, 0, backward_lead=lead)) as (predicted,):
-            return newest - predicted.detach()
-
-    torch.testing.assert_close(shift(2), 2 * 0.5 * direction(*gradients))

@@ -110,7 +110,12 @@ def _assert_same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor])
 
 @pytest.mark.parametrize(
     ("method", "shape"),
-    in_turns(METHODS, SHAPES, one_of=9, slow=(*LIKE_OTHERS, "last-step", "gpipe")),
+    in_turns(
+        METHODS,
+        SHAPES,
+        one_of=9,
+        slow=(*LIKE_OTHERS, "last-step", "gpipe", "microbatches", "deeper"),
+    ),
 )
 def test_resuming_at_any_minibatch_changes_no_bit(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
