@@ -28,9 +28,6 @@ from drlpp.runtime import ClusterSession, Minibatches, run_reference
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-STRAIGHT_GOAL = 1.03
-REPLICATED_GOAL = 1.08
-PREDICTION_GOAL = 1.025
 NUMERICS_GOAL = 1e-4
 _CHECKED_ROUNDS = 3
 """Updates per stage that weights are compared after: stages of 1F1B fall behind by one each."""
@@ -100,7 +97,6 @@ class Way(Record):
 
     Attributes:
         name: of it.
-        microbatches: 1 for those that do not flush.
         seconds: of one update in steady state, of each sample.
         busiest_seconds: that the busiest worker computes for it: the processor's seconds divided
             by the worker's speed.
@@ -108,7 +104,6 @@ class Way(Record):
     """
 
     name: str
-    microbatches: int
     seconds: tuple[float, ...]
     busiest_seconds: tuple[float, ...]
     difference: float
@@ -120,21 +115,6 @@ class Timed(Row):
     case: Case
     ways: tuple[Way, ...]
     machine: str
-
-
-class Verdict(Record):
-    """A ratio and its goal, which is an upper limit or a lower one."""
-
-    question: str
-    subject: str
-    ratio: float
-    goal: float
-    at_most: bool
-
-    @property
-    def met(self) -> bool:
-        """Whether the goal is."""
-        return self.ratio <= self.goal if self.at_most else self.ratio >= self.goal
 
 
 Contender = Method | BaselineName
@@ -204,7 +184,6 @@ class RuntimeStudy(Study[Case, Timed]):
             ways=tuple(
                 Way(
                     name=name,
-                    microbatches=contenders[name][1],
                     seconds=tuple(seconds for seconds, _ in found),
                     busiest_seconds=tuple(busiest for _, busiest in found),
                     difference=differences[name],
@@ -215,20 +194,8 @@ class RuntimeStudy(Study[Case, Timed]):
         )
 
     def table(self, rows: Sequence[Timed]) -> Mapping[str, DataFrame]:
-        """Return medians, and ratios with their goals."""
-        verdicts = DataFrame(
-            {
-                "question": verdict.question,
-                "where": verdict.subject,
-                "ratio": f"{verdict.ratio:.3f}",
-                "goal": f"{'≤' if verdict.at_most else '≥'} {verdict.goal:.3f}",
-                "": "met" if verdict.met else "not met",
-            }
-            for row in rows
-            for verdict in verdicts_of(row)
-        )
-        steady = DataFrame(_line(row, way) for row in rows for way in row.ways)
-        return {"Steady state": steady, "Verdicts": verdicts}
+        """Return medians, beside the busiest worker and 1F1B."""
+        return {"Steady state": DataFrame(_line(row, way) for row in rows for way in row.ways)}
 
 
 def _case(model: str, blocks: tuple[int, ...], replicas: tuple[int, ...], **more: object) -> Case:
@@ -247,36 +214,6 @@ def _line(row: Timed, way: Way) -> dict[str, str]:
         "samples/s": f"{int(row.case.options['batch_size']) / median:.1f}",
         "1f1b vanilla is faster by": "–" if way is vanilla else faster,
     }
-
-
-def verdicts_of(row: Timed) -> list[Verdict]:
-    """Return all ratios of a case that have a goal, medians over its samples."""
-    ways = {way.name: way for way in row.ways}
-    found: list[Verdict] = []
-
-    def judge(question: str, subject: str, ratio: float, goal: float, *, at_most: bool) -> None:
-        subject = f"{row.case}: {subject}"
-        found.append(
-            Verdict(question=question, subject=subject, ratio=ratio, goal=goal, at_most=at_most)
-        )
-
-    for name in (VANILLA, PIPEOPTIM, DEEPER):
-        if way := ways.get(name):
-            goal = STRAIGHT_GOAL if row.case.is_straight else REPLICATED_GOAL
-            ratio = _ratio(way.seconds, way.busiest_seconds)
-            judge("over the busiest worker", name, ratio, goal, at_most=True)
-    vanilla = ways.get(VANILLA)
-    for way in row.ways if vanilla else ():
-        assert vanilla is not None
-        ratio = _ratio(way.seconds, vanilla.seconds)
-        if way.name == PIPEOPTIM:
-            subject = f"{PIPEOPTIM} against {VANILLA}"
-            judge("cost of predicting", subject, ratio, PREDICTION_GOAL, at_most=True)
-        elif way.microbatches > 1:
-            goal = (way.microbatches + len(row.case.blocks) - 1) / way.microbatches
-            subject = f"{VANILLA} against {way.name}"
-            judge("faster than flushing", subject, ratio, goal, at_most=False)
-    return found
 
 
 def _ratio(above: Sequence[float], below: Sequence[float]) -> float:

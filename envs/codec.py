@@ -44,26 +44,21 @@ class ActionCodec:
     S − 1 − k as well. The stages of the second half are then nobody's first, so an accelerator that
     is given one of these is idle.
 
-    A codec of other actions derives from this one; an environment takes it as ``codec``.
-
     Args:
         operators: N, of the model.
         accelerators: A.
-        method: of every candidate, or the first of those to choose from.
-        methods: to choose from.
+        methods: to choose from; one of them is that of every candidate.
 
     Raises:
-        InvalidInput: accelerators are to hold two stages each with ``method``, which no policy
-            draws.
+        InvalidInput: accelerators are to hold two stages each with the first of ``methods``, which
+            no policy draws.
     """
 
-    def __init__(
-        self, operators: int, accelerators: int, method: Method, methods: Sequence[Method] = ()
-    ) -> None:
-        check_one_stage_each(method)
+    def __init__(self, operators: int, accelerators: int, methods: Sequence[Method]) -> None:
+        check_one_stage_each(methods[0])
         self.operators = operators
         self.accelerators = accelerators
-        self.methods = tuple(methods) or (method,)
+        self.methods = tuple(methods)
 
     @property
     def space(self) -> spaces.MultiDiscrete:
@@ -117,26 +112,20 @@ class ActionCodec:
         Stages may be numbered with gaps; their order counts. An accelerator that holds a stage
         without operators is idle.
         """
-        stages, held, numbers = self.split(action)
-        chosen = [self.methods[number] for number in numbers or (0,)]
-        placement, method = Placement.from_assignment(stages, held), chosen[0]
+        numbers = [int(number) for number in action]
+        stages, rest = numbers[: self.operators], numbers[self.operators :]
+        held, chosen = rest[: self.accelerators], rest[self.accelerators :]
+        methods = [self.methods[number] for number in chosen or (0,)]
+        placement, method = Placement.from_assignment(stages, held), methods[0]
         if method.schedule_kind.stages_held > 1:
             placement = placement.folded()
         count = len(placement.stages)
-        if len(chosen) > 1 and count > 1:
-            depths = [most(one.in_flight_per_link) for one in chosen[1:count]]
-            again = [most(one.recompute) for one in chosen[:count]]
+        if len(methods) > 1 and count > 1:
+            depths = [most(one.in_flight_per_link) for one in methods[1:count]]
+            again = [most(one.recompute) for one in methods[:count]]
             update = {"in_flight_per_link": collapsed(depths), "recompute": collapsed(again)}
             method = method.model_copy(update=update)
         return Candidate(placement, method)
-
-    def split(
-        self, action: Sequence[int] | NDArray[np.int64]
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return stages of operators, of accelerators, and numbers, as far as there are any."""
-        numbers = tuple(int(number) for number in action)
-        placed = self.operators + self.accelerators
-        return numbers[: self.operators], numbers[self.operators : placed], numbers[placed:]
 
 
 def _by_stage(method: Method, stages: int) -> Iterator[Method]:

@@ -11,26 +11,11 @@ from drlpp.costs.profile import Profile
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring.measurer import Measurer
 from drlpp.envs.measuring.memory import MeasurementMemory
-from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
-from drlpp.envs.placement_env import PlacementEnv
-from drlpp.envs.stepwise_env import StepwisePlacementEnv
-from drlpp.errors import InvalidInput
+from drlpp.envs.placement_env import INVALID_REWARD, PlacementEnv
 from drlpp.io.documents import read_document
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster
-
-
-class InvalidRenderMode(InvalidInput, TypeError):
-    """An environment was asked for a way to render, of which these have none.
-
-    It is a ``TypeError`` too: stable-baselines3 asks every environment for ``rgb_array``, and makes
-    one without where that is one.
-    """
-
-    def __init__(self, message: str) -> None:
-        # gymnasium.make raises it again, with all arguments behind the message.
-        super().__init__(message.partition(" was raised from the environment creator")[0])
 
 
 def make_live(
@@ -41,11 +26,9 @@ def make_live(
     repetitions: int = 1,
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
-    stepwise: bool = False,
     declared: CostPrior | None = None,
-    render_mode: str | None = None,
     **session_options: Any,
-) -> MeasuringEnv:
+) -> PlacementEnv:
     """Build an environment that measures placements on live workers.
 
     Args:
@@ -57,24 +40,26 @@ def make_live(
         repetitions: in how many runs; the reward is that of the median.
         invalid_reward: the reward of a placement that cannot run or that failed.
         path: the file in which measurements are remembered.
-        stepwise: build placements decision by decision, with action masks.
         declared: what agents know, such as a profile that was measured; costs are guessed from
             sizes if left out.
-        render_mode: None; there is no other.
         session_options: further options of the new ``ClusterSession``, such as ``method``.
 
     Raises:
-        InvalidInput: an argument is none of these.
+        TypeError: an argument is none of these.
     """
-    kind = _kind_of_env(stepwise, render_mode)
     owns_measurer = measurer is None
+    if measurer is not None and session_options:
+        # As Python says of an unexpected argument, by which stable-baselines3 finds out that there
+        # is no ``render_mode``.
+        unexpected = ", ".join(session_options)
+        raise TypeError(f"a measurer is given, and no session is opened that takes {unexpected}")
     if measurer is None:
         # Only here, since it starts torch's distributed machinery.
         from drlpp.runtime import ClusterSession
 
         measurer = ClusterSession(model, workers, **session_options)
     memory = MeasurementMemory(measurer, minibatches, path, repetitions)
-    return kind(memory, invalid_reward, owns_measurer, declared)
+    return PlacementEnv(memory, invalid_reward, owns_measurer, declared)
 
 
 def make_sim(
@@ -85,10 +70,8 @@ def make_sim(
     minibatches: int = 30,
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
-    stepwise: bool = False,
     declared: CostPrior | None = None,
-    render_mode: str | None = None,
-) -> MeasuringEnv:
+) -> PlacementEnv:
     """Build an environment that plays the schedules of placements in the simulator.
 
     Args:
@@ -99,14 +82,8 @@ def make_sim(
         minibatches: over how many minibatches a placement is measured.
         invalid_reward: the reward of a placement that cannot run or does not fit.
         path: the file in which outcomes are remembered.
-        stepwise: build placements decision by decision, with action masks.
         declared: what agents know; the profile and the cluster, without ``speeds``, if left out.
-        render_mode: None; there is no other.
-
-    Raises:
-        InvalidInput: an argument is none of these.
     """
-    kind = _kind_of_env(stepwise, render_mode)
     if isinstance(profile, str | Path):
         profile = read_profile(Path(profile))
     if isinstance(cluster, str | Path):
@@ -114,12 +91,4 @@ def make_sim(
     measurer = SimulatedCluster(profile, cluster, speeds, method)
     memory = MeasurementMemory(measurer, minibatches, path)
     declared = declared or CostPrior.of(profile, cluster, method)
-    return kind(memory, invalid_reward, declared=declared)
-
-
-def _kind_of_env(
-    stepwise: bool, render_mode: str | None
-) -> type[PlacementEnv] | type[StepwisePlacementEnv]:
-    if render_mode is not None:
-        raise InvalidRenderMode(f"render_mode is {render_mode!r}; these environments have none")
-    return StepwisePlacementEnv if stepwise else PlacementEnv
+    return PlacementEnv(memory, invalid_reward, declared=declared)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs.codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
-from drlpp.envs.measuring.memory import MeasurementMemory
-from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
+from drlpp.envs.measuring.memory import MeasurementMemory, MemorySummary
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Outcome
+
+INVALID = "invalid placement"
+"""The failure of a candidate that cannot be run at all."""
+
+INVALID_REWARD = -10.0
+"""A reward below −ln(seconds) of anything that takes less than six hours for a minibatch."""
 
 
-class PlacementEnv(MeasuringEnv):
+class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
     """Place a model on accelerators; one step measures one placement.
 
     ## Description
@@ -74,11 +86,13 @@ class PlacementEnv(MeasuringEnv):
     | `memory`         |         | measures placements and remembers them                     |
     | `invalid_reward` | −10     | reward of a placement that cannot run or failed            |
     | `owns_measurer`  | `False` | whether `close` closes the measurer                        |
-    | `declared`       | guessed | what is known of costs and accelerators beforehand         |
+    | `declared`       | guessed | what is known of costs and accelerators beforehand; what   |
+    |                  |         | is staler than its space allows cannot run                 |
     | `budget`         | `None`  | `prefetch` leaves out what would bring the distinct        |
     |                  |         | placements measured above this                             |
-    | `codec`          | this    | another `ActionCodec`, for other actions                   |
     """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (the annotation is gymnasium's)
 
     def __init__(
         self,
@@ -87,12 +101,47 @@ class PlacementEnv(MeasuringEnv):
         owns_measurer: bool = False,
         declared: CostPrior | None = None,
         budget: int | None = None,
-        codec: ActionCodec | None = None,
     ) -> None:
-        super().__init__(memory, invalid_reward, owns_measurer, declared, codec)
+        method = memory.measurer.method
+        self.memory = memory
+        self.invalid_reward = invalid_reward
+        self._owns_measurer = owns_measurer
+        self.declared = declared or CostPrior.from_sizes(memory.graph, memory.accelerators, method)
         self.budget = budget
+        space = self.declared.space
+        if space is not None:
+            memory.most_staleness = space.most_staleness
+        methods = space.methods if space else (method,)
+        self.codec = ActionCodec(len(memory.graph), memory.accelerators, methods)
         self.action_space = self.codec.space
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    @property
+    def graph(self) -> OpGraph:
+        """The model that is placed."""
+        return self.memory.graph
+
+    @property
+    def summary(self) -> MemorySummary:
+        """What has been measured so far."""
+        return self.memory.summary
+
+    @property
+    def outcomes(self) -> dict[Candidate, Outcome]:
+        """Everything measured so far, in order."""
+        return dict(self.memory.outcomes)
+
+    def give_up_above(self, seconds: float | None) -> None:
+        """Run no candidate again that takes more seconds per minibatch; None: run all as often.
+
+        It matters where a measurement is several runs (:class:`MeasurementMemory`).
+        """
+        self.memory.limit_seconds = seconds
+
+    def close(self) -> None:
+        """Close the measurer if it was opened for this environment."""
+        if self._owns_measurer:
+            self.memory.close()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -126,6 +175,58 @@ class PlacementEnv(MeasuringEnv):
             return
         left = None if self.budget is None else max(self.budget - self.memory.distinct, 0)
         self.memory.measure_together(map(self.codec.decode, actions), left)
+
+    def _reward(self, candidate: Candidate) -> tuple[float, dict[str, Any]]:
+        """Return −ln(seconds per minibatch) of a candidate (drl-pp eq. 2) and ``info``.
+
+        One that cannot be run does not count as measured.
+        """
+        try:
+            outcome = self.memory.measure(candidate)
+        except InvalidInput as error:
+            # Also one that the method cannot run, such as 2BW with too many minibatches in flight.
+            return self._penalty(INVALID, str(error))
+        if isinstance(outcome, FailedMeasurement):
+            return self._penalty(outcome.failure, outcome.reason)
+        seconds = outcome.seconds_per_minibatch
+        return -math.log(seconds), {
+            "seconds": seconds,
+            "configuration": candidate.configuration,
+            "stages": len(candidate.placement.stages),
+            "measurement": outcome,
+        }
+
+    def _check_action(self, action: Any) -> None:
+        """Raise if an action is none of the action space.
+
+        Raises:
+            InvalidInput: it has another length, or a number out of range.
+        """
+        found, most = np.asarray(action), self.codec.space.nvec
+        if found.shape != most.shape:
+            raise InvalidInput(
+                f"the action has shape {found.shape}; expected {most.shape}, as the action space"
+            )
+        if found.dtype.kind not in "biuf":
+            raise InvalidInput(f"the action is {action!r}; expected whole numbers")
+        wrong = np.flatnonzero((found < 0) | (found >= most) | (found != np.floor(found)))
+        if wrong.size:
+            number = int(wrong[0])
+            raise InvalidInput(
+                f"entry {number} of the action is {found[number]:.9g}; expected a whole number "
+                f"from 0 to {most[number] - 1}"
+            )
+
+    def _penalty(self, error_type: str, reason: str) -> tuple[float, dict[str, Any]]:
+        return self.invalid_reward, {"error_type": error_type, "reason": reason}
+
+
+def outcome_in(info: Mapping[str, Any]) -> Outcome:
+    """Return what was measured in the last step of an episode, from its ``info``."""
+    if "error_type" in info:
+        return FailedMeasurement(failure=info["error_type"], reason=info["reason"])
+    outcome: Outcome = info["measurement"]
+    return outcome
 
 
 def _observation() -> NDArray[np.float32]:

@@ -35,7 +35,7 @@ from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.envs import ActionCodec, CostPrior
 from drlpp.envs.measuring.search_file import Confidence
-from drlpp.envs.measuring_env import outcome_in
+from drlpp.envs.placement_env import outcome_in
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners.calibration.recalibration import Options, Recalibration

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drlpp.agents.paper.walk import PartitionWalk
-from drlpp.envs.measuring_env import INVALID
+from drlpp.envs.placement_env import INVALID
 
 SMALLEST_SPREAD = 0.02
 """Standard deviation of −ln(seconds) below which differences are taken for noise: 2%."""

@@ -1,4 +1,4 @@
-"""What studies of learning train: text, digits, dates and a table, with small deep models."""
+"""What studies of learning train: text, digits and dates, with small deep models."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
-from benchmarks.deep_models import DigitsCNN, encode, sequences, spread, topics_text
+from benchmarks.deep_models import encode, sequences, spread, topics_text
 from drlpp.models.model_reference import ModelReference
-from drlpp.models.task import Option, Task
-from drlpp.models.zoo.images import is_correct
+from drlpp.models.task import Option
 from drlpp.specs.data import Data, Samples
 from drlpp.specs.data import digits as digits_data
 from examples.translation import dates
@@ -24,19 +21,10 @@ _HELD_OUT = 320
 _NO_PROSE = {"site-packages", "test", "tests", "encodings", "idlelib", "pydoc_data"}
 
 
-def text(inputs: object = None) -> Data:
-    """Return sequences of Python's documentation: the first ones of each part."""
-    return _first_text(3200)
-
-
 def short_text(inputs: object = None) -> Data:
-    """Return half as many."""
-    return _first_text(1600)
-
-
-def _first_text(sequences: int) -> Data:
+    """Return the first sequences of each part of Python's documentation."""
     train, held_out = topics_text(32)
-    return Data(_first(train, sequences), _first(held_out, _HELD_OUT))
+    return Data(_first(train, 1600), _first(held_out, _HELD_OUT))
 
 
 def _first(samples: Samples, count: int) -> Samples:
@@ -67,12 +55,6 @@ def library(length: int) -> Data:
     return Data(train, spread(test, _HELD_OUT))
 
 
-def cnn(batch_size: int = 32, width: int = 16) -> Task:
-    """Return the classification of scikit-learn's digits by a residual CNN of 16 layers."""
-    images, targets = torch.zeros(batch_size, 1, 8, 8), torch.zeros(batch_size, dtype=torch.long)
-    return Task(DigitsCNN(width), (images,), targets, F.cross_entropy, is_correct)
-
-
 def digits(inputs: object = None) -> Data:
     """Return the digits at their own size."""
     return digits_data((torch.zeros(1, 1, 8, 8),))
@@ -81,30 +63,6 @@ def digits(inputs: object = None) -> Data:
 def date_sentences(inputs: object = None) -> Data:
     """Return dates in words and in digits, as ``examples/translation.py`` draws them."""
     return Data(*(Samples(tuple(of.tensors[:-1]), of.tensors[-1]) for of in dates()))
-
-
-def mlp(batch_size: int = 32, width: int = 32) -> Task:
-    """Return a perceptron for tables of 30 columns and two classes."""
-    module = nn.Sequential(
-        nn.Linear(30, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)
-    )
-    rows, targets = torch.zeros(batch_size, 30), torch.zeros(batch_size, dtype=torch.long)
-    return Task(module, (rows,), targets, F.cross_entropy, is_correct)
-
-
-def table(inputs: object = None) -> Data:
-    """Return scikit-learn's table of breast cancer, each column of mean 0 and deviation 1."""
-    from sklearn.datasets import load_breast_cancer
-
-    bunch = load_breast_cancer()
-    rows = torch.tensor(bunch.data, dtype=torch.float32)
-    rows = (rows - rows.mean(0)) / rows.std(0)
-    targets = torch.tensor(bunch.target)
-    held_out = torch.arange(len(targets)) % 5 == 0
-    return Data(
-        Samples((rows[~held_out],), targets[~held_out]),
-        Samples((rows[held_out],), targets[held_out]),
-    )
 
 
 @dataclass(frozen=True)
@@ -135,7 +93,6 @@ class LearningTask:
 
 _CNN = "benchmarks.deep_models:digits_cnn"
 _DECODER = "benchmarks.deep_models:decoder"
-_HERE = "benchmarks.learning.tasks"
 
 TASKS = {
     "digits": LearningTask("CNN of 25 thousand weights, digits", _CNN, digits, 400),
@@ -151,11 +108,4 @@ TASKS = {
         16,
         {"width": 192, "length": 64},
     ),
-    # To the loss that plain PyTorch has after three epochs.
-    "race-decoder": LearningTask("Decoder on text", _DECODER, text, 600, 16),
-    "race-cnn": LearningTask("Residual CNN on digits", f"{_HERE}:cnn", digits, 132),
-    "race-dates": LearningTask(
-        "Translator of dates", "examples.translation:translator", date_sentences, 300
-    ),
-    "race-mlp": LearningTask("Perceptron on a table", f"{_HERE}:mlp", table, 42),
 }

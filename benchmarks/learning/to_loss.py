@@ -5,7 +5,6 @@ One process replays what the weights of every stage would be, so deep pipelines 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 from pandas import DataFrame
@@ -99,14 +98,13 @@ class ToLoss(LearningStudy):
     each_seed = True
 
     def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
-        """Return every method and depth on two tasks; on the others what the races have."""
+        """Return every method and depth on two tasks; few on the large decoder."""
         if short:
             return [_case("digits", name, 2, planned=16, seeds=1) for name in (PLAIN, DIVIDED)]
         chosen: dict[str, tuple[Sequence[str], Sequence[int]]] = {
             "library": (METHODS, DEPTHS),
             "digits": (METHODS, DEPTHS),
             "library-large": ((PLAIN, WHOLE, DIVIDED), (4,)),
-            **{task: ((PLAIN, WHOLE, DIVIDED), (2, 4, 8)) for task in TASKS if "race" in task},
         }
         more = {} if seeds is None else {"seeds": seeds}
         cases = {
@@ -196,22 +194,6 @@ def _cell(row: Learned | None) -> str:
         text += f" ({len(reached)} of {len(row.runs)} less)" if reached else ""
     loss = spread(list(row.losses.values()))
     return f"{text} ({2.0**row.power:g}: {loss})" if row.case.own_rate else f"{text} ({loss})"
-
-
-def minibatches_needed(
-    rows: Sequence[Learned], task: str, method: str, depth: int
-) -> tuple[float, float] | None:
-    """Return the minibatches to the loss: their mean over seeds, and their deviation.
-
-    They are infinite if a seed was given up; None if the method was not replayed.
-    """
-    row = STUDY.of(rows, _case(task, method, depth))
-    if row is None:
-        return None
-    reached = [run.reached for run in row.runs if run.reached is not None]
-    if row.missed:
-        return float("inf"), 0.0
-    return statistics.mean(reached), statistics.stdev(reached) if len(reached) > 1 else 0.0
 
 
 STUDY = ToLoss()

@@ -87,7 +87,6 @@ class MeasurementMemory:
         self.most_staleness: int | None = None
         self._runs: dict[Candidate, list[Measurement]] = {}
         self._outcomes: dict[Candidate, Outcome] = {}
-        self._best: tuple[Candidate, Measurement] | None = None
         self._header = Header(
             model=self.graph.model,
             graph_fingerprint=self.graph.fingerprint,
@@ -130,7 +129,8 @@ class MeasurementMemory:
     @property
     def summary(self) -> MemorySummary:
         """All counts at once, small enough to be sent between processes."""
-        seconds = None if self._best is None else self._best[1].seconds_per_minibatch
+        best = self.best()
+        seconds = None if best is None else best[1].seconds_per_minibatch
         failed = sum(isinstance(one, FailedMeasurement) for one in self._outcomes.values())
         return MemorySummary(self.distinct, failed, seconds)
 
@@ -173,7 +173,7 @@ class MeasurementMemory:
 
     def best(self) -> tuple[Candidate, Measurement] | None:
         """Return the candidate with the fewest seconds per minibatch, the earliest of equals."""
-        return self._best
+        return next(iter(self.fastest(1)), None)
 
     def fastest(self, count: int) -> list[tuple[Candidate, Measurement]]:
         """Return the ``count`` candidates with the fewest seconds per minibatch.
@@ -241,9 +241,3 @@ class MeasurementMemory:
             return
         outcome = median_measurement(runs).model_copy(update={"cut_short": run.cut_short})
         self._outcomes[candidate] = outcome
-        if run.cut_short:
-            return
-        if self._best is None or (
-            outcome.seconds_per_minibatch < self._best[1].seconds_per_minibatch
-        ):
-            self._best = candidate, outcome

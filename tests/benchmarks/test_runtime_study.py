@@ -14,7 +14,6 @@ from benchmarks.runtime import (
     Way,
     check_numerics,
     contenders_of,
-    verdicts_of,
 )
 from drlpp.capturing.capture import capture
 from drlpp.errors import RunFailure
@@ -57,34 +56,20 @@ def test_weights_that_differ_end_the_comparison() -> None:
         check_numerics(EVEN, {VANILLA: 0.0, "torch data parallel": 2 * NUMERICS_GOAL})
 
 
-def test_verdicts_are_medians_of_paired_samples() -> None:
-    seconds = {
-        VANILLA: (1, (1.0, 2.0, 4.0)),
-        PIPEOPTIM: (1, (1.01, 2.06, 4.04)),
-        "torch pipelining 1f1b, M = 4": (4, (1.3, 2.4, 4.8)),
-    }
+def test_ratios_are_medians_of_paired_samples() -> None:
+    seconds = {VANILLA: (1.0, 2.0, 4.0), PIPEOPTIM: (1.01, 2.06, 4.04)}
     ways = tuple(
         Way(
             name=name,
-            microbatches=microbatches,
             seconds=times,
             busiest_seconds=tuple(time / 1.02 for time in times),
             difference=0.0,
         )
-        for name, (microbatches, times) in seconds.items()
+        for name, times in seconds.items()
     )
-    row = Timed(case=EVEN, ways=ways, machine="none")
-    found = [(v.question, round(v.ratio, 6), v.goal, v.met) for v in verdicts_of(row)]
-    assert found == [
-        ("over the busiest worker", 1.02, 1.03, True),
-        ("over the busiest worker", 1.02, 1.03, True),
-        ("cost of predicting", 1.01, 1.025, True),
-        # (M + P − 1)/M
-        ("faster than flushing", 1.2, 1.25, False),
-    ]
-    steady, verdicts = STUDY.table([row]).values()
-    assert steady["1f1b vanilla is faster by"].tolist() == ["–", "1.010 ×", "1.200 ×"]
-    assert verdicts[""].tolist() == ["met", "met", "met", "not met"]
+    (table,) = STUDY.table([Timed(case=EVEN, ways=ways, machine="none")]).values()
+    assert table["over the busiest"].tolist() == ["1.020 ×"] * 2
+    assert table["1f1b vanilla is faster by"].tolist() == ["–", "1.010 ×"]
 
 
 def test_blocks_are_cut_where_a_case_says() -> None:

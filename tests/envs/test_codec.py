@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.synthetic_profiles import generate
@@ -30,14 +28,14 @@ from tests.support.strategies.problems import random_folded
 
 METHODS = Space(Method()).methods
 PLACED = [0, 0, 1, 1, 2, 2, 0, 1, 2]
-CODEC = ActionCodec(6, 3, METHODS[0], METHODS)
+CODEC = ActionCodec(6, 3, METHODS)
 
 
 @given(graph=graphs(), accelerators=st.integers(1, 5), data=st.data())
 def test_every_candidate_of_an_action_is_encoded_and_decoded_as_itself(
     graph: OpGraph, accelerators: int, data: st.DataObject
 ) -> None:
-    codec = ActionCodec(len(graph), accelerators, DEFAULT_METHOD)
+    codec = ActionCodec(len(graph), accelerators, [DEFAULT_METHOD])
     stages = st.integers(0, accelerators - 1)
     size = len(graph) + accelerators
     action = np.array(data.draw(st.lists(stages, min_size=size, max_size=size)))
@@ -65,7 +63,7 @@ BY_STAGE = Space(
 
 @given(data=st.data(), stages=st.integers(1, 3))
 def test_links_and_stages_have_numbers_of_their_own(data: st.DataObject, stages: int) -> None:
-    codec = ActionCodec(6, 3, BY_STAGE[0], BY_STAGE)
+    codec = ActionCodec(6, 3, BY_STAGE)
     assert codec.space == spaces.MultiDiscrete([3] * 9 + [len(BY_STAGE)] * 3)
     placed = [min(stage, stages - 1) for stage in PLACED]
     numbers = data.draw(st.lists(st.integers(0, len(BY_STAGE) - 1), min_size=3, max_size=3))
@@ -83,7 +81,7 @@ def test_links_and_stages_have_numbers_of_their_own(data: st.DataObject, stages:
 FLUSHING = Space(
     Method(schedule="gpipe", policy="sync", microbatches=2), frozenset({Vary.SCHEDULE})
 ).methods
-FOLDING = ActionCodec(6, 3, FLUSHING[0], FLUSHING)
+FOLDING = ActionCodec(6, 3, FLUSHING)
 ZB_V = next(number for number, m in enumerate(FLUSHING) if m.schedule_kind.stages_held > 1)
 
 
@@ -117,7 +115,7 @@ def test_every_folded_candidate_is_encoded_and_decoded_as_itself(
     problem = PlanningProblem(Workload.of(profile, FLUSHING[ZB_V]), cluster)
     placement = random_folded(problem, random.Random(seed))
     assert placement is not None
-    codec = ActionCodec(operators, accelerators, FLUSHING[0], FLUSHING)
+    codec = ActionCodec(operators, accelerators, FLUSHING)
     candidate = Candidate(placement, FLUSHING[ZB_V])
     action = codec.encode(candidate)
     assert codec.space.contains(action)
@@ -152,26 +150,7 @@ def test_an_action_without_a_method_has_the_first() -> None:
 def test_actions_have_no_place_for_a_second_stage_on_an_accelerator() -> None:
     method = Method(schedule="zb-v", policy="sync")
     with pytest.raises(InvalidInput, match="one stage, and schedule zb-v needs two; plan such a"):
-        ActionCodec(4, 2, method)
-
-
-def test_a_codec_of_ones_own_makes_other_actions() -> None:
-    class Halves(ActionCodec):
-        """A cut, and nothing else."""
-
-        @property
-        def space(self) -> spaces.MultiDiscrete:
-            return spaces.MultiDiscrete([self.operators])
-
-        def decode(self, action: Sequence[int] | NDArray[np.int64]) -> Candidate:
-            stages = [int(operator > action[0]) for operator in range(self.operators)]
-            return super().decode([*stages, 0, min(1, stages[-1])])
-
-    measurer = FakeMeasurer(chain(6), accelerators=2)
-    env = PlacementEnv(MeasurementMemory(measurer), codec=Halves(6, 2, measurer.method))
-    assert [env.step(np.array([cut]))[4]["configuration"] for cut in (0, 4, 5)] == ["1-1"] * 2 + [
-        "2"
-    ]
+        ActionCodec(4, 2, [method])
 
 
 @pytest.mark.parametrize("repetitions", [1, 3])

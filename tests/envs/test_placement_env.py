@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
+from stable_baselines3.common.env_util import make_vec_env
 
 from drlpp.costs.profile import OperatorProfile, Profile
-from drlpp.envs import MeasurementMemory, MeasuringEnv, PlacementEnv, StepwisePlacementEnv
-from drlpp.envs.measuring_env import outcome_in
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.envs.placement_env import outcome_in
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.placement.measurement import FailedMeasurement, Measurement
@@ -40,11 +41,10 @@ def simulated(environment_id: str, **options: str) -> gym.Env:
     return gym.make(environment_id, profile=PROFILE, cluster=CLUSTER, **options)
 
 
-@pytest.mark.parametrize("name", ["Placement", "PlacementStepwise"])
 @pytest.mark.parametrize("kind", ["Live", "Sim"])
 @pytest.mark.parametrize("check", [gymnasium_check_env, sb3_check_env])
-def test_both_checkers_are_content(name: str, kind: str, check: types.FunctionType) -> None:
-    environment_id = f"drlpp/{name}{kind}-v0"
+def test_both_checkers_are_content(kind: str, check: types.FunctionType) -> None:
+    environment_id = f"drlpp/Placement{kind}-v0"
     if kind == "Sim":
         made = simulated(environment_id)
     else:
@@ -91,37 +91,34 @@ def test_invalid_placements_are_penalised_with_their_reason(action: list[int], r
 
 
 @pytest.mark.parametrize(
-    ("kind", "action", "words"),
+    ("action", "words"),
     [
-        (PlacementEnv, [0] * 9, ["shape (9,)", "(10,)"]),
-        (PlacementEnv, [0] * 11, ["shape (11,)", "(10,)"]),
-        (PlacementEnv, [0, 0, 4, *[0] * 7], ["entry 2", "is 4", "0 to 3"]),
-        (PlacementEnv, [*[0] * 9, -1], ["entry 9", "is -1", "0 to 3"]),
-        (PlacementEnv, [0.5, *[0] * 9], ["entry 0", "is 0.5", "whole"]),
-        (StepwisePlacementEnv, 4, ["is 4", "0 to 3"]),
-        (StepwisePlacementEnv, -1, ["is -1", "0 to 3"]),
-        (StepwisePlacementEnv, "1", ["'1'", "whole numbers"]),
-        (StepwisePlacementEnv, None, ["None", "whole numbers"]),
-        (StepwisePlacementEnv, [0, 0], ["shape (2,)", "()"]),
+        ([0] * 9, ["shape (9,)", "(10,)"]),
+        ([0] * 11, ["shape (11,)", "(10,)"]),
+        (None, ["shape ()", "(10,)"]),
+        (["1"] * 10, ["'1'", "whole numbers"]),
+        ([0, 0, 4, *[0] * 7], ["entry 2", "is 4", "0 to 3"]),
+        ([*[0] * 9, -1], ["entry 9", "is -1", "0 to 3"]),
+        ([0.5, *[0] * 9], ["entry 0", "is 0.5", "whole"]),
     ],
 )
-def test_what_is_no_action_is_refused(
-    kind: type[MeasuringEnv], action: object, words: list[str]
-) -> None:
+def test_what_is_no_action_is_refused(action: object, words: list[str]) -> None:
     measurer = FakeMeasurer(chain(6))
-    env = kind(MeasurementMemory(measurer))
-    env.reset()
     with pytest.raises(InvalidInput) as refused:
-        env.step(action)
+        environment(measurer).step(action)  # type: ignore[arg-type]
     assert all(word in str(refused.value) for word in words)
     assert not measurer.measured
 
 
-@pytest.mark.parametrize("name", ["Placement", "PlacementStepwise"])
-@pytest.mark.parametrize("mode", ["human", "rgb_array"])
-def test_there_is_nothing_to_render(name: str, mode: str) -> None:
-    with pytest.raises(InvalidInput, match=f"^render_mode is '{mode}'; these"):
-        simulated(f"drlpp/{name}Sim-v0", render_mode=mode)
+def test_unknown_arguments_are_refused_as_python_does() -> None:
+    with pytest.raises(TypeError, match="render_mode"):
+        simulated("drlpp/PlacementSim-v0", render_mode="human")
+    measurer = FakeMeasurer(chain(6))
+    with pytest.raises(TypeError, match=r"a measurer is given, .* takes optimizer"):
+        gym.make("drlpp/PlacementLive-v0", measurer=measurer, optimizer=None)
+    # Which stable-baselines3 takes for an environment that cannot be rendered.
+    env = make_vec_env("drlpp/PlacementLive-v0", env_kwargs={"measurer": measurer})
+    assert env.reset().shape == (1, 1)
 
 
 def test_files_stand_for_the_profile_and_the_cluster(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from sb3_contrib import MaskablePPO
-from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -134,50 +132,3 @@ def test_environments_of_their_own_processes() -> None:
         assert np.isfinite(mean)
     finally:
         env.close()
-
-
-def stepwise() -> gym.Env:
-    # Links so slow that data parallelism is no good placement.
-    return gym.make("drlpp/PlacementStepwiseSim-v0", **arguments(5, 3, bandwidth=1e4))
-
-
-def random_rewards(episodes: int) -> list[float]:
-    """Of placements drawn decision by decision among what the masks allow."""
-    env = stepwise()
-    draw = np.random.default_rng(0)
-    rewards = []
-    for _ in range(episodes):
-        env.reset()
-        terminated = False
-        while not terminated:
-            action = draw.choice(np.flatnonzero(get_action_masks(env)))
-            _, reward, terminated, _, info = env.step(action)
-        assert "seconds" in info
-        rewards.append(float(reward))
-    return rewards
-
-
-def test_maskable_ppo_trains_on_the_registered_environment_unchanged() -> None:
-    env = stepwise()
-    # γ = 1, as the only reward is at the end.
-    agent = MaskablePPO(
-        "MlpPolicy",
-        env,
-        n_steps=128,
-        batch_size=64,
-        gamma=1.0,
-        learning_rate=3e-3,
-        device="cpu",
-        seed=0,
-    )
-    agent.learn(2048)
-    observation, _ = env.reset()
-    terminated = False
-    while not terminated:
-        action, _ = agent.predict(
-            observation, action_masks=get_action_masks(env), deterministic=True
-        )
-        observation, reward, terminated, _, info = env.step(action)
-    assert "seconds" in info
-    # What it has learned is better than three of four placements drawn at random.
-    assert reward > np.quantile(random_rewards(200), 0.75)

@@ -9,16 +9,12 @@ from pandas import DataFrame
 
 from benchmarks.deep_models import even_stages
 from benchmarks.learning import study as learning
-from benchmarks.learning.seconds import STUDY as SECONDS
-from benchmarks.learning.seconds import Case as Timing
-from benchmarks.learning.seconds import Speed, Timed
 from benchmarks.learning.study import (
     Case,
     Late,
     Learned,
     LearningStudy,
     Point,
-    Run,
     next_powers,
     reached,
     shuffled,
@@ -29,10 +25,7 @@ from benchmarks.learning.to_loss import (
     DIVIDED,
     METHODS,
     PLAIN,
-    WHOLE,
-    ToLoss,
     method_of,
-    minibatches_needed,
     optimizer_of,
 )
 from benchmarks.learning.to_loss import STUDY as TO_LOSS
@@ -199,53 +192,6 @@ def test_every_method_can_run_at_every_depth() -> None:
             assert spec_of(optimizer_of(name), 1).value("lr") == 0.002
     placement = even_stages(capture(TASKS["library"].reference).graph, 16)
     assert placement.configuration == "-".join("1" * 16)
-
-
-def learned(method: str, stages: int, *reached: float | None) -> Learned:
-    case = Case(
-        task="race-cnn",
-        optimizer="adamw",
-        method=method,
-        stages=stages,
-        planned=132,
-        seeds=len(reached),
-    )
-    runs = tuple(Run(loss=0.2, score=None, reached=minibatches) for minibatches in reached)
-    return Learned(case=case, power=1, targets=(0.2,) * len(runs), runs=runs, seconds=1.0)
-
-
-def test_times_to_a_loss_are_seconds_times_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        learned(PLAIN, 1, 100.0, 120.0),
-        learned(WHOLE, 2, 200.0),
-        learned(WHOLE, 4, 300.0, None),
-        learned(DIVIDED, 4, 150.0),
-    ]
-    monkeypatch.setattr(ToLoss, "stored", lambda study: rows)
-    assert minibatches_needed(rows, "race-cnn", WHOLE, 4) == (math.inf, 0)
-    assert minibatches_needed(rows, "race-cnn", WHOLE, 8) is None
-    speeds = [
-        ("plain PyTorch", 1, 1, 0.1),
-        ("data parallelism", 4, 4, 0.05),
-        (WHOLE, 4, 1, 0.03),
-        (WHOLE, 2, 1, 0.04),
-        (DIVIDED, 4, 4, 0.06),
-    ]
-    timed = Timed(
-        case=Timing(task="race-cnn", workers=4, links="fast"),
-        speeds=tuple(
-            Speed(kind=kind, accelerators=count, microbatches=parts, seconds=(0.9, seconds, 0.01))
-            for kind, count, parts, seconds in speeds
-        ),
-    )
-    ((_, table),) = SECONDS.table([timed]).items()
-    (row,) = table.to_dict("records")
-    assert row["plain PyTorch"] == "11 (9.6–12)"
-    assert row["data parallelism"] == "5.5 (4.8–6.2)"
-    assert row[WHOLE] == "never; 8 on 2"
-    assert row[DIVIDED] == "9"
-    assert row["flushed 1F1B"] == "–"
-    assert row["soonest"] == "data parallelism, 4"
 
 
 def test_tables_of_the_rows_in_git() -> None:
