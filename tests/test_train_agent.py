@@ -158,8 +158,9 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
         (entry for entry in known if entry["outcome"]["outcome"] == "measured"),
         key=lambda entry: entry["outcome"]["seconds_per_minibatch"],
     )
-    for finalist, entry in zip(finalists, fastest_first[:3], strict=False):
-        assert finalist.placement.model_dump(mode="json") == entry["placement"]
+    # Those that differ by the numbers of their workers alone are one.
+    fastest = iter([entry["placement"] for entry in fastest_first[:3]])
+    assert all(one.placement.model_dump(mode="json") in fastest for one in finalists)
     rounds = {one.found_by: (len(one.measurements), one.failure) for one in comparison.contenders}
     assert set(rounds.values()) == {(3, None)}, rounds
     (plain,) = (one for one in comparison.contenders if PLAIN in one.names)

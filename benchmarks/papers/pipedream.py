@@ -31,8 +31,11 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem
 from drlpp.planners.pipedream.pipedream import pipedream
-from drlpp.racing.to_loss import PipelineLearner, RaceData
+from drlpp.racing.to_loss import RaceData
 from drlpp.runtime import ClusterSession
+from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_plan import TrainingPlan
+from drlpp.runtime.training.training_reports import TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -317,10 +320,11 @@ def _epochs(
     optimizer, goal, epochs = MODELS[case.model].optimizer, case.target, case.epochs
     ordered = data.ordered(case.seed)
     with TemporaryDirectory() as folder:
-        learner = PipelineLearner(session, session.plan(way), ordered, Path(folder), optimizer)
+        endless = TrainingPlan(epochs=1)
+        trainer = Trainer(session, ordered, Path(folder), endless, TrainerCallbacks(), optimizer)
         for epoch in range(1, 1 + epochs * (1 if goal is None else LONGEST)):
             minibatches = epoch * data.first.minibatches
-            stint = learner.train_until(minibatches)
+            stint = trainer.train_until(way, minibatches)
             assert stint.held_out_loss is not None
             yield Point(minibatches=minibatches, loss=stint.held_out_loss, score=stint.score)
             if goal is not None and epoch >= epochs and stint.held_out_loss <= goal:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from drlpp.models.model_reference import ModelReference
     from drlpp.models.task import Option
     from drlpp.planners import Space, Vary
-    from drlpp.racing.to_loss import RaceOptions
     from drlpp.specs.cluster import Cluster
     from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 
@@ -425,14 +424,8 @@ class RaceSettings:
         ),
     ] = None
 
-    def options(self, rates: int = 3, finals: int = 3) -> RaceOptions:
-        """Return the options of a race."""
-        from drlpp.racing.to_loss import RaceOptions
-
-        return RaceOptions(
-            self.target_loss,
-            self.epochs or 3,
-            rates=rates,
-            finals=finals,
-            limit_seconds=self.limit,
-        )
+    @property
+    def options(self) -> dict[str, Any]:
+        """What :func:`drlpp.racing.to_loss.race_to_loss` is given of them."""
+        known = {"target_loss": self.target_loss, "limit_seconds": self.limit}
+        return known if self.epochs is None else known | {"epochs": self.epochs}

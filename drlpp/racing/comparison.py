@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import field_validator
-
-from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.quantities import Count, Speed
-from drlpp.placement.measurement import FailedMeasurement, Outcome
-from drlpp.racing.contenders import Contender, Heat, update_text, usual_method
-from drlpp.racing.race import RaceRules, cost_of, heat, race
-from drlpp.racing.rivals import entrant, measure, without_equals
+from drlpp.racing.contenders import Contender, Heat, usual_method
+from drlpp.racing.race import LONG, cost_of, heat, race
+from drlpp.racing.rivals import measure, without_equals
 from drlpp.racing.verdict import Entrant, Verdict, judge
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster
+
+_SAME = ("model", "minibatches", "speeds")
+"""What a file has in common with a comparison that it continues."""
 
 _HEAT_SHARE = 3
 """A measurement of the race has this many times the minibatches of one of a heat."""
@@ -44,11 +44,6 @@ class Comparison(Document):
     heats: tuple[Heat, ...] = ()
     speeds: tuple[Speed, ...] = ()
 
-    @field_validator("contenders")
-    @classmethod
-    def _each_once(cls, contenders: tuple[Contender, ...]) -> tuple[Contender, ...]:
-        return tuple(without_equals(contenders))
-
     @property
     def usual_method(self) -> Method:
         """What descriptions leave out: the method that was asked for."""
@@ -56,55 +51,10 @@ class Comparison(Document):
         return usual_method((*self.contenders, *waiting))
 
     @property
-    def entrants(self) -> tuple[Entrant, ...]:
-        """What a verdict is about."""
-        usual = self.usual_method
-        return tuple(entrant(one, _told(one, usual), one.seconds) for one in self.contenders)
-
-    @property
     def verdict(self) -> Verdict | None:
         """The verdict of the race; None if nothing could be measured."""
-        return judge(self.entrants)
-
-    def with_outcome(self, number: int, outcome: Outcome) -> Comparison:
-        """Return a copy with one more outcome of a contender."""
-        contenders = list(self.contenders)
-        contenders[number] = contenders[number].with_outcome(outcome)
-        return self.model_copy(update={"contenders": tuple(contenders)})
-
-    def with_heat(self, number: int, changed: Heat) -> Comparison:
-        """Return a copy with another state of a heat.
-
-        When all heats are over, their best join the contenders.
-        """
-        heats = list(self.heats)
-        heats[number] = changed
-        contenders = list(self.contenders)
-        if all(heat.best is not None for heat in heats):
-            contenders = without_equals([*contenders, *(heat.qualified for heat in heats)])
-        update = {"heats": tuple(heats), "contenders": tuple(contenders)}
-        return self.model_copy(update=update)
-
-    def continues(self, fresh: Comparison) -> bool:
-        """Return whether these are measurements of the contenders and heats of a fresh one."""
-        found = self.model_copy(
-            update={
-                "contenders": tuple(
-                    one.unmeasured.model_copy(update={"found_by": other.found_by})
-                    if set(other.names) <= set(one.names)
-                    else one
-                    for one, other in zip(self.contenders, fresh.contenders, strict=False)
-                ),
-                "heats": tuple(heat.unmeasured for heat in self.heats),
-            }
-        )
-        return found == fresh
-
-
-def _told(one: Contender, usual: Method) -> str:
-    several = one.minibatches_of_update[1] > usual.accumulate
-    every = f", updates every {update_text(one)} minibatches" if several else ""
-    return f"{one.beside(usual)}{every}"
+        usual = self.usual_method
+        return judge([Entrant(one, one.beside(usual), one.seconds) for one in self.contenders])
 
 
 def compare(
@@ -112,7 +62,8 @@ def compare(
     contenders: Sequence[Contender],
     heats: Sequence[Heat] = (),
     *,
-    rules: RaceRules,
+    cluster: Cluster,
+    rounds: int,
     minibatches: int,
     path: Path,
     on_progress: Callable[[str], None] = lambda done: None,
@@ -122,14 +73,14 @@ def compare(
     First the heats find that best (:func:`drlpp.racing.race.heat`), with short measurements. They
     all meet in a race (:func:`drlpp.racing.race.race`), whose measurements alone count. Contenders
     that run the same are measured once for all of them. Every measurement is written to ``path``
-    at once, and what that file holds is not measured again, if it is a comparison of these very
-    contenders.
+    at once, and what that file holds of these very contenders is not measured again.
 
     Args:
         session: the workers.
         contenders: in the order of the first round.
         heats: of rivals, unmeasured.
-        rules: when contenders are dropped and when the race ends.
+        cluster: that says which accelerators do not differ.
+        rounds: the most that the race has.
         minibatches: of a measurement in the race, unless it is a long one.
         path: the file.
         on_progress: called before a heat's measurements and after a round with how far it is.
@@ -140,88 +91,89 @@ def compare(
     fresh = Comparison(
         model=str(session.captured.reference),
         minibatches=minibatches,
-        contenders=tuple(contenders),
+        contenders=tuple(without_equals(contenders, cluster)),
         heats=tuple(heats),
         speeds=session.speeds if min(session.speeds) < 1 else (),
     )
-    course = _Course(session, _continued(path, fresh), path, on_progress)
-    for number, known in enumerate(course.comparison.heats):
-        if known.best is None:
-            course.run_heat(number, max(minibatches // _HEAT_SHARE, 1))
-    course.race(rules)
-    return course.comparison
+    return _Course(session, cluster, fresh, path, on_progress).run(rounds)
 
 
 class _Course:
-    """A comparison in progress: what is known is taken, what is measured is kept."""
+    """A comparison in progress: what its file knows is taken, what is measured is kept there."""
 
     def __init__(
         self,
         session: ClusterSession,
-        comparison: Comparison,
+        cluster: Cluster,
+        fresh: Comparison,
         path: Path,
         tell: Callable[[str], None],
     ) -> None:
-        self.comparison = comparison
-        self._session = session
-        self._path = path
-        self._tell = tell
+        self._session, self._cluster = session, cluster
+        self._fresh, self._path, self._tell = fresh, path, tell
+        self._contenders = list(fresh.contenders)
+        self._heats = [list(heat.candidates) for heat in fresh.heats]
+        known = read_document(path, Comparison) if path.exists() else fresh
+        same = all(getattr(known, name) == getattr(fresh, name) for name in _SAME)
+        self._known = known if same else fresh
 
-    def run_heat(self, number: int, minibatches: int) -> None:
-        """Let the best of a heat enter the race."""
-        candidates = self.comparison.heats[number].candidates
-        outcomes = [iter(candidate.outcomes) for candidate in candidates]
-        usual = self.comparison.usual_method
+    def run(self, rounds: int) -> Comparison:
+        """Run the heats, and the race of all that qualify."""
+        length, qualified = self._fresh.minibatches, []
+        for number, candidates in enumerate(self._heats, 1):
+            known = [
+                one for heat in self._known.heats[number - 1 : number] for one in heat.candidates
+            ]
+            what = (
+                f"choosing the best {candidates[0].found_by} of {len(candidates)} "
+                f"({number} of {len(self._heats)} kinds)"
+            )
+            run = self._measuring(candidates, known, max(length // _HEAT_SHARE, 1), what)
+            # If all have failed, the first enters the race and tells why.
+            best = candidates[heat(len(candidates), run) or 0]
+            # In the race only its measurements of the race count.
+            qualified.append(best.model_copy(update={"measurements": ()}))
+        self._contenders = without_equals([*self._contenders, *qualified], self._cluster)
+        run = self._measuring(self._contenders, self._known.contenders, length)
+        self._keep()
 
-        def run(index: int) -> float | None:
+        def on_round(done: int, running: int) -> None:
+            self._tell(f"racing: round {done} of at most {rounds}, {running} left")
+
+        race(len(self._contenders), run, rounds, on_round)
+        return self._keep()
+
+    def _measuring(
+        self, group: list[Contender], known: Sequence[Contender], minibatches: int, what: str = ""
+    ) -> Callable[..., float | None]:
+        """Return what measures one of a group by its number, or gives what is known of it.
+
+        Args:
+            group: that is in turns.
+            known: contenders of the file; what they have counts if they are the very same.
+            minibatches: of a measurement that is not a long one.
+            what: is told before a measurement.
+        """
+        if [one.key for one in group] == [one.key for one in known]:
+            for number, one in enumerate(known):
+                found = {"measurements": one.measurements, "failure": one.failure}
+                group[number] = group[number].model_copy(update=found)
+        outcomes = [iter(one.outcomes) for one in group]
+
+        def run(index: int, long: bool = False) -> float | None:
             if (outcome := next(outcomes[index], None)) is None:
-                heats = self.comparison.heats
-                self._tell(
-                    f"choosing the best {heats[number].kind} of {len(candidates)}: "
-                    f"{candidates[index].beside(usual)} ({number + 1} of {len(heats)} kinds)"
-                )
-                outcome = self._measure(candidates[index], minibatches)
-                changed = heats[number].with_outcome(index, outcome)
-                self._keep(self.comparison.with_heat(number, changed))
+                if what:
+                    self._tell(f"{what}: {group[index].beside(self._fresh.usual_method)}")
+                outcome = measure(self._session, group[index], minibatches * (LONG if long else 1))
+                group[index] = group[index].with_outcome(outcome)
+                self._keep()
             return cost_of(outcome)
 
-        # If all have failed, the first enters the race and tells why.
-        best = heat(len(candidates), run) or 0
-        decided = self.comparison.heats[number].model_copy(update={"best": best})
-        self._keep(self.comparison.with_heat(number, decided))
+        return run
 
-    def race(self, rules: RaceRules) -> None:
-        """Race all contenders."""
-        contenders = self.comparison.contenders
-        outcomes = [iter(contender.outcomes) for contender in contenders]
-
-        def run(index: int, *, long: bool) -> float | None:
-            if (outcome := next(outcomes[index], None)) is None:
-                longer = rules.final if long else 1
-                outcome = self._measure(contenders[index], longer * self.comparison.minibatches)
-                self._keep(self.comparison.with_outcome(index, outcome))
-            return cost_of(outcome)
-
-        def tell(done: int, running: int) -> None:
-            self._tell(f"racing: round {done} of at most {rules.rounds}, {running} left")
-
-        race(len(contenders), run, rules, tell)
-
-    def _measure(self, contender: Contender, minibatches: int) -> Outcome:
-        try:
-            return measure(self._session, contender, minibatches)
-        except InvalidInput as error:
-            # Such as a minibatch that cannot be divided into GPipe's microbatches.
-            return FailedMeasurement(failure="cannot run", reason=str(error))
-
-    def _keep(self, comparison: Comparison) -> None:
-        self.comparison = comparison
+    def _keep(self) -> Comparison:
+        heats = tuple(Heat(candidates=tuple(candidates)) for candidates in self._heats)
+        found = {"contenders": tuple(self._contenders), "heats": heats}
+        comparison = self._fresh.model_copy(update=found)
         write_document(self._path, comparison)
-
-
-def _continued(path: Path, fresh: Comparison) -> Comparison:
-    """Return the comparison in ``path`` if it is of the same contenders, else ``fresh``."""
-    if not path.exists():
-        return fresh
-    known = read_document(path, Comparison)
-    return known if known.continues(fresh) else fresh
+        return comparison

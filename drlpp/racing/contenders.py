@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field
 
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
-from drlpp.racing.verdict import Simplicity
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
@@ -47,12 +46,6 @@ class Contender(Record):
         """What runs on the workers; None for plain PyTorch."""
         return None if self.placement is None else Candidate(self.placement, self.method)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.threads is not None and self.placement is not None:
-            raise ValueError(f"a placement has workers, not {self.threads} threads")
-        return self
-
     @property
     def configuration(self) -> str:
         """Replicas per stage and microbatches, or the threads of plain PyTorch."""
@@ -64,14 +57,20 @@ class Contender(Record):
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
 
     def beside(self, usual: Method) -> str:
-        """Return the same, and what of schedule, depth and recomputation is not as usual.
+        """Return the same, and what of the method is not as usual.
 
+        What takes several minibatches for one update is not as good as what takes as long with one.
         A rival that is called as its schedule need not say it twice.
         """
         if self.placement is None:
             return self.configuration
-        differences = self.method.unlike(usual, len(self.placement.stages))
-        return ", ".join([self.configuration, *(d for d in differences if d != self.found_by)])
+        told = [self.configuration, *self.method.unlike(usual, len(self.placement.stages))]
+        stages = self.placement.stages
+        updates = [self.method.minibatches_of_update(len(stage.accelerators)) for stage in stages]
+        if max(updates) > usual.accumulate:
+            between = "–".join(map(str, sorted({min(updates), max(updates)})))
+            told.append(f"updates every {between} minibatches")
+        return ", ".join(one for one in told if one != self.found_by)
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -90,34 +89,17 @@ class Contender(Record):
         return as_it_runs(candidate) if candidate else (self.threads, self.method)
 
     @property
-    def minibatches_of_update(self) -> tuple[int, int]:
-        """The fewest and the most minibatches that make one update of a stage."""
-        if self.placement is None:
-            return self.method.accumulate, self.method.accumulate
-        found = [
-            self.method.minibatches_of_update(len(stage.accelerators))
-            for stage in self.placement.stages
-        ]
-        return min(found), max(found)
+    def simplicity(self) -> tuple[bool, int, bool, int, int]:
+        """How simple it is to train that way: the least is the simplest, the first field decides.
 
-    @property
-    def simplicity(self) -> Simplicity:
-        """How simple it is to train that way."""
+        Whether it needs this project at all, stages, whether passes use weights that updates have
+        changed meanwhile, workers that hold a stage, and microbatches.
+        """
         if self.placement is None:
-            return Simplicity(pipeline=False)
-        stages = len(self.placement.stages)
-        return Simplicity(
-            pipeline=True,
-            stages=stages,
-            stale=stages > 1 and not self.method.flushes,
-            workers=len(self.placement.accelerators),
-            microbatches=self.method.microbatches,
-        )
-
-    @property
-    def median_measurement(self) -> Measurement | None:
-        """The measurement in the middle by its seconds; None without any."""
-        return median_measurement(self.measurements) if self.measurements else None
+            return False, 1, False, 1, 1
+        stages, workers = len(self.placement.stages), len(self.placement.accelerators)
+        stale = stages > 1 and not self.method.flushes
+        return True, stages, stale, workers, self.method.microbatches
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -131,11 +113,6 @@ class Contender(Record):
         if isinstance(outcome, FailedMeasurement):
             return self.model_copy(update={"failure": outcome.reason})
         return self.model_copy(update={"measurements": (*self.measurements, outcome)})
-
-    @property
-    def unmeasured(self) -> Contender:
-        """A copy as it was before any round."""
-        return self.model_copy(update={"measurements": (), "failure": None})
 
 
 def as_it_runs(candidate: Candidate) -> Candidate:
@@ -159,12 +136,6 @@ def as_it_runs(candidate: Candidate) -> Candidate:
     return Candidate(placement, method.model_copy(update=changes))
 
 
-def update_text(contender: Contender) -> str:
-    """Return how many minibatches make an update: of stages, the fewest and the most."""
-    least, most = contender.minibatches_of_update
-    return str(most) if least == most else f"{least}–{most}"
-
-
 def usual_method(contenders: Iterable[Contender]) -> Method:
     """Return the method that was asked for, which plain PyTorch has too; without it the default."""
     return next((c.method for c in contenders if c.placement is None), Method())
@@ -186,38 +157,14 @@ def names_of(contenders: Iterable[Contender]) -> tuple[str, ...]:
 
 
 class Heat(Record):
-    """Candidates of one kind, of which the best enters the race; there is one at least.
+    """Candidates of one kind, of which the best enters the race; there is one at least."""
 
-    ``best`` is its number, None until the heat is over.
-    """
+    # Older files told the number of the best.
+    model_config = ConfigDict(extra="ignore")
 
     candidates: tuple[Contender, ...] = Field(min_length=1)
-    best: int | None = Field(default=None, ge=0)
-
-    @model_validator(mode="after")
-    def _best_is_a_candidate(self) -> Self:
-        if self.best is not None and self.best >= len(self.candidates):
-            raise ValueError(f"best is {self.best} of {len(self.candidates)} candidates")
-        return self
 
     @property
     def kind(self) -> str:
         """The kind of all candidates."""
         return self.candidates[0].found_by
-
-    @property
-    def unmeasured(self) -> Heat:
-        """A copy as it was before the first measurement."""
-        return Heat(candidates=tuple(c.unmeasured for c in self.candidates))
-
-    def with_outcome(self, index: int, outcome: Outcome) -> Heat:
-        """Return a copy with one more outcome of a candidate."""
-        candidates = list(self.candidates)
-        candidates[index] = candidates[index].with_outcome(outcome)
-        return self.model_copy(update={"candidates": tuple(candidates)})
-
-    @property
-    def qualified(self) -> Contender:
-        """The best as it enters the race, in which only its measurements of the race count."""
-        assert self.best is not None
-        return self.candidates[self.best].model_copy(update={"measurements": ()})

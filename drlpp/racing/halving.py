@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 from drlpp.errors import RunFailure
-from drlpp.racing.race import RaceRules, race
 from drlpp.racing.training_race import (
     PLAIN_NUMBER,
     Curve,
@@ -42,11 +40,11 @@ _LIMIT = 5.0
 _USUAL_LIMIT_SECONDS = 600.0
 
 
-class Train(Protocol):
-    """Trains on until a curve is enough, or training fails."""
+Train = Callable[[Training, Callable[[Curve], bool]], Curve]
+"""Trains on until a curve is enough, or training fails, and returns the curve so far.
 
-    def __call__(self, training: Training, enough: Callable[[Curve], bool]) -> Curve:
-        """Return the curve so far; what was trained before is not trained again."""
+What was trained before is not trained again.
+"""
 
 
 def run_race(
@@ -81,8 +79,7 @@ class _Course:
         on_step: Callable[[str], None],
         forget: Callable[[Training], None],
     ) -> None:
-        self._race, self._train = race, train
-        self._on_step, self._forget = on_step, forget
+        self._race, self._train, self._on_step, self._forget = race, train, on_step, forget
         self._searched = min(_SEARCHED_EVALUATIONS * race.every, race.minibatches)
         self._end = self._goal()
 
@@ -108,7 +105,7 @@ class _Course:
         """Return the end of a race that has not begun, with the loss to reach."""
         race = self._race
         if race.target_loss is not None:
-            return RaceEnd(race.target_loss, race.limit_seconds or _USUAL_LIMIT_SECONDS)
+            return RaceEnd(race, race.target_loss, race.limit_seconds or _USUAL_LIMIT_SECONDS)
         self._on_step("learning rates: plain PyTorch")
         rate = self._best_rate(PLAIN_NUMBER, forget=False)
         if rate is None:
@@ -123,7 +120,7 @@ class _Course:
         point = curve.after(wanted)
         if point is None or point.loss is None:
             raise RunFailure(f"plain PyTorch, which sets the loss, failed: {curve.failure}")
-        return RaceEnd(point.loss, race.limit_seconds or _LIMIT * point.seconds)
+        return RaceEnd(race, point.loss, race.limit_seconds or _LIMIT * point.seconds)
 
     def _trained(self, training: Training, minibatches: int) -> Curve:
         return self._train(training, lambda curve: curve.minibatches >= minibatches)
@@ -206,20 +203,15 @@ class _Course:
         if len(ranked) < 2:
             return
 
-        def measure(index: int, *, long: bool) -> float:
-            candidate = finalists[index]
-            done = end.finals[candidate]
-            self._on_step(f"final: {len(finalists)} train, {len(done) + 1} of {count}")
-            training = chosen[candidate]._replace(seed=len(done) + 1)
-            longest = _LONGEST_FINAL * curves[candidate].seconds
-            cost = self._cost(self._train(training, self._enough(longest)))
-            arrived = math.isfinite(cost)
-            done.append(Final(cost if arrived else longest, arrived))
-            self._forget(training)
-            return done[-1].cost
-
-        # All run in every round.
-        race(len(finalists), measure, RaceRules(rounds=count, least_rounds=count + 1))
+        for number in range(1, count + 1):
+            self._on_step(f"final: {len(finalists)} train, {number} of {count}")
+            for candidate in finalists if number % 2 else finalists[::-1]:
+                training = chosen[candidate]._replace(seed=number)
+                longest = _LONGEST_FINAL * curves[candidate].seconds
+                cost = self._cost(self._train(training, self._enough(longest)))
+                arrived = math.isfinite(cost)
+                end.finals[candidate].append(Final(cost if arrived else longest, arrived))
+                self._forget(training)
 
 
 class _NotTrainedYet(Exception):

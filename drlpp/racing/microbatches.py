@@ -21,9 +21,9 @@ from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.quantities import Count
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, even_split, exact
+from drlpp.racing.race import cost_of, measure_round
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
 from drlpp.schedule.method import Method
@@ -96,7 +96,8 @@ def choose_microbatches(
     """Try numbers of microbatches on :func:`pipeline_to_try`; a folder's choice stays.
 
     Args:
-        session: its method is tried with 1, … microbatches, up to twice as many as stages.
+        session: its method is tried with 1, … microbatches, up to twice as many as stages: more
+            would make gradients hardly less late than by the half of an update that is left.
         profile, cluster: that the pipeline is planned by.
         folder: for ``microbatches.json``.
         tell: called with what is tried.
@@ -112,31 +113,31 @@ def choose_microbatches(
         return None
     problem = PlanningProblem.profiled(profile, cluster, session.method, session.optimizer)
     placement = pipeline_to_try(problem, session.method)
-    methods = {
-        number: choose_method(None, {"microbatches": number}, session.method)
-        for number in numbers_to_try(len(placement.stages), session.captured.task.batch_size)
-    }
-    seconds: dict[int, list[float]] = {number: [] for number in methods}
-    for _ in range(_ROUNDS):
-        for number, method in methods.items():
-            parts = "whole minibatches" if number == 1 else f"{number} microbatches"
-            tell(f"trying {parts} on {placement.configuration}")
-            outcome = session.measure(Candidate(placement, method), _MINIBATCHES)
-            if isinstance(outcome, Measurement):
-                seconds[number].append(outcome.seconds_per_minibatch)
+    most = suiting(len(placement.stages), session.captured.task.batch_size)[-1]
+    numbers = [n for n in divisors(session.captured.task.batch_size) if n <= most]
+    methods = [choose_method(None, {"microbatches": n}, session.method) for n in numbers]
+    seconds: list[list[float]] = [[] for _ in numbers]
+
+    def measure(index: int) -> float | None:
+        parts = "whole minibatches" if numbers[index] == 1 else f"{numbers[index]} microbatches"
+        tell(f"trying {parts} on {placement.configuration}")
+        return cost_of(session.measure(Candidate(placement, methods[index]), _MINIBATCHES))
+
+    running = list(range(len(numbers)))
+    for number in range(_ROUNDS):
+        running = measure_round(number, running, measure, seconds)
     trials = []
-    for number, found in seconds.items():
-        if found:
-            pipeline = session.plan(placement, methods[number]).pipeline
-            late = mean_staleness(pipeline, methods[number])
-            trials.append(
-                MicrobatchTrial(
-                    microbatches=number,
-                    seconds=statistics.median(found),
-                    staleness=late,
-                    samples=samples_needed(late, methods[number].policy),
-                )
+    for index in running:
+        method = methods[index]
+        late = mean_staleness(session.plan(placement, method).pipeline, method)
+        trials.append(
+            MicrobatchTrial(
+                microbatches=method.microbatches,
+                seconds=statistics.median(seconds[index]),
+                staleness=late,
+                samples=samples_needed(late, method.policy),
             )
+        )
     if not trials:
         return None
     choice = MicrobatchChoice(configuration=placement.configuration, trials=tuple(trials))
@@ -163,30 +164,15 @@ def divisors(batch_size: int) -> list[int]:
     return [number for number in range(1, batch_size + 1) if batch_size % number == 0]
 
 
-def numbers_to_try(stages: int, batch_size: int) -> list[int]:
-    """Return numbers of microbatches, ascending, up to twice as many as stages.
+def suiting(stages: int, batch_size: int) -> list[int]:
+    """Return the fewest microbatches that leave gradients at most one update late, and half of one.
 
-    More would make gradients hardly less late than by the half of an update that is left, in the
-    mean.
+    In the mean: those that divide a minibatch evenly, from as many as stages to twice that, and
+    from there to twice that. Without the former it is the most below; the latter may be missing.
     """
-    most = twice_as_many(stages, batch_size) or as_many_as(stages, batch_size)
-    return [number for number in divisors(batch_size) if number <= most]
-
-
-def as_many_as(stages: int, batch_size: int) -> int:
-    """Return the fewest microbatches that leave no gradient later than one update.
-
-    If none from ``stages`` to twice that divides a minibatch, it is the most below.
-    """
+    found = [
+        next((number for number in divisors(batch_size) if least <= number <= 2 * least), None)
+        for least in (stages, 2 * stages)
+    ]
     below = max(number for number in divisors(batch_size) if number <= stages)
-    return _least(stages, batch_size) or below
-
-
-def twice_as_many(stages: int, batch_size: int) -> int | None:
-    """Return the fewest that leave gradients at most half an update late in the mean, if any do."""
-    return _least(2 * stages, batch_size)
-
-
-def _least(least: int, batch_size: int) -> int | None:
-    """Return the least number from ``least`` to twice that which divides a minibatch evenly."""
-    return next((n for n in divisors(batch_size) if least <= n <= 2 * least), None)
+    return [number for number in (found[0] or below, found[1]) if number is not None]

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -73,10 +72,10 @@ class PlainLoop:
         accelerator: Accelerator,
         speed: float = 1.0,
     ) -> None:
-        self.device = accelerator.device
-        self.module = task.module.to(self.device)
+        self.accelerator = accelerator
+        self.module = task.module.to(accelerator.device)
+        self.method = method
         self._loss = task.loss or loss_of_outputs
-        self._method = method
         self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.optimizers = _optimizers(self.module, optimizer)
         self._emulated = EmulatedAccelerator(speed)
@@ -90,25 +89,26 @@ class PlainLoop:
             last: of its epoch: an update is made of what is collected, however few.
         """
         self._emulated.begin()
-        inputs, targets = to_device((inputs, targets), self.device)
-        with passes_in(self._method.precision, self.device):
+        method, device = self.method, self.accelerator.device
+        inputs, targets = to_device((inputs, targets), device)
+        with passes_in(method.precision, device):
             loss: Tensor = self._loss(call(self.module, inputs), targets)
         self._emulated.rest()
         self._emulated.begin()
         # The gradients of an update are the mean over its minibatches.
-        factor = self._method.applied_loss_scale / self._method.accumulate
+        factor = method.applied_loss_scale / method.accumulate
         scaled = loss if factor == 1 else loss * factor
         scaled.backward()
         self._emulated.rest()
         self._collected += 1
-        if last or self._collected == self._method.accumulate:
+        if last or self._collected == method.accumulate:
             self._emulated.begin()
             self._update()
             self._emulated.rest()
         return loss.detach()
 
     def _update(self) -> None:
-        method = self._method
+        method = self.method
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         if self._collected < method.accumulate:
             torch._foreach_mul_(gradients, method.accumulate / self._collected)
@@ -140,29 +140,37 @@ def _optimizers(module: nn.Module, spec: OptimizerSpec) -> list[Optimizer]:
     ]
 
 
-def _emulated(session: ClusterSession) -> tuple[float, int | None]:
-    """Return the speed of the fastest worker, and the core to emulate it on; None for any."""
+@contextmanager
+def _computing(
+    session: ClusterSession, one: Contender, optimizer: OptimizerSpec, seed: int
+) -> Iterator[PlainLoop]:
+    """Compute with a copy of the user's module, and with threads and random numbers of its own.
+
+    Args:
+        session: with the model and the device; where its workers emulate slower accelerators, it is
+            one of the fastest of these.
+        one: its method's precision, clipping and accumulation count, and the threads of torch.
+        optimizer: with the learning rate.
+        seed: of random numbers.
+    """
     speed = max(session.speeds[worker] for worker in session.present)
     cores = tuple(available_cores())
-    return speed, cores_for([speed], [("here", cores)])[0] if speed < 1 else None
-
-
-@contextmanager
-def _computing(threads: int | None, core: int | None, state: Tensor) -> Iterator[None]:
-    """Compute with threads of its own, and with random numbers that begin with a state."""
+    core = cores_for([speed], [("here", cores)])[0] if speed < 1 else None
+    accelerator = accelerator_of(session.device.value, 0)
     before = torch.get_num_threads()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    with torch.random.fork_rng(devices=[]), computing_on(core):
-        torch.random.set_rng_state(state)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-
-def _state_of(seed: int) -> Tensor:
-    return torch.Generator().manual_seed(seed).get_state()
+    try:
+        with torch.random.fork_rng(devices=[]), computing_on(core):
+            if one.threads is not None:
+                torch.set_num_threads(one.threads)
+            torch.default_generator.manual_seed(seed)
+            task = session.captured.task
+            task = task._replace(module=initial_module(session.captured))
+            yield PlainLoop(task, one.method, optimizer, accelerator, speed)
+    finally:
+        torch.set_num_threads(before)
+        # Whatever runs next needs the memory.
+        gc.collect()
+        accelerator.empty_cache()
 
 
 def measure_plain(session: ClusterSession, one: Contender, minibatches: int) -> Outcome:
@@ -173,37 +181,24 @@ def measure_plain(session: ClusterSession, one: Contender, minibatches: int) -> 
         one: its method's precision, clipping and accumulation count, and the threads of torch.
         minibatches: over how many.
     """
-    accelerator: Accelerator | None = None
-    speed, core = _emulated(session)
     try:
-        accelerator = accelerator_of(session.device.value, 0)
-        task = session.captured.task
-        task = task._replace(module=initial_module(session.captured))
-        with _computing(one.threads, core, _state_of(session.seed)):
-            loop = PlainLoop(task, one.method, session.optimizer, accelerator, speed)
-            return _measured(loop, task, one.method, accelerator, minibatches)
+        with _computing(session, one, session.optimizer, session.seed) as loop:
+            return _measured(loop, session.captured.task, minibatches)
     except DRLPPError as error:
         return FailedMeasurement(failure="cannot run", reason=str(error))
     except Exception as error:
         kind = OutOfMemory if is_out_of_memory(error) else ModelError
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
         return FailedMeasurement(failure=kind.kind, reason=reason)
-    finally:
-        # Whatever runs next needs the memory.
-        gc.collect()
-        if accelerator is not None:
-            accelerator.empty_cache()
 
 
-def _measured(
-    loop: PlainLoop, task: Task, method: Method, accelerator: Accelerator, minibatches: int
-) -> Measurement:
+def _measured(loop: PlainLoop, task: Task, minibatches: int) -> Measurement:
     """Train on the task's minibatch again and again, and measure it in steady state."""
-    alone = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, method)
+    alone = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, loop.method)
     window = Window.plan(Pipeline.straight(1), minibatches, alone)
-    inputs, targets = to_device((task.inputs, task.targets), loop.device)
-    accelerator.reset_peak_memory()
-    clock = accelerator.new_clock()
+    inputs, targets = to_device((task.inputs, task.targets), loop.accelerator.device)
+    loop.accelerator.reset_peak_memory()
+    clock = loop.accelerator.new_clock()
     for _ in range(window.minibatches):
         loop.step(inputs, targets)
         clock.mark()
@@ -215,7 +210,7 @@ def _measured(
         stage=0,
         busy_seconds=seconds,
         waiting_seconds=0.0,
-        peak_memory_bytes=accelerator.peak_memory_bytes(),
+        peak_memory_bytes=loop.accelerator.peak_memory_bytes(),
         bytes_sent=0,
     )
     return Measurement(
@@ -226,21 +221,6 @@ def _measured(
         steadiness=1.0,
         workers=(usage,),
     )
-
-
-class Learner(Protocol):
-    """One training, which pauses for evaluations and while it is another's turn."""
-
-    @property
-    def together(self) -> int:
-        """Minibatches after which it may pause."""
-
-    def train_until(self, minibatches: int) -> Stint:
-        """Train until so many minibatches are done in all, keep a checkpoint, and evaluate.
-
-        Raises:
-            RunFailure: it cannot go further.
-        """
 
 
 class PlainLearner:
@@ -264,46 +244,35 @@ class PlainLearner:
         optimizer: OptimizerSpec,
         seed: int = 0,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        self._session, self._one, self._data, self._optimizer = session, one, data, optimizer
         self._checkpoint = folder / "plain.pt"
-        self._captured = session.captured
-        self._data = data
-        self._method = one.method
-        self._optimizer = optimizer
-        self._threads = one.threads
-        self._accelerator = accelerator_of(session.device.value, 0)
-        self._speed, self._core = _emulated(session)
-        self._state = data.state()
-        self._random = _state_of(epoch_seed(seed, 0))
-
-    @property
-    def together(self) -> int:
-        """Minibatches of an update."""
-        return self._method.accumulate
+        self._seed = epoch_seed(seed, 0)
+        self._data_state = data.state()
 
     def train_until(self, minibatches: int) -> Stint:
-        """Train on from the checkpoint; none is in memory while it is another's turn."""
-        task = self._captured.task
-        task = task._replace(module=initial_module(self._captured))
+        """Train until so many minibatches are done in all, keep a checkpoint, and evaluate.
+
+        It continues from the checkpoint; nothing is in memory while it is another's turn.
+
+        Raises:
+            RunFailure: it cannot go further.
+        """
+        seconds, each = 0.0, self._data.minibatches
         try:
-            loop = PlainLoop(task, self._method, self._optimizer, self._accelerator, self._speed)
-            done = first = self._restore(loop)
-            seconds, each = 0.0, self._data.minibatches
-            with _computing(self._threads, self._core, self._random):
-                loop.module.train()
+            with _computing(self._session, self._one, self._optimizer, self._seed) as loop:
+                done = first = self._restore(loop)
                 while done < minibatches:
                     stop = min(minibatches, (done // each + 1) * each)
                     seconds += self._train(loop, done, stop)
                     done = stop
                 self._save(loop, done)
-                loss, score = held_out(loop.module, self._captured, self._data, self._method)
+                task = self._session.captured.task
+                loss = held_out_loss(loop.module, task, self._data, loop.method)
         except Exception as error:
             if is_out_of_memory(error):
                 raise OutOfMemory("plain PyTorch ran out of memory") from None
             raise
-        finally:
-            self._accelerator.empty_cache()
-        return Stint(first, done, seconds, loss, score)
+        return Stint(first, done, seconds, loss, None)
 
     def _train(self, loop: PlainLoop, done: int, stop: int) -> float:
         """Train within an epoch, and return how long that took."""
@@ -319,37 +288,37 @@ class PlainLearner:
             last = loop.step(minibatch.inputs, minibatch.targets, last=ends)
         if last is not None and not bool(last.isfinite()):
             raise NotFinite("the loss is not finite", stop - 1)
-        self._accelerator.synchronize()
+        loop.accelerator.synchronize()
         seconds = time.perf_counter() - begin
         if stop % self._data.minibatches == 0:
             next(minibatches, None)
         # Before the iterator is closed, which may move the loader on.
-        self._state = self._data.state()
+        self._data_state = self._data.state()
         return seconds
 
     def _restore(self, loop: PlainLoop) -> int:
+        """Take over the checkpoint, if there is one; return how many minibatches are done."""
         if not self._checkpoint.exists():
-            self._data.load_state(self._state)
+            self._data.load_state(self._data_state)
             return 0
-        saved = torch.load(self._checkpoint, weights_only=True, map_location=loop.device)
+        saved = torch.load(self._checkpoint, weights_only=True, map_location="cpu")
         loop.module.load_state_dict(saved["model"])
         states = saved["optimizer"]
         states = states if isinstance(states, list) else [states]
         for optimizer, state in zip(loop.optimizers, states, strict=True):
             optimizer.load_state_dict(state)
-        self._random = saved["random"].cpu()
+        torch.random.set_rng_state(saved["random"])
         self._data.load_state(LoaderState(*saved["data"]))
         return int(saved["done"])
 
     def _save(self, loop: PlainLoop, done: int) -> None:
-        self._random = torch.random.get_rng_state()
         states = [optimizer.state_dict() for optimizer in loop.optimizers]
         state = {
             "model": loop.module.state_dict(),
             # Of parameters in groups, a list.
             "optimizer": states if len(states) > 1 else states[0],
-            "random": self._random,
-            "data": tuple(self._state),
+            "random": torch.random.get_rng_state(),
+            "data": tuple(self._data_state),
             "done": done,
         }
         with replacing(self._checkpoint) as temporary:
@@ -362,27 +331,18 @@ def initial_module(captured: CapturedModel) -> nn.Module:
     return module.train()
 
 
-def held_out(
-    module: nn.Module, captured: CapturedModel, data: TrainingData, method: Method
-) -> tuple[float, float | None]:
-    """Return loss and score of a module on the held-out samples, in evaluation mode.
+def held_out_loss(module: nn.Module, task: Task, data: TrainingData, method: Method) -> float:
+    """Return the loss of a module on the held-out samples, in evaluation mode.
 
     The method has the precision, which is that of the workers' evaluation as well.
     """
-    task = captured.task
     assert task.loss is not None
     losses: list[float] = []
-    scores: list[Tensor] = []
     device = next((weight.device for weight in module.parameters()), torch.device("cpu"))
     module.eval()
     with torch.no_grad():
         for minibatch in data.held_out():
             inputs, targets = to_device(tuple(minibatch), device)
             with passes_in(method.precision, device):
-                outputs = call(module, inputs)
-                losses.append(float(task.loss(outputs, targets)))
-                if task.score is not None:
-                    scores.append(task.score(outputs, targets).cpu())
-    module.train()
-    count = data.held_out_count
-    return count.mean_loss(losses), count.mean_score(scores) if scores else None
+                losses.append(float(task.loss(call(module, inputs), targets)))
+    return data.held_out_count.mean_loss(losses)

@@ -14,36 +14,25 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import count
-from typing import Protocol
 
 import numpy
 
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 
+LEAST_ROUNDS = 3
+"""Before any is dropped; two differences tell little of their spread."""
 
-@dataclass(frozen=True)
-class RaceRules:
-    """When contenders are dropped and when a race ends.
+LONG = 8
+"""A long measurement has this many times the minibatches of others.
 
-    Attributes:
-        rounds: the most there are.
-        least_rounds: before any is dropped; two differences tell little of their spread.
-        confidence: of a verdict.
-        margin: contenders this little slower than the leader are as good as it is.
-        final: a long measurement has this many times the minibatches of others, since what is
-            faster for a while need not be so for long.
-    """
+What is faster for a while need not be so for long.
+"""
 
-    rounds: int = 7
-    least_rounds: int = 3
-    confidence: float = 0.95
-    margin: float = 0.01
-    final: int = 8
-
-
-DEFAULT_RULES = RaceRules()
+_CONFIDENCE = 0.95
+_AS_GOOD = 0.01
+"""Contenders this little slower than the leader are as good as it is."""
 
 _FINALISTS = 2
 _HEAT_ROUNDS = 3
@@ -56,20 +45,11 @@ class Lead:
     Attributes:
         ratio: the other's costs over its own, a geometric mean.
         low, high: its 95% confidence interval by Student's t; 0 and infinity from a single round.
-        probability: that it is not worse; one half from a single round.
     """
 
     ratio: float
     low: float
     high: float
-    probability: float
-
-
-class Measure(Protocol):
-    """How a contender is measured."""
-
-    def __call__(self, index: int, *, long: bool) -> float | None:
-        """Run one, by its number, once; return what it cost, None if it failed."""
 
 
 def cost_of(outcome: Outcome) -> float | None:
@@ -89,8 +69,8 @@ def winner_of(costs: Sequence[Sequence[float]]) -> int | None:
 
 def race(
     contenders: int,
-    measure: Measure,
-    rules: RaceRules = DEFAULT_RULES,
+    measure: Callable[..., float | None],
+    rounds: int = 7,
     on_round: Callable[[int, int], None] = lambda done, running: None,
 ) -> list[list[float]]:
     """Measure contenders in turns until one is left, or the others are as good, or rounds run out.
@@ -103,8 +83,9 @@ def race(
 
     Args:
         contenders: how many; they are numbered from 0.
-        measure: by a contender's number.
-        rules: when contenders are dropped and when it ends.
+        measure: runs one once, by its number, and ``long`` or not; returns what it cost, None if it
+            failed.
+        rounds: the most there are.
         on_round: called after every round with the rounds so far and the contenders left.
 
     Returns:
@@ -113,14 +94,14 @@ def race(
     costs: list[list[float]] = [[] for _ in range(contenders)]
     running = list(range(contenders))
     decided = ran_long = False
-    for number in range(rules.rounds):
-        ends = decided or number + 1 == rules.rounds
-        long = len(running) <= _FINALISTS or (ends and number >= rules.least_rounds)
+    for number in range(rounds):
+        ends = decided or number + 1 == rounds
+        long = len(running) <= _FINALISTS or (ends and number >= LEAST_ROUNDS)
         running = measure_round(number, running, partial(measure, long=long), costs)
         ran_long = ran_long or long
         decided = not running
-        if running and number + 1 >= rules.least_rounds:
-            running, decided = _judge(running, costs, rules)
+        if running and number + 1 >= LEAST_ROUNDS:
+            running, decided = _judge(running, costs, rounds)
         on_round(number + 1, len(running))
         if decided and (ran_long or len(running) < 2):
             break
@@ -180,60 +161,46 @@ def measure_round(
 
 
 def _judge(
-    running: Sequence[int], costs: Sequence[Sequence[float]], rules: RaceRules
+    running: Sequence[int], costs: Sequence[Sequence[float]], rounds: int
 ) -> tuple[list[int], bool]:
     """Return those that stay, and whether the race is decided."""
     leader = min(running, key=lambda index: statistics.median(costs[index]))
     # Contenders are judged after every round: all verdicts together have the confidence asked for.
-    looks = max(rules.rounds - rules.least_rounds + 1, 1)
-    confidence = 1 - (1 - rules.confidence) / looks
+    chance = (1 - _CONFIDENCE) / (rounds - LEAST_ROUNDS + 1)
     bounds = {
-        index: _log_bounds(costs[leader], costs[index], confidence)
+        index: _log_bounds(costs[leader], costs[index], chance)[1:]
         for index in running
         if index != leader
     }
     slower = sorted((i for i in bounds if bounds[i][0] > 0), key=lambda i: bounds[i], reverse=True)
     dropped = slower[: len(running) // 2]
     left = [index for index in running if index not in dropped]
-    as_good = math.log1p(rules.margin)
+    as_good = math.log1p(_AS_GOOD)
     return left, all(index == leader or bounds[index][1] < as_good for index in left)
-
-
-def _log_bounds(
-    leader: Sequence[float], other: Sequence[float], confidence: float
-) -> tuple[float, float]:
-    """Return the one-sided bounds of the mean logarithm of the other's costs over the leader's."""
-    mean, error, freedom = _log_ratio(leader, other)
-    reach = _quantile(freedom, confidence) * error if error else 0.0
-    return mean - reach, mean + reach
-
-
-def _log_ratio(leader: Sequence[float], other: Sequence[float]) -> tuple[float, float, int]:
-    """Return the paired differences' mean, its standard error, and the degrees of freedom."""
-    rounds = min(len(leader), len(other))
-    differences = numpy.log(other[:rounds]) - numpy.log(leader[:rounds])
-    mean = float(differences.mean())
-    if rounds == 1:
-        return mean, math.inf, 0
-    return mean, float(differences.std(ddof=1)) / math.sqrt(rounds), rounds - 1
 
 
 def lead_over(own: Sequence[float], others: Sequence[float]) -> Lead:
     """Return how a contender compares with another by their costs, over the rounds both ran."""
-    mean, error, freedom = _log_ratio(own, others)
-    ratio = math.exp(mean)
-    if not freedom:
-        return Lead(ratio, 0.0, math.inf, 0.5)
-    if not error:
-        return Lead(ratio, ratio, ratio, float(mean >= 0))
     # Either could have come out ahead by chance, after any of the rounds from the third on.
-    chances = 2 * max(freedom - 1, 1)
-    reach = _quantile(freedom, 1 - 0.05 / chances) * error
-    if mean < 0:
-        probability = _below(mean / error, freedom)
-    else:
-        probability = max(1 - chances * _below(-mean / error, freedom), 0.5)
-    return Lead(ratio, math.exp(mean - reach), math.exp(mean + reach), probability)
+    chances = 2 * max(min(len(own), len(others)) - 2, 1)
+    return Lead(*map(math.exp, _log_bounds(own, others, (1 - _CONFIDENCE) / chances)))
+
+
+def _log_bounds(
+    own: Sequence[float], others: Sequence[float], chance: float
+) -> tuple[float, float, float]:
+    """Return the mean logarithm of the others' costs over its own, paired by round, and its bounds.
+
+    Each is passed with so much chance, by Student's t.
+    """
+    rounds = min(len(own), len(others))
+    differences = numpy.log(others[:rounds]) - numpy.log(own[:rounds])
+    mean = float(differences.mean())
+    if rounds == 1:
+        return mean, -math.inf, math.inf
+    error = float(differences.std(ddof=1)) / math.sqrt(rounds)
+    reach = _quantile(rounds - 1, 1 - chance) * error if error else 0.0
+    return mean, mean - reach, mean + reach
 
 
 def _below(t: float, freedom: int) -> float:
@@ -248,10 +215,9 @@ def _below(t: float, freedom: int) -> float:
     return (1 + (2 / math.pi * (angle + area) if odd else area)) / 2
 
 
+@cache
 def _quantile(freedom: int, probability: float) -> float:
     """Return below which t Student's distribution has a probability of one half or more."""
-    if not freedom:
-        return math.inf
     low, high = 0.0, 1.0
     while _below(high, freedom) < probability:
         low, high = high, 2 * high

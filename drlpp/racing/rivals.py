@@ -11,23 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Outcome
+from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan, even_split
 from drlpp.racing.contenders import Contender, Heat
-from drlpp.racing.microbatches import as_many_as, divisors, twice_as_many
-from drlpp.racing.plain import Learner, PlainLearner, measure_plain
+from drlpp.racing.microbatches import divisors, suiting
+from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, heat
-from drlpp.racing.verdict import Entrant
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
@@ -35,10 +32,12 @@ from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
-from drlpp.specs.optimizer_spec import OptimizerSpec
 
 PLAIN = "plain PyTorch"
 DATA_PARALLEL = "data-parallel"
+LARGE_BATCH = "large-batch"
+TODAY = (PLAIN, DATA_PARALLEL, LARGE_BATCH)
+"""What a user has without this project."""
 YOURS = "your layout"
 """What a user's own layouts begin with, which are rivals as well."""
 
@@ -87,24 +86,26 @@ class Grounds:
         on = cluster or self.cluster
         return PlanningProblem.profiled(self.profile, on, method, self.session.optimizer)
 
-    def on_any_number(self, planner: str, method: Method, least: int = 1) -> Iterator[Candidate]:
-        """Yield a planner's placements on the fastest 1, 2, … workers; none twice."""
-        known = set()
-        for workers in range(least, self.cluster.accelerators + 1):
-            for found in self.on(planner, workers, method):
-                if found.placement.canonical not in known:
-                    known.add(found.placement.canonical)
-                    yield found
+    def placed(
+        self, planner: str, method: Method, numbers: Iterable[int] | None = None
+    ) -> Iterator[Candidate]:
+        """Yield a planner's placements on the fastest 1, 2, … workers, or these numbers of them.
 
-    def on(self, planner: str, workers: int, method: Method) -> Iterator[Candidate]:
-        """Yield a planner's placement on so many workers, the fastest, if it has one."""
+        None comes twice, and none where the planner has nothing.
+        """
+        every = range(1, self.cluster.accelerators + 1)
         order = sorted(range(self.cluster.accelerators), key=lambda a: -self.cluster.speeds[a])
-        chosen = sorted(order[:workers])
-        try:
-            problem = self.problem(method, self.cluster.part(chosen))
-            yield Candidate(PLANNERS[planner](problem).placement.on(chosen), method)
-        except InvalidInput:
-            return  # Such as one that does not fit into the memory of so few.
+        known = set()
+        for workers in every if numbers is None else numbers:
+            chosen = sorted(order[:workers])
+            try:
+                problem = self.problem(method, self.cluster.part(chosen))
+                placement = PLANNERS[planner](problem).placement.on(chosen)
+            except InvalidInput:
+                continue  # Such as one that does not fit into the memory of so few.
+            if placement.canonical not in known:
+                known.add(placement.canonical)
+                yield Candidate(placement, method)
 
     def seconds(self, candidate: Candidate) -> tuple[bool, float]:
         """Return whether a candidate is too large, and its simulated seconds per minibatch."""
@@ -118,41 +119,6 @@ class Grounds:
             problem.memory,
         )
         return played.without_room(self.cluster) is not None, played.seconds_per_minibatch
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A kind of what a user has without an agent.
-
-    Attributes:
-        name: of the kind.
-        find: returns its candidates; none where workers lack what it needs. How many minibatches
-            make one update follows from their methods.
-        today: whether a user has it without this project: plain PyTorch and data parallelism.
-        measure: returns seconds per minibatch of what is no placement on the workers; what goes
-            wrong is a failure.
-        learner: makes a training of it, for races to a loss: of a contender on data, with its
-            checkpoint in a folder, the optimizer with its rate, and a seed.
-    """
-
-    name: str
-    find: Callable[[Grounds], Iterable[Candidate | Contender]]
-    today: bool = False
-    measure: Callable[[ClusterSession, Contender, int], Outcome] | None = None
-    learner: (
-        Callable[[ClusterSession, Contender, TrainingData, Path, OptimizerSpec, int], Learner]
-        | None
-    ) = None
-
-    def candidates(self, grounds: Grounds) -> list[Contender]:
-        """Return its candidates, the most promising by the simulator if they are many."""
-        found = list(self.find(grounds))
-        placed = [one for one in found if isinstance(one, Candidate)]
-        if len(placed) > MOST_CANDIDATES:
-            found = list(sorted(placed, key=grounds.seconds)[:MOST_CANDIDATES])
-        return [
-            one if isinstance(one, Contender) else Contender.of(one, self.name) for one in found
-        ]
 
 
 def _plain(grounds: Grounds) -> Iterator[Contender]:
@@ -176,30 +142,21 @@ def _data_parallel(grounds: Grounds) -> Iterator[Candidate]:
     for workers in range(2, grounds.cluster.accelerators + 1):
         if grounds.batch_size % workers == 0:
             method = grounds.synchronous(FLUSHED_1F1B.name, workers)
-            yield from grounds.on("data-parallel", workers, method)
+            yield from grounds.placed(DATA_PARALLEL, method, [workers])
 
 
 def _large_batch(grounds: Grounds) -> Iterator[Candidate]:
     """Yield data parallelism in which each of k workers has a whole minibatch: an update of k."""
     method = grounds.synchronous(ONE_F_ONE_B.name, 1)
-    yield from grounds.on_any_number("data-parallel", method, least=2)
+    yield from grounds.placed(DATA_PARALLEL, method, range(2, grounds.cluster.accelerators + 1))
 
 
 def _flushed(schedule: str, grounds: Grounds) -> Iterator[Candidate]:
     """Yield even splits into 2, 3, … stages, with every number of microbatches."""
     for microbatches in divisors(grounds.batch_size):
         method = grounds.synchronous(schedule, microbatches)
-        splits = grounds.on_any_number("gpipe", method)
+        splits = grounds.placed("gpipe", method)
         yield from (split for split in splits if len(split.placement.stages) > 1)
-
-
-def _pipedream(grounds: Grounds) -> Iterator[Candidate]:
-    yield from grounds.on_any_number("pipedream", grounds.method)
-
-
-def _exact(grounds: Grounds) -> Iterator[Candidate]:
-    """Yield the exact planner's placement, which takes as many workers as are of use, if any."""
-    yield from grounds.on("exact", grounds.cluster.accelerators, grounds.method)
 
 
 def _planned(grounds: Grounds) -> Iterator[Candidate]:
@@ -213,34 +170,48 @@ def _planned(grounds: Grounds) -> Iterator[Candidate]:
         return
 
 
-RIVALS = {
-    rival.name: rival
-    for rival in (
-        Rival(PLAIN, _plain, today=True, measure=measure_plain, learner=PlainLearner),
-        Rival(DATA_PARALLEL, _data_parallel, today=True),
-        Rival("large-batch", _large_batch, today=True),
-        Rival(GPIPE.name, partial(_flushed, GPIPE.name)),
-        Rival(FLUSHED_1F1B.name, partial(_flushed, FLUSHED_1F1B.name)),
-        Rival("pipedream", _pipedream),
-        Rival("exact", _exact),
-        Rival("plan", _planned),
-    )
+RIVALS: dict[str, Callable[[Grounds], Iterable[Candidate | Contender]]] = {
+    PLAIN: _plain,
+    DATA_PARALLEL: _data_parallel,
+    LARGE_BATCH: _large_batch,
+    GPIPE.name: partial(_flushed, GPIPE.name),
+    FLUSHED_1F1B.name: partial(_flushed, FLUSHED_1F1B.name),
+    "pipedream": lambda grounds: grounds.placed("pipedream", grounds.method),
+    # It takes as many workers as are of use.
+    "exact": lambda grounds: grounds.placed(
+        "exact", grounds.method, [grounds.cluster.accelerators]
+    ),
+    "plan": _planned,
 }
-"""All kinds, in the order of tables."""
+"""What finds candidates of each kind, in the order of tables; none where workers lack something.
+
+How many minibatches make one update follows from their methods.
+"""
+
+
+def candidates_of(kind: str, grounds: Grounds) -> list[Contender]:
+    """Return the candidates of a kind, the most promising by the simulator if they are many."""
+    found = list(RIVALS[kind](grounds))
+    placed = [one for one in found if isinstance(one, Candidate)]
+    if len(placed) > MOST_CANDIDATES:
+        found = list(sorted(placed, key=grounds.seconds)[:MOST_CANDIDATES])
+    return [one if isinstance(one, Contender) else Contender.of(one, kind) for one in found]
 
 
 def measure(session: ClusterSession, one: Contender, minibatches: int) -> Outcome:
-    """Measure a contender: its placement on the workers, or the rival that it is."""
-    if one.candidate is not None:
+    """Measure a contender: its placement on the workers, or plain PyTorch here."""
+    if one.candidate is None:
+        return measure_plain(session, one, minibatches)
+    try:
         return session.measure(one.candidate, minibatches)
-    run = RIVALS[one.found_by].measure
-    assert run is not None
-    return run(session, one, minibatches)
+    except InvalidInput as error:
+        # Such as a minibatch that cannot be divided into GPipe's microbatches.
+        return FailedMeasurement(failure="cannot run", reason=str(error))
 
 
 def rival_heats(grounds: Grounds) -> list[Heat]:
     """Return a heat for each kind of rival that is possible on these workers."""
-    heats = [rival.candidates(grounds) for rival in RIVALS.values()]
+    heats = [candidates_of(kind, grounds) for kind in RIVALS]
     return [Heat(candidates=tuple(found)) for found in heats if found]
 
 
@@ -249,25 +220,21 @@ def is_rival(name: str) -> bool:
     return name in RIVALS or name.startswith(YOURS)
 
 
-def entrant(one: Contender, configuration: str, costs: Sequence[float]) -> Entrant:
-    """Return what a verdict is about: a contender with what it cost in every round."""
-    rivals = list(map(is_rival, one.names))
-    return Entrant(
-        found_by=one.names,
-        configuration=configuration,
-        rival=any(rivals),
-        learned=not all(rivals),
-        today=any(name in RIVALS and RIVALS[name].today for name in one.names),
-        simplicity=one.simplicity,
-        costs=tuple(costs),
-    )
+def without_equals(
+    contenders: Iterable[Contender], cluster: Cluster | None = None
+) -> list[Contender]:
+    """Return each once, by the names of all that found it, agents first; the first of equals stays.
 
-
-def without_equals(contenders: Iterable[Contender]) -> list[Contender]:
-    """Return each once, by the names of all that found it, agents first."""
+    With a cluster, accelerators of one host that do not differ are interchangeable: contenders that
+    differ by their numbers alone are equal.
+    """
     found: dict[Hashable, list[Contender]] = {}
-    for contender in contenders:
-        found.setdefault(contender.key, []).append(contender)
+    kinds = [] if cluster is None else _kinds(cluster)
+    for one in contenders:
+        alike = one
+        if kinds and one.placement is not None:
+            alike = one.model_copy(update={"placement": _renumbered(one.placement, kinds)})
+        found.setdefault(alike.key, []).append(one)
     return [_named_together(alike) for alike in found.values()]
 
 
@@ -277,34 +244,13 @@ def _named_together(alike: Sequence[Contender]) -> Contender:
     return alike[0].model_copy(update={"found_by": ", ".join(names)})
 
 
-def with_equal_numbers(
-    heats: Sequence[Heat], known: Sequence[Contender], cluster: Cluster
-) -> list[Heat]:
-    """Return heats in which what equals a known contender on this cluster is placed as it is.
-
-    Accelerators of one host that do not differ are interchangeable, so that placements that differ
-    by their numbers alone are one candidate.
-    """
-    lines = cluster.part(range(cluster.accelerators)).hosts
+def _kinds(cluster: Cluster) -> list[str]:
+    """Return the same for accelerators of one host, or alone on theirs, that do not differ."""
     alone = len(set(cluster.host_of)) == cluster.accelerators
-    kinds = [
+    lines = cluster.part(range(cluster.accelerators)).hosts
+    return [
         f"{'' if alone else host} {line.model_copy(update={'name': 'any'})!r}"
         for host, line in zip(cluster.host_of, lines, strict=True)
-    ]
-    placed = {
-        _renumbered(one.placement, kinds): one.placement
-        for one in reversed(known)
-        if one.placement is not None
-    }
-
-    def alike(one: Contender) -> Contender:
-        if one.placement is None:
-            return one
-        found = placed.get(_renumbered(one.placement, kinds), one.placement)
-        return one.model_copy(update={"placement": found})
-
-    return [
-        heat.model_copy(update={"candidates": tuple(map(alike, heat.candidates))}) for heat in heats
     ]
 
 
@@ -332,7 +278,7 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
     return without_equals(
         [
             # If plain PyTorch cannot train the model at all, the race will say so.
-            *(_best(grounds, PLAIN) or RIVALS[PLAIN].candidates(grounds)[:1]),
+            *(_best(grounds, PLAIN) or candidates_of(PLAIN, grounds)[:1]),
             *_best(grounds, DATA_PARALLEL),
             *_asynchronous(grounds, method),
             *_fastest_flushed(grounds),
@@ -364,9 +310,9 @@ def with_policy(grounds: Grounds, method: Method) -> list[Contender]:
     return found
 
 
-def _best(grounds: Grounds, name: str) -> list[Contender]:
+def _best(grounds: Grounds, kind: str) -> list[Contender]:
     """Return the fastest of a kind, measured in turns; none if none can be run."""
-    found = RIVALS[name].candidates(grounds)
+    found = candidates_of(kind, grounds)
     best = heat(
         len(found), lambda i: cost_of(measure(grounds.session, found[i], _HEAT_MINIBATCHES))
     )
@@ -415,11 +361,9 @@ def _sizes(grounds: Grounds) -> list[int]:
 
 def _microbatched(grounds: Grounds, method: Method, stages: int) -> list[Method]:
     """Return the user's microbatches, or as many as stages, and twice as many."""
-    given, batch_size = grounds.method.microbatches, grounds.batch_size
-    if given > 1:
-        return [_divided(method, given)]
-    numbers = as_many_as(stages, batch_size), twice_as_many(stages, batch_size)
-    return [_divided(method, number) for number in numbers if number is not None]
+    given = grounds.method.microbatches
+    numbers = [given] if given > 1 else suiting(stages, grounds.batch_size)
+    return [_divided(method, number) for number in numbers]
 
 
 def _divided(method: Method, microbatches: int) -> Method:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from drlpp.capturing.capture import CapturedModel
@@ -18,11 +18,9 @@ from drlpp.errors import (
     WorkerLost,
 )
 from drlpp.io.documents import read_document, write_document
-from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import run_race
-from drlpp.racing.plain import Learner, held_out, initial_module
-from drlpp.racing.rivals import RIVALS
+from drlpp.racing.plain import PlainLearner, held_out_loss, initial_module
 from drlpp.racing.training_race import Curve, Point, RaceEnd, Training, TrainingRace
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.session import ClusterSession
@@ -31,31 +29,15 @@ from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import Stint, TrainerCallbacks
-from drlpp.specs.data import Data, Loaders, load_data
+from drlpp.specs.data import Data, load_data
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 FILE_NAME = "race.json"
 
 _RATE_FACTOR = math.sqrt(10)
 
-
-@dataclass(frozen=True)
-class RaceOptions:
-    """What a user may say of a race (:class:`~drlpp.racing.training_race.TrainingRace`).
-
-    Attributes:
-        target_loss, epochs, finals, limit_seconds: as there.
-        every: minibatches between two evaluations; a fifth of an epoch if None.
-        rates: how many learning rates are tried at first, a factor of √10 apart around the
-            optimizer's own.
-    """
-
-    target_loss: float | None = None
-    epochs: int = 3
-    every: int | None = None
-    rates: int = 3
-    finals: int = 3
-    limit_seconds: float | None = None
+Learner = tuple[int, Callable[[int], Stint]]
+"""After how many minibatches a training may pause, and what trains until so many are done."""
 
 
 class RaceData:
@@ -86,8 +68,7 @@ class RaceData:
             )
         self.name = name
         self._captured, self._seed, self._note = captured, seed, note
-        found = self._loaded()
-        self._in_memory = found if isinstance(found, Data) else None
+        self._in_memory: Data | None = None
         self.first = self.ordered(0)
         if not self.first.held_out_samples:
             raise InvalidInput(
@@ -96,53 +77,15 @@ class RaceData:
         # Notes of one loader are enough.
         self._note = lambda note: None
 
-    def _loaded(self) -> Data | Loaders:
-        return load_data(self.name, self._captured.task.inputs, self._captured.task.targets)
-
     def ordered(self, seed: int) -> TrainingData:
         """Return the data in the order of a seed."""
-        seed += self._seed
-        if self._in_memory is not None:
-            batch_size = self._captured.task.batch_size
-            return SamplesInMemory(self.name, self._in_memory, batch_size, seed)
-        loaders, note = self._loaded(), self._note
-        assert isinstance(loaders, Loaders)
-        unpacker = Unpacker(None, self._captured, note)
-        return LoadedData(self.name, loaders, unpacker, minibatches=None, seed=seed, note=note)
-
-
-class PipelineLearner:
-    """Trains a plan on a session's workers, as ``drlpp train`` does.
-
-    Args:
-        session: the workers.
-        plan: placement and method.
-        data: to train and evaluate on.
-        folder: of the checkpoint.
-        optimizer: with the learning rate.
-    """
-
-    def __init__(
-        self,
-        session: ClusterSession,
-        plan: ExecutionPlan,
-        data: TrainingData,
-        folder: Path,
-        optimizer: OptimizerSpec,
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._plan = plan
-        endless = TrainingPlan(epochs=1)
-        self._trainer = Trainer(session, data, folder, endless, TrainerCallbacks(), optimizer)
-
-    @property
-    def together(self) -> int:
-        """Minibatches after which all stages have made whole updates."""
-        return self._plan.method.minibatches_together(self._plan.pipeline)
-
-    def train_until(self, minibatches: int) -> Stint:
-        """Train on, with what is in flight; the pipeline is not emptied for a pause."""
-        return self._trainer.train_until(self._plan, minibatches)
+        seed, task = seed + self._seed, self._captured.task
+        found = self._in_memory or load_data(self.name, task.inputs, task.targets)
+        if isinstance(found, Data):
+            self._in_memory = found
+            return SamplesInMemory(self.name, found, task.batch_size, seed)
+        unpacker = Unpacker(None, self._captured, self._note)
+        return LoadedData(self.name, found, unpacker, minibatches=None, seed=seed, note=self._note)
 
 
 class Course:
@@ -176,8 +119,8 @@ class Course:
         self.race = _continued(self._path, fresh)
         # All share the evaluation before any training.
         captured, method = session.captured, session.method
-        loss, score = held_out(initial_module(captured), captured, data.first, method)
-        self._start = Curve(points=(Point(minibatches=0, seconds=0.0, loss=loss, score=score),))
+        loss = held_out_loss(initial_module(captured), captured.task, data.first, method)
+        self._start = Curve(points=(_point(0, 0.0, loss),))
 
     def run(self) -> RaceEnd:
         """Run the race to its end.
@@ -228,12 +171,7 @@ class Course:
             self.forget(training)
             return self._start
         assert stint.held_out_loss is not None
-        point = Point(
-            minibatches=stint.done,
-            seconds=curve.seconds + stint.seconds,
-            loss=stint.held_out_loss if math.isfinite(stint.held_out_loss) else None,
-            score=stint.score,
-        )
+        point = _point(stint.done, curve.seconds + stint.seconds, stint.held_out_loss)
         diverged = "the held-out loss is not finite" if point.loss is None else None
         return Curve(points=(*curve.points, point), failure=diverged)
 
@@ -241,27 +179,35 @@ class Course:
         """Train to the next evaluation; once more if a worker is lost, as for measurements."""
         if training not in self._learners:
             self._learners[training] = self._learner(training)
-        learner = self._learners[training]
+        together, train_until = self._learners[training]
         # Within the epoch after whole updates, or at its end.
-        each, together = self.race.minibatches, learner.together
+        each = self.race.minibatches
         epoch, position = divmod(done, each)
         every = -(-self.race.every // together) * together
         stop = epoch * each + min(position + every, each)
         try:
-            return learner.train_until(stop)
+            return train_until(stop)
         except (WorkerLost, TrialTimeout):
-            return learner.train_until(stop)
+            return train_until(stop)
 
     def _learner(self, training: Training) -> Learner:
         session = self.session
         one = self.race.candidates[training.candidate]
         optimizer = self.optimizer_of(training)
         data, folder = self.data.ordered(training.seed), self.folder_of(training)
-        if one.candidate is not None:
-            return PipelineLearner(session, session.plan(one.candidate), data, folder, optimizer)
-        make = RIVALS[one.found_by].learner
-        assert make is not None
-        return make(session, one, data, folder, optimizer, training.seed)
+        folder.mkdir(exist_ok=True)
+        if one.candidate is None:
+            plain = PlainLearner(session, one, data, folder, optimizer, training.seed)
+            return one.method.accumulate, plain.train_until
+        plan, endless = session.plan(one.candidate), TrainingPlan(epochs=1)
+        trainer = Trainer(session, data, folder, endless, TrainerCallbacks(), optimizer)
+        # With what is in flight: the pipeline is not emptied for a pause.
+        return plan.method.minibatches_together(plan.pipeline), partial(trainer.train_until, plan)
+
+
+def _point(minibatches: int, seconds: float, loss: float) -> Point:
+    known = loss if math.isfinite(loss) else None
+    return Point(minibatches=minibatches, seconds=seconds, loss=known)
 
 
 def _continued(path: Path, fresh: TrainingRace) -> TrainingRace:
@@ -289,8 +235,13 @@ def race_to_loss(
     candidates: Sequence[Contender],
     data: RaceData,
     folder: Path,
-    options: RaceOptions | None = None,
     *,
+    target_loss: float | None = None,
+    epochs: int = 3,
+    every: int | None = None,
+    rates: int = 3,
+    finals: int = 3,
+    limit_seconds: float | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> tuple[Course, RaceEnd]:
     """Run a race in ``folder``, or continue the one that is there.
@@ -302,29 +253,30 @@ def race_to_loss(
         candidates: what takes part; the first is plain PyTorch.
         data: to train and evaluate on.
         folder: for ``race.json`` and the checkpoints.
-        options: what wins, and how it is run.
+        target_loss, epochs, finals, limit_seconds: as in
+            :class:`~drlpp.racing.training_race.TrainingRace`.
+        every: minibatches between two evaluations; a fifth of an epoch if None.
+        rates: how many learning rates are tried at first, a factor of √10 apart.
         on_step: called with what comes next.
 
     Raises:
         InvalidInput: the folder holds another race.
         RunFailure: a host, a worker or the disk failed; the race can be continued.
     """
-    options = options or RaceOptions()
     minibatches = data.first.minibatches
     middle = float(session.optimizer.value("lr"))
-    powers = range(-(options.rates // 2), options.rates - options.rates // 2)
     fresh = TrainingRace(
         model=str(session.captured.reference),
         data=data.name,
         optimizer=str(session.optimizer),
         minibatches=minibatches,
-        every=min(options.every or max(minibatches // 5, 1), minibatches),
+        every=min(every or max(minibatches // 5, 1), minibatches),
         candidates=tuple(candidates),
-        target_loss=options.target_loss,
-        epochs=options.epochs,
-        limit_seconds=options.limit_seconds,
-        rates=tuple(middle * _RATE_FACTOR**power for power in powers),
-        finals=options.finals,
+        target_loss=target_loss,
+        epochs=epochs,
+        limit_seconds=limit_seconds,
+        rates=tuple(middle * _RATE_FACTOR ** (power - rates // 2) for power in range(rates)),
+        finals=finals,
     )
     course = Course(session, fresh, data, folder, on_step)
     return course, course.run()

@@ -8,41 +8,31 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from drlpp.io.documents import Document, Record
 from drlpp.io.quantities import Count
 from drlpp.racing.contenders import Contender
-from drlpp.racing.race import winner_of
-from drlpp.racing.rivals import entrant
-from drlpp.racing.verdict import (
-    Entrant,
-    Meter,
-    Verdict,
-    comparison_text,
-    gain_lines,
-    gain_pair,
-    judge,
-)
+from drlpp.racing.verdict import Entrant, Verdict, judge
 
 PLAIN_NUMBER = 0
 """Plain PyTorch is the first candidate."""
 
 
 class Point(Record):
-    """One evaluation.
+    """One evaluation; older files have a score too.
 
     Attributes:
         minibatches: that were trained on before it.
         seconds: that these took, without evaluations and pauses.
         loss: on the held-out samples; None if it is not finite.
-        score: on them, if the model has one.
     """
+
+    model_config = ConfigDict(extra="ignore")
 
     minibatches: Count
     seconds: float = Field(ge=0, allow_inf_nan=False)
     loss: float | None = None
-    score: float | None = None
 
     @property
     def comparable_loss(self) -> float:
@@ -199,6 +189,7 @@ class RaceEnd:
     """How a race ended; candidates are numbered from 0.
 
     Attributes:
+        race: that has ended.
         loss: that was to be reached first; plain PyTorch may have set it.
         limit_seconds: of training, after which every candidate stops.
         rates: every candidate's best learning rate; None if all have failed.
@@ -208,6 +199,7 @@ class RaceEnd:
         finals: of each of these, for each order of samples.
     """
 
+    race: TrainingRace
     loss: float
     limit_seconds: float
     rates: dict[int, float | None] = field(default_factory=dict)
@@ -221,55 +213,42 @@ class RaceEnd:
         return self.finals[candidate] or [Final(self.costs[candidate], True)]
 
     @property
+    def verdict(self) -> Verdict | None:
+        """The verdict on the finalists; None if no candidate reached the loss."""
+        entrants = []
+        for number in self.finalists:
+            one = self.race.candidates[number]
+            told = f"{one.configuration}, {one.method}" if one.placement else one.configuration
+            costs = [final.cost for final in self.finals_of(number)]
+            entrants.append(Entrant(one, told, costs))
+        return judge(entrants, "reached the loss")
+
+    @property
     def winner(self) -> int | None:
         """The winner's number; None if no candidate reached the loss."""
-        costs = [[final.cost for final in self.finals_of(c)] for c in self.finalists]
-        place = winner_of(costs)
-        return None if place is None else self.finalists[place]
+        verdict = self.verdict
+        return None if verdict is None else self.finalists[verdict.fastest]
 
-
-def race_lines(race: TrainingRace, end: RaceEnd | None) -> Iterator[str]:
-    """Yield what a race says, in sentences: the gain first, then how finalists compare."""
-    if end is None:
-        yield f"a race of {len(race.candidates)} candidates, {len(race.runs)} trainings so far"
-        return
-    goal = f"held-out loss {end.loss:.4g}"
-    if end.winner is None:
-        yield f"no candidate reached {goal} within {end.limit_seconds:.3g} s of training"
-        return
-    entrants, verdict = _judged(race, end)
-    if len(end.finalists) > 1:
-        yield from gain_lines(verdict, entrants, Meter.TO_LOSS)
-    elif end.winner == PLAIN_NUMBER:
-        yield "use plain PyTorch: no other candidate reached the loss"
-    else:
-        yield "no other candidate reached the loss"
-    yield f"the first at {goal}: {entrants[verdict.fastest]}"
-    told = gain_pair(verdict, entrants)
-    for place, candidate in enumerate(end.finalists):
-        if candidate != end.winner and {place, verdict.fastest} != set(told):
-            yield comparison_text(entrants[verdict.fastest], entrants[place], Meter.TO_LOSS)
-        missed = sum(not final.arrived for final in end.finals_of(candidate))
-        if missed:
-            yield f"{entrants[place]} did not reach it in {missed} of {race.finals} trainings"
-    if PLAIN_NUMBER not in end.finalists and len(end.finalists) > 1:
-        yield "plain PyTorch did not reach it"
-
-
-def _judged(race: TrainingRace, end: RaceEnd) -> tuple[list[Entrant], Verdict]:
-    """Return the finalists with what their trainings cost, and the verdict on them."""
-    entrants = []
-    for number in end.finalists:
-        one = race.candidates[number]
-        told = one.configuration if one.placement is None else f"{one.configuration}, {one.method}"
-        entrants.append(entrant(one, told, [final.cost for final in end.finals_of(number)]))
-    verdict = judge(entrants)
-    assert verdict is not None
-    return entrants, verdict
-
-
-def is_plain_as_good(race: TrainingRace, end: RaceEnd) -> bool:
-    """Return whether plain PyTorch has won, or is not shown to be worse than the winner."""
-    return end.winner is not None and (
-        end.finalists[_judged(race, end)[1].equals[0]] == PLAIN_NUMBER
-    )
+    def lines(self) -> Iterator[str]:
+        """Yield what the race says, in sentences: the gain first, then how finalists compare."""
+        goal, verdict = f"held-out loss {self.loss:.4g}", self.verdict
+        if verdict is None:
+            yield f"no candidate reached {goal} within {self.limit_seconds:.3g} s of training"
+            return
+        several = len(self.finalists) > 1
+        if several:
+            yield from verdict.gain_lines()
+        elif self.winner == PLAIN_NUMBER:
+            yield "use plain PyTorch: no other candidate reached the loss"
+        else:
+            yield "no other candidate reached the loss"
+        yield f"the first at {goal}: {verdict.entrants[verdict.fastest]}"
+        for place, candidate in enumerate(self.finalists):
+            if place != verdict.fastest and {place, verdict.fastest} != set(verdict.gain_pair):
+                yield verdict.comparison(verdict.fastest, place)
+            missed = sum(not final.arrived for final in self.finals_of(candidate))
+            if missed:
+                of = f"{missed} of {self.race.finals} trainings"
+                yield f"{verdict.entrants[place]} did not reach it in {of}"
+        if several and PLAIN_NUMBER not in self.finalists:
+            yield "plain PyTorch did not reach it"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from drlpp.errors import InvalidInput
-from drlpp.io.documents import write_document
+from drlpp.io.documents import read_document, write_document
 from drlpp.io.run_folder import RECORD_NAME, RunRecord
+from drlpp.placement.measurement import median_measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.contenders import Contender
 from drlpp.racing.to_loss import Course
@@ -23,30 +23,6 @@ from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
-def placement_file(
-    session: ClusterSession,
-    contender: Contender,
-    cluster: Cluster,
-    optimizer: OptimizerSpec | None = None,
-) -> PlacementFile:
-    """Return the file of a contender's placement, with its median measurement.
-
-    The contender has a placement: plain PyTorch needs no file. Without ``optimizer`` it is the
-    session's. The cluster may be a part of the session's, by whose numbers the placement is.
-    """
-    assert contender.candidate is not None
-    return PlacementFile.create(
-        session.captured.reference,
-        session.graph,
-        contender.candidate.placement,
-        cluster,
-        method=contender.candidate.method,
-        optimizer=optimizer or session.optimizer,
-        found_by=contender.found_by,
-        measurement=contender.median_measurement,
-    )
-
-
 def export(
     session: ClusterSession,
     contender: Contender,
@@ -54,8 +30,23 @@ def export(
     folder: Path,
     optimizer: OptimizerSpec | None = None,
 ) -> Path:
-    """Write ``placement.json``, a :func:`placement_file`; returns its path."""
-    document = placement_file(session, contender, cluster, optimizer)
+    """Write a contender's ``placement.json``, with its median measurement; return its path.
+
+    The contender has a placement: plain PyTorch needs no file. Without ``optimizer`` it is the
+    session's. The cluster may be a part of the session's, by whose numbers the placement is.
+    """
+    assert contender.candidate is not None
+    measured = contender.measurements
+    document = PlacementFile.create(
+        session.captured.reference,
+        session.graph,
+        contender.candidate.placement,
+        cluster,
+        method=contender.candidate.method,
+        optimizer=optimizer or session.optimizer,
+        found_by=contender.found_by,
+        measurement=median_measurement(measured) if measured else None,
+    )
     return write_document(folder / "placement.json", document)
 
 
@@ -67,53 +58,45 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     where parameters are in groups). What is there already is left as it is.
 
     Args:
-        course, end: the race.
+        course, end: the race, which a candidate has won.
         cluster: of its accelerators.
-
-    Raises:
-        InvalidInput: no candidate has won.
     """
-    if end.winner is None:
-        raise InvalidInput("no candidate has won, so there is nothing to continue")
+    assert end.winner is not None
     rate = end.rates[end.winner]
     assert rate is not None
-    training = Training(end.winner, rate)
-    known = course.folder_of(training)
+    training, candidate = Training(end.winner, rate), course.race.candidates[end.winner]
+    session, data, seed = course.session, course.data.first, course.session.seed
+    known, optimizer = course.folder_of(training), course.optimizer_of(training)
     folder = course.folder / f"winner-{known.name}"
-    # Whole or not there, also after a kill.
-    partial = folder.with_name(f"{folder.name}.partial")
-    begins = not folder.exists()
-    if begins:
+    # Otherwise it may have been trained on since.
+    if not folder.exists():
+        # Whole or not there, also after a kill.
+        partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-    candidate = course.race.candidates[end.winner]
-    if candidate.placement is None:
-        if begins:
+        if candidate.placement is None:
             saved = torch.load(known / "plain.pt", weights_only=True, map_location="cpu")
             torch.save(saved, partial / "checkpoint.pt")
             write_state_dict(partial / "model.pt", saved["model"])
-            partial.rename(folder)
+        else:
+            shutil.copyfile(known / CHECKPOINT_NAME, partial / CHECKPOINT_NAME)
+            path = export(session, candidate, cluster, partial, optimizer)
+            document = read_document(path, PlacementFile)
+            settings = training_settings(document, optimizer, data, TrainingPlan(epochs=1), seed)
+            record = RunRecord(command="drlpp train", settings=settings)
+            write_document(partial / RECORD_NAME, record)
+        partial.rename(folder)
+    if candidate.placement is None:
         return folder, (
             f"its weights so far: {folder / 'model.pt'}; with the optimizer's state: "
             f"{folder / 'checkpoint.pt'} (threads: {candidate.threads or 'any'}, learning rate "
             f"{rate:.3g})"
         )
-    session, data, seed = course.session, course.data.first, course.session.seed
     epochs = course.race.curves[training].minibatches // data.minibatches + 1
-    optimizer = course.optimizer_of(training)
     path = folder / "placement.json"
     parts = shlex.join([str(path), "--data", data.name, "--out", str(folder), "--resume"])
-    command = (
+    return folder, (
         f"continue its training: drlpp train {parts}{session.captured.reference.naming_option}"
         f"{optimizer.naming_option} --epochs {epochs} --device {session.device.value}"
         f"{f' --seed {seed}' if seed else ''}"
     )
-    if begins:
-        # Otherwise it may have been trained on since.
-        shutil.copyfile(known / CHECKPOINT_NAME, partial / CHECKPOINT_NAME)
-        document = placement_file(session, candidate, cluster, optimizer)
-        write_document(partial / path.name, document)
-        settings = training_settings(document, optimizer, data, TrainingPlan(epochs=1), seed)
-        write_document(partial / RECORD_NAME, RunRecord(command="drlpp train", settings=settings))
-        partial.rename(folder)
-    return folder, command

@@ -10,19 +10,23 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from drlpp.errors import DRLPPError, RunFailure
+from drlpp.errors import DRLPPError
 from drlpp.io.formatting import emulation_text, seconds_text, speeds_option
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import Versions
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, names_of
-from drlpp.racing.halving import replay
-from drlpp.racing.training_race import race_lines
-from drlpp.racing.verdict import verdict_lines
 from drlpp.report import charts
 from drlpp.report.run_files import RunFiles
-from drlpp.report.tables import Table, comparison_table, measured_table, race_table, stages_table
+from drlpp.report.tables import (
+    Table,
+    comparison_table,
+    measured_table,
+    race_table,
+    stages_table,
+    told_of_race,
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def _race(files: RunFiles) -> Iterator[Section]:
     if comparison is None:
         return
     verdict = comparison.verdict
-    lines = [] if verdict is None else list(verdict_lines(verdict, comparison.entrants))
+    lines = [] if verdict is None else list(verdict.lines())
     lines += [f"{one.found_by}: {one.failure}" for one in comparison.contenders if one.failure]
     if comparison.speeds:
         lines.append(emulation_text(comparison.speeds))
@@ -99,17 +103,11 @@ def _race_to_loss(files: RunFiles) -> Iterator[Section]:
     race = files.race
     if race is None:
         return
-    lines: tuple[str, ...]
-    try:
-        end = replay(race)
-    except RunFailure as error:
-        end, lines = None, (f"the race failed: {error}",)
-    else:
-        lines = tuple(race_lines(race, end))
+    end, lines = told_of_race(race)
     batch_size = None if files.profile is None else files.profile.batch_size
     yield Section(
         title=f"The race to a loss, on {race.data}",
-        lines=lines,
+        lines=tuple(lines),
         chart=charts.loss_chart(race, end, batch_size),
         told=f"Held-out loss of {len(race.candidates)} candidates over seconds and samples",
         table=None if end is None else race_table(race, end),

@@ -11,16 +11,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table as TerminalTable
 
 from drlpp.costs.profile import Profile
+from drlpp.errors import RunFailure
 from drlpp.io.formatting import emulation_text, range_text, seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison
-from drlpp.racing.contenders import Contender, Heat, update_text
+from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.training_race import Curve, RaceEnd, Training, TrainingRace, race_lines
-from drlpp.racing.verdict import best_rival, verdict_lines
+from drlpp.racing.training_race import Curve, RaceEnd, Training, TrainingRace
 from drlpp.schedule.method import Method
 
 
@@ -90,29 +90,20 @@ def comparison_table(comparison: Comparison) -> Table:
     contenders, usual = comparison.contenders, comparison.usual_method
     rounds = max((len(one.seconds) for one in contenders), default=0)
     title = f"time per minibatch, median and range of at most {rounds} rounds"
-    configurations = [_configuration(one, usual) for one in contenders]
-    if any("\n" in configuration for configuration in configurations):
-        title += "\nupdates every k: one update of k minibatches; others make one of each"
     if comparison.speeds:
         title += f"\n{emulation_text(comparison.speeds)}"
-    best = best_rival(comparison.entrants)
+    verdict = comparison.verdict
+    best = None if verdict is None else verdict.best_rival
     references = (
         () if best is None else contenders[best].seconds,
         next((one.seconds for one in contenders if PLAIN in one.names), ()),
     )
-    verdict = comparison.verdict
+    over = "over\nbest\nrival", "over\nplain\nPyTorch"
     return Table(
-        (
-            "found by",
-            "configuration",
-            "median",
-            "range",
-            "over\nbest\nrival",
-            "over\nplain\nPyTorch",
-        ),
+        ("found by", "configuration", "median", "range", *over),
         tuple(
-            (one.found_by, configuration, *_cells(one.seconds, references))
-            for one, configuration in zip(contenders, configurations, strict=True)
+            (one.found_by, one.beside(usual), *_cells(one.seconds, references))
+            for one in contenders
         ),
         title,
         best=None if verdict is None else verdict.fastest,
@@ -127,19 +118,10 @@ def _cells(seconds: Sequence[float], references: Sequence[Sequence[float]]) -> t
     return (seconds_text(middle), range_text(min(seconds), max(seconds)), *ratios)
 
 
-def _configuration(one: Contender, usual: Method) -> str:
-    """Return what it is, and on a line of its own how many minibatches make an update, if several.
-
-    What takes several for one update is not as good as what takes as long with one.
-    """
-    text, minibatches = one.beside(usual), update_text(one)
-    return text if minibatches == "1" else f"{text}\nupdates every {minibatches}"
-
-
 def describe_comparison(comparison: Comparison) -> RenderableType:
     """Show every entrant, what was tried in the heats, and what the comparison says."""
     verdict, usual = comparison.verdict, comparison.usual_method
-    lines = [] if verdict is None else verdict_lines(verdict, comparison.entrants)
+    lines = [] if verdict is None else verdict.lines()
     failures = [f"{c.found_by}: {c.failure}" for c in comparison.contenders if c.failure]
     heats = [_heat_text(heat, usual) for heat in comparison.heats if len(heat.candidates) > 1]
     return Group(comparison_table(comparison).terminal, *heats, *failures, *lines)
@@ -219,11 +201,23 @@ def _cost(end: RaceEnd, number: int) -> str:
     return seconds_text(_median(end, number) if finalist else end.costs[number])
 
 
+def told_of_race(race: TrainingRace) -> tuple[RaceEnd | None, list[str]]:
+    """Return how a race to a loss in a file ended, None if it has not, and what it says."""
+    try:
+        end = replay(race)
+    except RunFailure as error:
+        return None, [f"the race failed: {error}"]
+    if end is None:
+        count, runs = len(race.candidates), len(race.runs)
+        return None, [f"a race of {count} candidates, {runs} trainings so far"]
+    return end, list(end.lines())
+
+
 def describe_race(race: TrainingRace) -> RenderableType:
     """Describe a race to a loss in a file: its table, if it has ended, and what it says."""
-    end = replay(race)
+    end, lines = told_of_race(race)
     table = [] if end is None else [race_table(race, end).terminal]
-    return Group(*table, *race_lines(race, end))
+    return Group(*table, *lines)
 
 
 def measured_table(measured: Sequence[tuple[Candidate, Outcome]]) -> Table:

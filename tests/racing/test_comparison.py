@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,12 +17,13 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison, compare
 from drlpp.racing.contenders import Contender, Heat, names_of
-from drlpp.racing.race import RaceRules
-from drlpp.racing.rivals import PLAIN, RIVALS
+from drlpp.racing.rivals import PLAIN
 from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Link, local_cluster
 from tests.support.in_turns import fast_are
 
 PIPELINE = Method()
+CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
 SYNC = Method(schedule="gpipe", policy="sync")
 HALVES = Placement.from_assignment([0, 0, 1, 1], [0, 1])
 SAME_HALVES = Placement(
@@ -86,9 +86,10 @@ SECONDS = {
 @pytest.fixture(autouse=True)
 def _fake_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(session: FakeSession, one: Contender, minibatches: int) -> Outcome:
+        assert one.threads is not None
         return session.outcome(one.threads, minibatches)
 
-    monkeypatch.setitem(RIVALS, PLAIN, replace(RIVALS[PLAIN], measure=measure))
+    monkeypatch.setattr("drlpp.racing.rivals.measure_plain", measure)
 
 
 def compared(
@@ -102,7 +103,8 @@ def compared(
         session,  # type: ignore[arg-type]
         contenders or CONTENDERS,
         heats,
-        rules=RaceRules(rounds=rounds),
+        cluster=CLUSTER,
+        rounds=rounds,
         minibatches=7,
         path=path,
     )

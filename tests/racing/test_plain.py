@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,22 +10,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import PlainLearner, PlainLoop, measure_plain
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.to_loss import PipelineLearner, RaceData
+from drlpp.racing.to_loss import RaceData
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import Accelerator
+from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_plan import TrainingPlan
+from drlpp.runtime.training.training_reports import TrainerCallbacks
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
-from tests.support.models.classified_points import NAME, classifier, data, points
+from tests.support.models.classified_points import NAME, data, points, without_dropout
 from tests.support.models.small import forked, perceptron
-from tests.support.training import pipelines as plain
+from tests.support.training import pipelines
 from tests.support.training.pipelines import in_a_row
 
 ADAM = OptimizerSpec.parse("adam", lr=0.01)
@@ -33,6 +37,17 @@ METHOD = Method()
 
 def alone(threads: int = 1, method: Method = METHOD) -> Contender:
     return Contender(found_by=PLAIN, method=method, threads=threads)
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def no_dropout() -> Iterator[ClusterSession]:
+    with ClusterSession(f"{NAME}:without_dropout", 1, optimizer=ADAM) as session:
+        yield session
 
 
 class Picky(nn.Module):
@@ -71,10 +86,10 @@ def test_it_trains_as_an_ordinary_loop_does(options: dict[str, object]) -> None:
     loop = PlainLoop(task, method, ADAM, Accelerator())
     for _ in range(12):
         loop.step(task.inputs, task.targets)
-    plain.train(
+    pipelines.train(
         module,
         task.loss,
-        build_optimizer(ADAM, plain.trained_parameters(module)),
+        build_optimizer(ADAM, pipelines.trained_parameters(module)),
         [(task.inputs, task.targets)] * 12,
         together=method.accumulate,
         clip_norm=method.clip_norm,
@@ -125,26 +140,21 @@ def test_a_model_that_fails_in_plain_pytorch_says_why() -> None:
         )
 
 
-@pytest.mark.parametrize("groups", [False, True])
 def test_in_a_race_it_trains_as_an_ordinary_loop(
-    session: ClusterSession, captured: CapturedModel, tmp_path: Path, groups: bool
+    no_dropout: ClusterSession, tmp_path: Path
 ) -> None:
     """And its parameters in groups as two optimizers do."""
-    apart = [ParameterGroup.parse("*.bias", optimizer="sgd", lr=0.02)] if groups else []
-    optimizer = OptimizerSpec.parse("adam", apart, lr=0.01)
-    captured.task.module[2].p = 0.0
-    try:
-        learner = PlainLearner(session, alone(), data(), tmp_path, optimizer)
-        stints = [learner.train_until(stop) for stop in (5, 12, 15)]
-    finally:
-        captured.task.module[2].p = 0.1
-    module = classifier().module
-    module[2].p = 0.0
-    biases = [w for name, w in module.named_parameters() if groups and name.endswith("bias")]
-    others = [w for w in module.parameters() if not any(w is bias for bias in biases)]
-    optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(others, lr=0.01)]
-    if biases:
-        optimizers.append(torch.optim.SGD(biases, lr=0.02, momentum=0.9))
+    apart = ParameterGroup.parse("*.bias", optimizer="sgd", lr=0.02)
+    optimizer = OptimizerSpec.parse("adam", [apart], lr=0.01)
+    learner = PlainLearner(no_dropout, alone(), data(), tmp_path, optimizer)
+    stints = [learner.train_until(stop) for stop in (5, 12, 15)]
+    module = without_dropout().module
+    biases = [w for name, w in module.named_parameters() if name.endswith("bias")]
+    others = [w for name, w in module.named_parameters() if not name.endswith("bias")]
+    optimizers = [
+        torch.optim.Adam(others, lr=0.01),
+        torch.optim.SGD(biases, lr=0.02, momentum=0.9),
+    ]
     source = data()
     minibatches = [*source.minibatches_here(1, 0), *source.minibatches_here(2, 0)][:15]
     for (inputs,), targets in minibatches:
@@ -158,6 +168,18 @@ def test_in_a_race_it_trains_as_an_ordinary_loop(
         wanted = float(F.cross_entropy(module(x), y))
     assert stints[-1].held_out_loss == pytest.approx(wanted, rel=1e-5)
     assert [stint.done for stint in stints] == [5, 12, 15]
+
+
+def test_pauses_change_no_weights(session: ClusterSession, tmp_path: Path) -> None:
+    """Of a model with dropout, whose random numbers are kept with the checkpoint."""
+    losses = set()
+    for stops in [(15,), (5, 12, 15)]:
+        folder = _new(tmp_path / str(len(stops)))
+        for stop in stops:
+            learner = PlainLearner(session, alone(), data(), folder, ADAM, seed=3)
+            stint = learner.train_until(stop)
+        losses.add(stint.held_out_loss)
+    assert len(losses) == 1
 
 
 def test_it_sees_every_sample_of_a_loader_whatever_its_pauses(
@@ -175,7 +197,7 @@ def test_it_sees_every_sample_of_a_loader_whatever_its_pauses(
     orders = []
     for stops in [(12, 24), (5, 7, 12, 13, 24)]:
         data = RaceData(session.captured, f"{NAME}:loaders_of_their_own").ordered(0)
-        folder, spec = tmp_path / str(len(stops)), session.optimizer
+        folder, spec = _new(tmp_path / str(len(stops))), session.optimizer
         for stop in stops:
             # A new one each time, as after a kill.
             learner = PlainLearner(session, alone(), data, folder, spec)
@@ -186,18 +208,13 @@ def test_it_sees_every_sample_of_a_loader_whatever_its_pauses(
     assert len(set(orders[0][:96])) == 96
 
 
-def test_it_trains_as_one_stage_does(session: ClusterSession, tmp_path: Path) -> None:
-    """Also the update that an epoch ends with, of fewer minibatches; there is no dropout."""
-    captured, method = session.captured, Method(accumulate=5, clip_norm=0.1)
-    captured.task.module[2].p = 0.0
-    try:
-        learner = PlainLearner(session, alone(1, method), data(), tmp_path, session.optimizer)
-        found = [learner.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
-    finally:
-        captured.task.module[2].p = 0.1
+def test_it_trains_as_one_stage_does(no_dropout: ClusterSession, tmp_path: Path) -> None:
+    """Also the update that an epoch ends with, of fewer minibatches."""
+    method, stops = Method(accumulate=5, clip_norm=0.1), (10, 12, 22, 24)
+    plain = PlainLearner(no_dropout, alone(1, method), data(), tmp_path, ADAM)
+    found = [plain.train_until(stop).held_out_loss for stop in stops]
     flushed = choose_method("sync", {"schedule": "1f1b"}, method)
-    with ClusterSession(f"{NAME}:without_dropout", 1, optimizer=session.optimizer) as one:
-        plan = one.plan(in_a_row(one.graph, 0), flushed)
-        learner = PipelineLearner(one, plan, data(), tmp_path / "one", one.optimizer)
-        wanted = [learner.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
+    plan, folder = no_dropout.plan(in_a_row(no_dropout.graph, 0), flushed), _new(tmp_path / "one")
+    trainer = Trainer(no_dropout, data(), folder, TrainingPlan(1), TrainerCallbacks())
+    wanted = [trainer.train_until(plan, stop).held_out_loss for stop in stops]
     assert found == pytest.approx(wanted, rel=1e-5)

@@ -1,8 +1,8 @@
 """Races on live workers: pauses change nothing, what was killed continues, the winner trains on."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
 from drlpp.racing.plain import PlainLearner
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.to_loss import PipelineLearner, RaceData, RaceOptions, race_to_loss
-from drlpp.racing.training_race import Curve, Training, TrainingRace, race_lines
+from drlpp.racing.to_loss import RaceData, race_to_loss
+from drlpp.racing.training_race import Curve, Training, TrainingRace
 from drlpp.racing.winner import keep_winner
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.trainer import Trainer
@@ -56,10 +56,11 @@ def test_pauses_change_nothing(session: ClusterSession, tmp_path: Path, method: 
     whole = Trainer(
         session, data(), _new(tmp_path / "whole"), TrainingPlan(2), TrainerCallbacks()
     ).train(plan)
-    learner = PipelineLearner(session, plan, data(), tmp_path / "pauses", session.optimizer)
+    endless, folder = TrainingPlan(epochs=1), _new(tmp_path / "pauses")
+    trainer = Trainer(session, data(), folder, endless, TrainerCallbacks())
     seen = []
     for stop in (4, 6, 12, 16, 24):
-        stint = learner.train_until(stop)
+        stint = trainer.train_until(plan, stop)
         session.measure(in_a_row(session.graph, 1, 0), 4)
         seen.append((stint.first, stint.done))
         assert stint.seconds > 0
@@ -78,14 +79,13 @@ def _checkpoint(folder: Path) -> Path:
     return folder / "checkpoint.safetensors"
 
 
-OPTIONS = RaceOptions(epochs=1, every=4, rates=1, finals=2)
+OPTIONS: dict[str, Any] = {"epochs": 1, "every": 4, "rates": 1, "finals": 2}
 
 
-def _race(session: ClusterSession, folder: Path, options: RaceOptions = OPTIONS) -> TrainingRace:
+def _race(session: ClusterSession, folder: Path, **options: Any) -> TrainingRace:
     folder.mkdir(exist_ok=True)
-    course, _ = race_to_loss(
-        session, candidates(session), RaceData(session.captured, f"{NAME}:points"), folder, options
-    )
+    data = RaceData(session.captured, f"{NAME}:points")
+    course, _ = race_to_loss(session, candidates(session), data, folder, **(OPTIONS | options))
     return course.race
 
 
@@ -105,7 +105,7 @@ def test_a_race_ends_and_its_file_says_how(raced: Path) -> None:
     # Plain PyTorch has set the loss, so it has reached it.
     assert 0 in end.costs
     assert end.loss < race.runs[0].curve.points[0].comparable_loss
-    text = " ".join(race_lines(race, end))
+    text = " ".join(end.lines())
     assert "first at held-out loss" in text
     for run in race.runs:
         assert run.curve.failure is None
@@ -122,7 +122,7 @@ def test_a_race_that_was_killed_is_continued(
     race = read_document(tmp_path / "race.json", TrainingRace)
     with monkeypatch.context() as patch:
         # Whoever trained would raise: a finished race trains nothing again.
-        patch.delattr(PipelineLearner, "train_until")
+        patch.delattr(Trainer, "train_until")
         patch.delattr(PlainLearner, "train_until")
         assert _race(session, tmp_path) == race
     cut = [
@@ -145,14 +145,14 @@ def test_a_race_that_was_killed_is_continued(
 def test_where_plain_pytorch_diverges_the_race_says_so(
     session: ClusterSession, tmp_path: Path
 ) -> None:
-    options = RaceOptions(every=6, rates=1, finals=1)
+    options = {"epochs": 3, "every": 6, "finals": 1}
     wild = OptimizerSpec.parse("sgd", lr=3e38)
     session.optimizer, before = wild, session.optimizer
     try:
         with pytest.raises(RunFailure, match=r"plain PyTorch.* not finite"):
-            _race(session, tmp_path, options)
+            _race(session, tmp_path, **options)
         # With a target of the user's own it is one candidate that fails, like others.
-        race = _race(session, tmp_path / "target", replace(options, target_loss=0.1))
+        race = _race(session, tmp_path / "target", **options, target_loss=0.1)
         end = replay(race)
         assert end is not None
         assert end.winner is None
@@ -224,7 +224,7 @@ def test_the_winner_of_a_race_trains_on(
         candidates(session),
         RaceData(session.captured, f"{NAME}:points", seed=3),
         tmp_path,
-        RaceOptions(epochs=1, every=6, rates=1, finals=1),
+        **(OPTIONS | {"every": 6, "finals": 1}),
     )
     for winner in (0, 1):
         # Whoever won: both ways have to work.
@@ -251,30 +251,30 @@ def test_a_race_continues_with_more_finals_and_candidates(
     data = RaceData(session.captured, f"{NAME}:points")
     *three, fourth = candidates(session)
     # A loss that all reach, whatever their time: so all of them are there in the end.
-    options = replace(OPTIONS, target_loss=1.05)
-    course, _ = race_to_loss(session, three, data, tmp_path, options)
+    options = OPTIONS | {"target_loss": 1.05}
+    course, _ = race_to_loss(session, three, data, tmp_path, **options)
     known = course.race.curves
-    more = replace(options, finals=3)
-    course, end = race_to_loss(session, [*three, fourth], data, tmp_path, more)
+    more = options | {"finals": 3}
+    course, end = race_to_loss(session, [*three, fourth], data, tmp_path, **more)
     for training, curve in known.items():
         assert course.race.curves[training].points[: len(curve.points)] == curve.points
     assert {training.seed for training in course.race.curves} == {0, 1, 2, 3}
     assert any(training.candidate == 3 for training in course.race.curves)
     assert end.winner is not None
     with pytest.raises(InvalidInput, match="every = 4"):
-        race_to_loss(session, [*three, fourth], data, tmp_path, replace(more, every=6))
+        race_to_loss(session, [*three, fourth], data, tmp_path, **(more | {"every": 6}))
 
 
 def test_a_worker_that_is_lost_once_does_not_decide(
     session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_until, losses = PipelineLearner.train_until, iter([True, False, False, True])
+    train_until, losses = Trainer.train_until, iter([True, False, False, True])
 
-    def sometimes_lost(learner: PipelineLearner, minibatches: int) -> object:
+    def sometimes_lost(*given: Any) -> object:
         if next(losses, False):
             raise WorkerLost("worker 1 was killed by signal 9")
-        return train_until(learner, minibatches)
+        return train_until(*given)
 
-    monkeypatch.setattr(PipelineLearner, "train_until", sometimes_lost)
+    monkeypatch.setattr(Trainer, "train_until", sometimes_lost)
     race = _race(session, tmp_path)
     assert all(run.curve.failure is None for run in race.runs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,23 +10,23 @@ import pytest
 
 from drlpp.cli.learning.race_command import NAMED_POLICIES, named_methods
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners import Space
-from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.contenders import Contender
 from drlpp.racing.rivals import (
     DATA_PARALLEL,
     MOST_CANDIDATES,
     PLAIN,
     RIVALS,
     Grounds,
+    candidates_of,
     rival_heats,
     usual_candidates,
-    with_equal_numbers,
     with_policy,
+    without_equals,
 )
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
@@ -40,58 +40,50 @@ from tests.support.strategies.graphs import chain_of
 FAST = Link(bandwidth_bytes_per_second=1e9)
 
 
-def profile() -> Profile:
-    return chain_of(seconds=[1.0] * 8, parameter_bytes=[1] * 8, output_bytes=[1] * 8)[1]
+PROFILE = chain_of(seconds=[1.0] * 8, parameter_bytes=[1] * 8, output_bytes=[1] * 8)[1]
 
 
-def session(speeds: tuple[float, ...] = (1.0,) * 4, batch_size: int = 12) -> Any:
-    return SimpleNamespace(
+def grounds_on(
+    cluster: Cluster, speeds: tuple[float, ...] = (1.0,) * 4, batch_size: int = 12
+) -> Grounds:
+    session: Any = SimpleNamespace(
         method=Method(),
         optimizer=OptimizerSpec.parse("adam"),
         captured=SimpleNamespace(task=SimpleNamespace(batch_size=batch_size)),
         speeds=speeds,
     )
+    return Grounds(session, PROFILE, cluster, Space(Method()))
 
 
-def heats_on(cluster: Cluster, **options: Any) -> dict[str, Heat]:
-    heats = rival_heats(Grounds(session(**options), profile(), cluster, Space(Method())))
-    return {heat.kind: heat for heat in heats}
+def configurations(contenders: Iterable[Contender]) -> list[str]:
+    return [candidate.configuration for candidate in contenders]
 
 
-def configurations(heat: Heat) -> list[str]:
-    return [candidate.configuration for candidate in heat.candidates]
-
-
-@pytest.mark.parametrize(
-    ("cores", "threads"),
-    [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 4, 8])],
-)
+@pytest.mark.parametrize(("cores", "threads"), [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 4, 8])])
 def test_plain_pytorch_has_any_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, cores: int, threads: list[int]
 ) -> None:
+    """On GPUs they do not matter, and an emulated accelerator is one."""
     monkeypatch.setattr("drlpp.racing.rivals.available_cores", lambda: list(range(cores)))
-    plain = heats_on(local_cluster(4, FAST))[PLAIN]
-    assert [candidate.threads for candidate in plain.candidates] == threads
-    assert all(candidate.placement is None for candidate in plain.candidates)
-
-
-def test_on_gpus_threads_do_not_matter_and_an_emulated_accelerator_is_one() -> None:
-    host = Host(name="host", accelerators=2, device="cuda")
-    plain = heats_on(Cluster(hosts=(host,), within_host=FAST))[PLAIN]
-    assert configurations(plain) == ["one GPU"]
-    emulated = local_cluster(2, FAST, speeds=[0.4, 0.2])
-    assert configurations(heats_on(emulated, speeds=(0.4, 0.2))[PLAIN]) == ["1 thread"]
+    plain = candidates_of(PLAIN, grounds_on(local_cluster(4, FAST)))
+    assert [candidate.threads for candidate in plain] == threads
+    assert all(candidate.placement is None for candidate in plain)
+    gpus = Cluster(hosts=(Host(name="host", accelerators=2, device="cuda"),), within_host=FAST)
+    assert configurations(candidates_of(PLAIN, grounds_on(gpus))) == ["one GPU"]
+    emulated = grounds_on(local_cluster(2, FAST, speeds=[0.4, 0.2]), (0.4, 0.2))
+    assert configurations(candidates_of(PLAIN, emulated)) == ["1 thread"]
 
 
 def test_there_are_all_kinds_with_any_number_of_workers() -> None:
-    heats = heats_on(local_cluster(4, FAST))
+    heats = {heat.kind: heat for heat in rival_heats(grounds_on(local_cluster(4, FAST)))}
     assert tuple(heats) == tuple(RIVALS)
-    assert configurations(heats["large-batch"]) == ["2", "3", "4"]
     divided = heats["data-parallel"].candidates
-    assert configurations(heats["data-parallel"]) == ["2, M = 2", "3, M = 3", "4, M = 4"]
-    assert [one.minibatches_of_update for one in divided] == [(1, 1)] * 3
+    assert configurations(divided) == ["2, M = 2", "3, M = 3", "4, M = 4"]
+    assert not any("updates" in one.beside(Method()) for one in divided)
     whole = heats["large-batch"].candidates
-    assert [one.minibatches_of_update for one in whole] == [(2, 2), (3, 3), (4, 4)]
+    assert [one.beside(Method()) for one in whole] == [
+        f"{number}, updates every {number} minibatches" for number in (2, 3, 4)
+    ]
     for kind in ("gpipe", "1f1b-flush"):
         found = heats[kind].candidates
         assert len(found) == MOST_CANDIDATES
@@ -109,21 +101,19 @@ def test_there_are_all_kinds_with_any_number_of_workers() -> None:
 def test_the_simulator_ranks_what_is_too_much() -> None:
     """All splits in 2, 3 and 4 stages with all of 1, 2, 3, 4, 6 and 12 microbatches, played."""
     cluster = local_cluster(4, FAST)
-    chosen = heats_on(cluster)["gpipe"].candidates
+    chosen = candidates_of("gpipe", grounds_on(cluster))
     every = {}
     for stages in (2, 3, 4):
-        part = heats_on(local_cluster(stages, FAST), speeds=(1.0,) * stages, batch_size=1)
-        split = next(
-            c.placement
-            for c in part["gpipe"].candidates
-            if c.placement and len(c.placement.stages) == stages
-        )
+        part = grounds_on(local_cluster(stages, FAST), (1.0,) * stages, batch_size=1)
+        *_, split = candidates_of("gpipe", part)
+        assert split.placement is not None
+        assert len(split.placement.stages) == stages
         for microbatches in (1, 2, 3, 4, 6, 12):
             method = Method(schedule="gpipe", policy="sync", microbatches=microbatches)
-            workload = Workload.of(profile(), method)
+            workload = Workload.of(PROFILE, method)
             memory = MemoryModel.of(method, OptimizerSpec.parse("adam"))
-            played = simulate(workload, cluster, split, method, 12, memory)
-            every[split.canonical, method] = played.seconds_per_minibatch
+            played = simulate(workload, cluster, split.placement, method, 12, memory)
+            every[split.placement.canonical, method] = played.seconds_per_minibatch
     worst = max(every[c.placement.canonical, c.method] for c in chosen if c.placement)
     left_out = set(every) - {(c.placement.canonical, c.method) for c in chosen if c.placement}
     assert len(left_out) == 18 - MOST_CANDIDATES
@@ -131,9 +121,8 @@ def test_the_simulator_ranks_what_is_too_much() -> None:
 
 
 def test_fewer_workers_are_the_fastest() -> None:
-    unequal = local_cluster(3, FAST, speeds=[0.5, 1.0, 1.0])
-    heats = heats_on(unequal, speeds=(1.0,) * 3)
-    used = [c.placement.accelerators for c in heats["data-parallel"].candidates if c.placement]
+    unequal = grounds_on(local_cluster(3, FAST, speeds=[0.5, 1.0, 1.0]), (1.0,) * 3)
+    used = [c.placement.accelerators for c in candidates_of(DATA_PARALLEL, unequal) if c.placement]
     assert used == [(1, 2), (0, 1, 2)]
 
 
@@ -144,7 +133,7 @@ def test_what_runs_alike_is_one_contender_whatever_it_is_called() -> None:
     alike = [flushed, Method(microbatches=4), Method(policy="stash", microbatches=4)]
     found = [Contender.of(Candidate(whole, method), "any") for method in alike]
     assert len({one.key for one in found}) == 1
-    pipeline = whole.pipeline(profile().graph)
+    pipeline = whole.pipeline(PROFILE.graph)
     schedules = [method.schedule_for(pipeline, 3).actions for method in alike]
     assert schedules[0] == schedules[1] == schedules[2]
     others = [Method(), Method(policy="2bw", microbatches=4), Method(accumulate=2)]
@@ -156,12 +145,14 @@ def test_accelerators_that_do_not_differ_are_interchangeable() -> None:
     cluster = local_cluster(4, FAST)
     two = Placement.from_assignment([0] * 4 + [1] * 4, [0, 0, 1, 1])
     other = Placement.from_assignment([0] * 4 + [1] * 4, [1, 1, 0, 0])
-    known = Contender.of(Candidate(two, Method()), "guided")
-    heat = Heat(candidates=(Contender.of(Candidate(other, Method()), "plan"),))
-    (alike,) = with_equal_numbers([heat], [known], cluster)
-    assert alike.candidates[0].key == known.key
+    both = [
+        Contender.of(Candidate(two, Method()), "guided"),
+        Contender.of(Candidate(other, Method()), "plan"),
+    ]
+    (alike,) = without_equals(both, cluster)
+    assert (alike.placement, alike.found_by) == (two, "guided, plan")
     unequal = local_cluster(4, FAST, speeds=[1.0, 1.0, 0.5, 0.5])
-    assert with_equal_numbers([heat], [known], unequal) == [heat]
+    assert without_equals(both, unequal) == without_equals(both) == both
 
 
 # In races to a loss

@@ -138,7 +138,7 @@ def learn(
                 method,
                 contracted,
                 data,
-                race.options(),
+                race.options,
             ).run()
         end_with_report(folder)
     return run_record(folder)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from drlpp.cli.command_line import console, shown
 from drlpp.cli.settings import MethodSettings, SearchSettings, count
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drlpp.placement.candidate import Candidate
     from drlpp.planners import Space
     from drlpp.racing.comparison import Comparison
-    from drlpp.racing.to_loss import Course, RaceData, RaceOptions
+    from drlpp.racing.to_loss import Course, RaceData
     from drlpp.racing.training_race import RaceEnd
     from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
@@ -67,7 +67,7 @@ class LearningJob:
     method: MethodSettings
     contracted: ContractedGraph | None
     data: RaceData | None
-    race_options: RaceOptions
+    race_options: dict[str, Any]
     profile: Profile = field(init=False)
     cluster: Cluster = field(init=False)
 
@@ -192,9 +192,7 @@ class LearningJob:
         from drlpp.errors import RunFailure
         from drlpp.racing.comparison import compare
         from drlpp.racing.contenders import Contender, Heat
-        from drlpp.racing.race import RaceRules
-        from drlpp.racing.rivals import Grounds, rival_heats, with_equal_numbers
-        from drlpp.report.board import write_race
+        from drlpp.racing.rivals import Grounds, rival_heats
         from drlpp.report.tables import describe_comparison
 
         session, memory, declared = self.session, self.memory, self._declared
@@ -218,15 +216,15 @@ class LearningJob:
                 comparison = compare(
                     session,
                     finalists,
-                    with_equal_numbers([*rival_heats(grounds), *own], finalists, self.cluster),
-                    rules=RaceRules(rounds=self.measuring.rounds),
+                    [*rival_heats(grounds), *own],
+                    cluster=self.cluster,
+                    rounds=self.measuring.rounds,
                     minibatches=self.measuring.minibatches,
                     path=self.out / "comparison.json",
                     on_progress=tell,
                 )
         except KeyboardInterrupt:
             return None
-        write_race(self.out, comparison)
         console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
         console.print(describe_comparison(comparison))
         return comparison

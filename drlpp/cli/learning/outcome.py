@@ -59,7 +59,7 @@ def export_winner(
         course, end: the race.
         cluster: whose accelerators are the session's workers.
     """
-    from drlpp.racing.training_race import Training, is_plain_as_good
+    from drlpp.racing.training_race import Training
     from drlpp.racing.winner import export
 
     race, path = course.race, folder / "placement.json"
@@ -81,7 +81,7 @@ def export_winner(
             f"exported to {path}: {won.beside(session.method)}, found by {won.found_by}, the "
             f"winner of the race, with learning rate {rate:.3g}"
         )
-    if is_plain_as_good(race, end):
+    if end.verdict is not None and end.verdict.is_plain_as_good:
         console.print(f"use plain PyTorch, as the race says, not {path}")
     else:
         say_how_to_train(session, path, race.data)
@@ -137,7 +137,6 @@ def export_best_so_far(job: LearningJob) -> None:
 def run_record(folder: Path) -> dict[str, Any]:
     """Return what is in the folder of a run: placement, verdicts, and where to read more."""
     from drlpp.io.run_folder import REPORT_NAME
-    from drlpp.racing.verdict import verdict_lines
     from drlpp.report.run_files import read_run
 
     files = read_run(folder)
@@ -156,7 +155,7 @@ def run_record(folder: Path) -> dict[str, Any]:
     if files.search is not None:
         found["search"] = files.search.model_dump(mode="json")
     if (comparison := files.comparison) is not None and comparison.verdict is not None:
-        found["verdict"] = list(verdict_lines(comparison.verdict, comparison.entrants))
+        found["verdict"] = list(comparison.verdict.lines())
     if files.race is not None:
         own, learnt = folder / "race.json", folder / "race" / "race.json"
         found["race"] = str(own if own.exists() else learnt)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from drlpp.costs.profile import Profile
     from drlpp.racing.contenders import Contender
     from drlpp.racing.rivals import Grounds
-    from drlpp.racing.to_loss import Course, RaceData, RaceOptions
+    from drlpp.racing.to_loss import Course, RaceData
     from drlpp.racing.training_race import RaceEnd
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
@@ -120,7 +120,8 @@ def race_model(
         keep_options(folder)
         with shown("profiling operators and links"):
             known = load_or_measure_profile(session, folder)
-        named, options = list(layouts.values()), race.options(rates, repetitions)
+        named = list(layouts.values())
+        options = race.options | {"rates": rates, "finals": repetitions}
         run_and_report(session, *known, named, data, folder, options, methods=methods)
         end_with_report(folder)
     return run_record(folder)
@@ -155,7 +156,7 @@ def run_and_report(
     named: list[Contender],
     data: RaceData,
     folder: Path,
-    options: RaceOptions,
+    options: dict[str, Any],
     *,
     methods: Sequence[Method] = (),
 ) -> tuple[Course, RaceEnd]:
@@ -166,24 +167,21 @@ def run_and_report(
         named: what takes part besides what a user has anyway.
         data: to train and evaluate on.
         folder: for everything found.
-        options: what wins.
+        options: of :func:`~drlpp.racing.to_loss.race_to_loss`: what wins, and how it is run.
         methods: of weight policies that take part too.
     """
     from drlpp.planners import Space
     from drlpp.racing.rivals import Grounds
     from drlpp.racing.to_loss import race_to_loss
-    from drlpp.racing.training_race import race_lines
     from drlpp.racing.winner import keep_winner
-    from drlpp.report.board import write_training_race
     from drlpp.report.tables import race_table
 
     with shown("choosing what takes part") as tell:
         grounds = Grounds(session, profile, cluster, Space(session.method))
         candidates = _candidates(grounds, named, folder, methods)
-        course, end = race_to_loss(session, candidates, data, folder, options, on_step=tell)
-    write_training_race(folder, course.race)
+        course, end = race_to_loss(session, candidates, data, folder, on_step=tell, **options)
     console.print(race_table(course.race, end).terminal)
-    for line in race_lines(course.race, end):
+    for line in end.lines():
         console.print(line)
     if end.winner is not None:
         _, how = keep_winner(course, end, cluster)

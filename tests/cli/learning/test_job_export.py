@@ -61,7 +61,7 @@ def told(
         for number, cost in costs.items()
     }
     finalists = sorted(costs, key=costs.__getitem__)
-    end = RaceEnd(0.5, 60.0, {0: 0.01, 1: 0.03, 2: 0.05}, {}, costs, finalists, finals)
+    end = RaceEnd(race, 0.5, 60.0, {0: 0.01, 1: 0.03, 2: 0.05}, {}, costs, finalists, finals)
     course = Course(session, race, RaceData(session.captured, f"{NAME}:points"), folder)
     measured = Contender(
         found_by="searching",

@@ -22,7 +22,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.training_race import RaceEnd, TrainingRace, is_plain_as_good, race_lines
+from drlpp.racing.training_race import RaceEnd, TrainingRace
 from drlpp.schedule.method import Method
 from tests.endurance.faults.agent import ENDLESS
 from tests.support.models.classified_points import NAME
@@ -110,7 +110,7 @@ def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: L
 @pytest.mark.system
 def test_what_is_printed_is_what_the_files_say(learnt: Learnt) -> None:
     folder, printed, race, end = learnt
-    for line in race_lines(race, end):
+    for line in end.lines():
         assert " ".join(line.split()) in printed
     winner = race.candidates[end.winner or 0]
     for contender in race.candidates:
@@ -140,7 +140,7 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
     fastest = comparison.contenders[verdict.placement].candidate
     assert written(folder) == (winner or fastest)
     assert f"exported to {folder / 'placement.json'} until the race to a loss has ended" in printed
-    plainly = is_plain_as_good(race, end)
+    plainly = end.verdict is not None and end.verdict.is_plain_as_good
     assert ("use plain PyTorch, as the race says" in printed) == plainly
     assert ("train with it: drlpp train" in printed) == (not plainly and winner is not None)
     assert AGENT in {name for contender in comparison.contenders for name in contender.names}

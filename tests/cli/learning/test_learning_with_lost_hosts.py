@@ -13,8 +13,8 @@ from drlpp.envs import MeasurementMemory
 from drlpp.io.documents import read_document
 from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.racing.to_loss import PipelineLearner
 from drlpp.racing.training_race import TrainingRace
+from drlpp.runtime.training.trainer import Trainer
 from tests.endurance.faults.agent import ENDLESS
 from tests.support.losable_hosts import LosableHosts
 from tests.support.models.classified_points import NAME
@@ -96,7 +96,7 @@ def test_learning_is_resumed_from_every_measurement(tmp_path: Path) -> None:
 
 def test_a_race_is_resumed_from_every_training(tmp_path: Path) -> None:
     out, hosts = tmp_path / "race", LosableHosts([1, 1])
-    with hosts.used(), after(2, PipelineLearner, "train_until", hosts.lose):
+    with hosts.used(), after(2, Trainer, "train_until", hosts.lose):
         assert is_one_line(race(out, 2), "race")
     before = raced(out)
     assert before.runs

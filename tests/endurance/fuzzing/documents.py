@@ -116,7 +116,7 @@ def every_document() -> dict[str, Document]:
             model="made up",
             minibatches=30,
             contenders=(contender,),
-            heats=(Heat(candidates=(contender,), best=0),),
+            heats=(Heat(candidates=(contender,)),),
         ),
         MicrobatchChoice(
             configuration="2-2",
@@ -164,9 +164,7 @@ def _note_fields(value: Any, known: dict[str, bool]) -> None:
 
 def _race(contender: Contender) -> TrainingRace:
     """Return a race that has ended: both candidates, and their finals, have all their curves."""
-    points = tuple(
-        Point(minibatches=m, seconds=m / 10, loss=2.0 - m / 10, score=0.5) for m in (0, 5, 10)
-    )
+    points = tuple(Point(minibatches=m, seconds=m / 10, loss=2.0 - m / 10) for m in (0, 5, 10))
     curve = Curve(points=points, failure="it failed")
     return TrainingRace(
         model="made up",
