@@ -7,4 +7,4 @@ program as ``drlpp learn``.
 from drlpp.cli.entry import begin
 
 if __name__ == "__main__":
-    begin("drlpp.cli.learning.learn_command", "train_agent.py")
+    begin("drlpp.cli.main", "train_agent.py", "train_agent")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch.distributed as dist
-    from torch import fx, nn, optim
+    from torch import fx, nn
     from torch.export import ExportedProgram
 
 
@@ -27,13 +27,6 @@ def older_than(version: str) -> bool:
     from torch.torch_version import TorchVersion
 
     return bool(TorchVersion(torch.__version__) < version)
-
-
-def takes_only_matrices(kind: type[optim.Optimizer]) -> bool:
-    """Return whether an optimizer of torch refuses vectors: Muon, which torch has since 2.9."""
-    from torch import optim
-
-    return kind is getattr(optim, "Muon", None)
 
 
 def split_into_tuples(

@@ -21,7 +21,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlpp.cli import main as drlpp_command
-from drlpp.cli.learning import learn_command
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.placement.plan import Plan
@@ -37,6 +36,8 @@ from tests.support.programs.short_comparisons import short_comparisons
 Result = TypeVar("Result")
 ROOT = Path(__file__).parent.parent
 MODEL = ["tests.support.models.small:perceptron", "--workers", "2", "--minibatches", "4"]
+# Few ways to divide a minibatch, so that there is little to choose from and to compare with.
+MODEL += ["--model-option", "batch_size=2"]
 
 
 def arguments(out: Path, budget: int, *more: str) -> list[str]:
@@ -54,7 +55,7 @@ def run(out: Path, budget: int, *more: str) -> Finished:
 
 
 def whole_run(out: Path, budget: int, *more: str) -> Finished:
-    return shell.finish(learn_command.main, "train_agent.py", *arguments(out, budget, *more))
+    return shell.finish(drlpp_command.train_agent, "train_agent.py", *arguments(out, budget, *more))
 
 
 def finish(out: Path, budget: int, *more: str) -> str:
@@ -66,10 +67,6 @@ def finish(out: Path, budget: int, *more: str) -> str:
 def measured(out: Path) -> list[str]:
     path = out / "measurements.jsonl"
     return path.read_text().splitlines()[1:] if path.exists() else []
-
-
-# Few ways to divide a minibatch, so that there is little to choose from and to compare with.
-BRIEF = ("--model-option", "batch_size=2")
 
 
 def candidate_in(line: str) -> str:
@@ -129,7 +126,7 @@ def wait_for_end_of(processes: set[int]) -> None:
         time.sleep(0.1)
 
 
-COMPLETE = (6, "--rounds", "3", "--finalists", "3", "--resume")
+COMPLETE = (4, "--rounds", "3", "--finalists", "2", "--resume")
 
 
 @pytest.fixture(scope="module")
@@ -145,21 +142,21 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     out, printed = complete
     assert " ".join(printed.split()).count("holds nothing to resume yet: the run begins") == 1
-    assert len(measured(out)) == 6
-    assert "for 6 placements, " in printed
+    assert len(measured(out)) == 4
+    assert "for 4 placements, " in printed
     comparison = read_document(out / "comparison.json", Comparison)
     # What several found is one contender, with the names of all.
     names = [name for contender in comparison.contenders for name in contender.names]
     assert set(names) == {"guided", *RIVALS}
     finalists = [one for one in comparison.contenders if "guided" in one.names]
-    assert 1 <= len(finalists) <= 3
+    assert 1 <= len(finalists) <= 2
     known = [json.loads(line) for line in measured(out)]
     fastest_first = sorted(
         (entry for entry in known if entry["outcome"]["outcome"] == "measured"),
         key=lambda entry: entry["outcome"]["seconds_per_minibatch"],
     )
     # Those that differ by the numbers of their workers alone are one.
-    fastest = iter([entry["placement"] for entry in fastest_first[:3]])
+    fastest = iter([entry["placement"] for entry in fastest_first[:2]])
     assert all(one.placement.model_dump(mode="json") in fastest for one in finalists)
     rounds = {one.found_by: (len(one.measurements), one.failure) for one in comparison.contenders}
     assert set(rounds.values()) == {(3, None)}, rounds
@@ -191,7 +188,7 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     # Printed lines wrap where the path is long.
     assert f"found by {exported.found_by}" in " ".join(again.split())
     assert (out / "comparison.json").read_text() == before
-    assert len(measured(out)) == 6
+    assert len(measured(out)) == 4
 
 
 @pytest.mark.system
@@ -244,14 +241,14 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
     try:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(once_measured, out, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
-            printed = finish(out, 500, *BRIEF)
+            printed = finish(out, 500)
     finally:
         signal.signal(signal.SIGINT, before)
     assert "--resume" in printed
     assert "Traceback" not in printed
     read_document(out / "placement.json", PlacementFile)
     known = measured(out)
-    finish(out, len(known) + 2, "--resume", *BRIEF)
+    finish(out, len(known) + 2, "--resume")
     assert measured(out)[: len(known)] == known
 
 
@@ -271,13 +268,21 @@ def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("placements", fast_are([1], [1, 9]))
+@pytest.mark.parametrize("placements", fast_are([2], [2, 9]))
 def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements: int) -> None:
     out = tmp_path / "run"
     process = start_until(out, placements)
     workers = workers_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=100)
+    printed, _ = process.communicate(timeout=100)
+    # It said so while it ran.
+    assert "profiling operators and links\n" in printed
+    clock, place = "[0-9]+:[0-5][0-9]", "[0-9-]+"
+    assert re.search(
+        rf"\nmeasured [0-9]+ of 500 placements, last {place}: [0-9.]+ .s, "
+        rf"best [0-9.]+ .s \({place}\), left ({clock}|–)\n",
+        printed,
+    )
     wait_for_end_of(workers)
     known = measured(out)
     finish(out, len(known) + 3, "--resume")
@@ -290,7 +295,7 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
 @pytest.mark.system
 def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    finish(out, 3, "--repetitions", "3", *BRIEF)
+    finish(out, 3, "--repetitions", "3")
     lines = measured(out)
     runs = Counter(map(candidate_in, lines))
     # What is far slower than the fastest is not run again.
@@ -299,7 +304,7 @@ def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     assert len(cut_short) < 3
     for candidate, count in runs.items():
         assert count < 3 if candidate in cut_short else count == 3
-    done = run(out, 4, "--resume", *BRIEF)
+    done = run(out, 4, "--resume")
     assert done.code == 2
     assert "holds a run with repetitions = 3" in done.err
 
@@ -328,11 +333,10 @@ def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_planners_are_asked_once_for_the_agent_and_its_rivals(
+def test_emulated_accelerators_are_named_and_resumed_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-
     proposed = planning._all_proposed
 
     def counted(problem: PlanningProblem) -> Iterator[Plan]:
@@ -340,54 +344,25 @@ def test_planners_are_asked_once_for_the_agent_and_its_rivals(
         return proposed(problem)
 
     monkeypatch.setattr(planning, "_all_proposed", counted)
-    finish(tmp_path / "run", 1, *BRIEF)
-    assert len(asked) == 1
-
-
-def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
-    done = run(tmp_path / "run", 5, "--timeout", "1e-6")
-    assert done.code == 1
-    assert "give a longer time limit (--timeout, timeout_seconds)" in done.err
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, drl-pp-mended"),
-        (["--agent", "nowhere.yaml"], "nowhere.yaml: no such file"),
-        (["--policy", "hope"], "policy 'hope' is unknown"),
-        (["--timeout", "-3"], "a time limit of -3.0 s was given"),
-        (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
-        (["--agent", "drl-pp", "--vary", "depth"], "agent drl-pp chooses placements alone"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_no_folder(
-    tmp_path: Path, wrong: list[str], message: str
-) -> None:
-    out = tmp_path / "run"
-    done = run(out, 5, *wrong)
-    assert done.code == 2
-    assert done.err.startswith("train_agent.py: error: ")
-    assert message in done.err
-    assert done.err.count("\n") == 1
-    assert not out.exists()
-
-
-@pytest.mark.system
-def test_emulated_accelerators_are_named_and_resumed_as_they_were(tmp_path: Path) -> None:
-    out = finish(tmp_path, 1, *BRIEF, "--speeds", "1,0.5")
+    out = finish(tmp_path, 1, "--speeds", "1,0.5")
+    assert len(asked) == 1, "planners are asked once for the agent and its rivals"
     assert "emulated: 2 accelerators of speeds" in out
     comparison = read_document(tmp_path / "comparison.json", Comparison)
     assert comparison.speeds[1] == pytest.approx(comparison.speeds[0] / 2, rel=0.01)
     assert "emulated: 2 accelerators" in (tmp_path / "report.html").read_text()
     placement = read_document(tmp_path / "placement.json", PlacementFile)
     assert placement.cluster.speeds == comparison.speeds
-    other = run(tmp_path, 2, *BRIEF, "--resume")
+    other = run(tmp_path, 2, "--resume")
     assert other.code == 2
     assert "speeds" in other.err
     options = tmp_path / "run.yaml"
     again = shell.finish(
-        learn_command.main, "train_agent.py", "--config", options, "--out", tmp_path / "again"
+        drlpp_command.train_agent,
+        "train_agent.py",
+        "--config",
+        options,
+        "--out",
+        tmp_path / "again",
     )
     assert again.code == 0, again.err
     repeated = read_document(tmp_path / "again" / "comparison.json", Comparison)

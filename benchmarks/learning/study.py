@@ -289,7 +289,7 @@ def _train(
             data.train.targets,
             shuffled(len(data.train), task.batch_size, longest, seed),
         ),
-        [float(optimizer.value("lr"))] * longest,
+        [optimizer.rate] * longest,
         synchronous=row.synchronous,
     )
     every = max(case.planned // EVALUATIONS, 1)

@@ -8,9 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from threading import Timer
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -33,9 +31,6 @@ def build_console() -> Console:
 
 console = build_console()
 
-SECONDS_UNSAID = 10.0
-"""What takes less is not worth a line on standard error."""
-
 
 @contextmanager
 def shown(what: str) -> Iterator[Callable[[str], None]]:
@@ -51,22 +46,6 @@ def shown(what: str) -> Iterator[Callable[[str], None]]:
     lines(what)
     yield lines
     lines.close()
-
-
-@contextmanager
-def shown_if_long(what: str) -> Iterator[None]:
-    """Show what the block does; without a terminal on standard error, and only if it lasts."""
-    if console.is_terminal:
-        with shown(what):
-            yield
-        return
-    line = Timer(SECONDS_UNSAID, partial(print, what, file=sys.stderr, flush=True))
-    line.daemon = True
-    line.start()
-    try:
-        yield
-    finally:
-        line.cancel()
 
 
 def end_with_report(folder: Path) -> None:

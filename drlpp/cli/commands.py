@@ -1,12 +1,7 @@
-"""How a function becomes a command: its settings as options, and what every command takes.
+"""How a dataclass of options (``arguments.py``) becomes a command, and what every command takes.
 
-A parameter that is a section of settings (``settings.py``) becomes an option for each field of it.
-Every command takes ``--config``, a YAML file with options: by their names, or as a tree::
-
-    model: {name: alexnet, batch_size: 16}
-    method: {policy: sync, schedule: gpipe, microbatches: 4}
-    optimizer: {name: adamw, lr: 0.001, groups: {'*.bias': {weight_decay: 0}}}
-    cluster: {workers: 4, device: cpu}
+Every command takes ``--config``, a YAML file with options by their names, such as the ``run.yaml``
+that :func:`keep_options` writes.
 """
 
 from __future__ import annotations
@@ -14,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout
 from contextvars import ContextVar
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -31,15 +28,6 @@ from drlpp.io.run_folder import OPTIONS_NAME
 
 _NOT_KEPT = {"out", "resume"}
 _MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule", "parameter-group"}
-
-_TREE = {
-    "model": ("name", "model", "model-option"),
-    "method": ("policy", "policy", "method-option"),
-    "optimizer": ("name", "optimizer", "optimizer-option"),
-}
-"""Branches of a file's tree: the field with the name, the option of it, the option of the rest."""
-_FLAT = {"data", "cluster", "search"}
-"""Branches whose fields are options of their own."""
 
 _given: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039 - not changed
 
@@ -55,12 +43,8 @@ _JSON = Annotated[
 ]
 
 
-class RefusedWithRecord(Exception):
-    """Ends a command with exit code 1, and has what ``--json`` prints even so."""
-
-    def __init__(self, record: object) -> None:
-        super().__init__()
-        self.record = record
+class Refusal(dict[str, Any]):
+    """What a command returns, for ``--json``, that ends with exit code 1."""
 
 
 def program(**options: Any) -> typer.Typer:
@@ -68,64 +52,65 @@ def program(**options: Any) -> typer.Typer:
     return typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, **options)
 
 
-def add_command(app: typer.Typer, name: str | None, function: Callable[..., object]) -> None:
+def add_command(app: typer.Typer, name: str | None, settings: Any, run: str) -> None:
     """Add a command to a program.
 
     Args:
         app: the program.
         name: of the command.
-        function: the command; what it returns is printed by ``--json``. A parameter whose type is
-            a dataclass is a section of settings.
+        settings: a dataclass, whose docstring is the command's help. A field of it is an option, or
+            a section of options, which is a dataclass as well.
+        run: ``module:function``, imported when the command runs. It is called with the settings,
+            and what it returns is printed by ``--json``.
     """
-    signature = inspect.signature(function, eval_str=True)
-    sections: dict[str, Any] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        if dataclasses.is_dataclass(parameter.annotation):
-            sections[parameter.name] = parameter.annotation
-            parameters += _options_of(parameter.annotation)
-        else:
-            parameters.append(parameter)
-    defaults = {parameter.name: parameter.default for parameter in parameters}
-    parameters += [
+    parameters = [
+        *_options_of(settings),
         _option("config", _CONFIG, None),
         _option("as_json", _JSON, False),
     ]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
 
     def command(**values: Any) -> None:
         values.pop("config")
         machine = values.pop("as_json")
         _given.set({k: v for k, v in values.items() if k not in _NOT_KEPT and v != defaults[k]})
-        for section, kind in sections.items():
-            own = {field.name: values.pop(field.name) for field in dataclasses.fields(kind)}
-            values[section] = kind(**own)
+        module, _, function = run.partition(":")
         with redirect_stdout(sys.stderr) if machine else nullcontext():
-            try:
-                record, code = function(**values), 0
-            except RefusedWithRecord as refused:
-                record, code = refused.record, 1
+            record = getattr(import_module(module), function)(_read(settings, values))
         if machine:
             print(json.dumps(record, indent=2, ensure_ascii=False))
-        if code:
-            raise typer.Exit(code)
+        if isinstance(record, Refusal):
+            raise typer.Exit(1)
 
     described: Any = command
-    described.__signature__ = signature.replace(
-        parameters=sorted(parameters, key=lambda one: one.kind)
-    )
+    described.__signature__ = inspect.Signature(parameters)
     described.__annotations__ = {found.name: found.annotation for found in parameters}
-    described.__name__, described.__doc__ = function.__name__, function.__doc__
+    described.__doc__ = settings.__doc__
     app.command(name, cls=_Command, context_settings={"max_content_width": 100})(command)
 
 
-def _options_of(section: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(section, include_extras=True)
-    options = []
-    for field in dataclasses.fields(section):
-        made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
-        options.append(_option(field.name, hints[field.name], default))
-    return options
+def _options_of(settings: Any) -> Iterator[inspect.Parameter]:
+    """Yield the options of a dataclass, and of its sections."""
+    hints = get_type_hints(settings, include_extras=True)
+    for field in dataclasses.fields(settings):
+        kind, made = hints[field.name], field.default_factory
+        if dataclasses.is_dataclass(kind):
+            yield from _options_of(kind)
+        else:
+            default = field.default if made is dataclasses.MISSING else made()
+            given = inspect.Parameter.empty if default is dataclasses.MISSING else default
+            yield _option(field.name, kind, given)
+
+
+def _read(settings: Any, values: Mapping[str, Any]) -> Any:
+    """Return a dataclass, and its sections, with the values of its options."""
+    kinds = get_type_hints(settings)
+    return settings(
+        **{
+            name: _read(kind, values) if dataclasses.is_dataclass(kind) else values[name]
+            for name, kind in kinds.items()
+        }
+    )
 
 
 def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
@@ -149,10 +134,10 @@ class _Command(TyperCommand):
 
         if given.get("config"):
             file = Path(given["config"])
-            options = _options_in(read_mapping(file))
+            options = read_mapping(file)
         elif given.get("resume") and given.get("placement"):
             file = training_folder(Path(given["placement"]), given.get("out")) / OPTIONS_NAME
-            kept = _options_in(read_mapping(file)) if file.is_file() else {}
+            kept = read_mapping(file) if file.is_file() else {}
             options = {name: one for name, one in kept.items() if _is_resumed(name, one, given)}
         else:
             return {}
@@ -164,13 +149,18 @@ class _Command(TyperCommand):
                     known.setdefault(option.lstrip("-").replace("_", "-"), parameter)
         found: dict[str, Any] = {}
         for key, value in options.items():
-            chosen = known.get(key)
+            chosen = known.get(str(key).replace("_", "-"))
             if chosen is None:
                 usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
-                there = did_you_mean(key, known) or f"there are {', '.join(sorted(usual))}"
+                there = did_you_mean(str(key), known) or f"there are {', '.join(sorted(usual))}"
                 raise InvalidInput(f"{file}: {key!r} is no option of this command; {there}")
             if value is not None:
                 several = getattr(chosen, "multiple", False)
+                if isinstance(value, dict) and not several:
+                    raise InvalidInput(
+                        f"{file}: {key!r} has fields; expected one value, and its options as "
+                        f"'{key}-option'"
+                    )
                 found[chosen.name] = _as_given(value, several=several)
         return found
 
@@ -190,34 +180,13 @@ def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
     """
     if option == "elastic":
         return not given.get("workers")
-    if option not in _MAY_NAME_CODE or ":" not in str(value):
+    if option not in _MAY_NAME_CODE or not re.search(r":\w", str(value)):
         return True
     if option == "data" and not given.get("data"):
         raise InvalidInput(
             f"the run that is resumed has data of your own; name it again: --data {value}"
         )
     return False
-
-
-def _options_in(content: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the options of a file by their names, branches of a tree taken apart."""
-    found: dict[str, Any] = {}
-    for name, value in content.items():
-        key = str(name).replace("_", "-")
-        if isinstance(value, dict) and key in _FLAT:
-            found |= {str(option).replace("_", "-"): one for option, one in value.items()}
-        elif isinstance(value, dict) and key in _TREE:
-            field, option, rest = _TREE[key]
-            found[option] = value.get(field)
-            found[rest] = {k: v for k, v in value.items() if k not in (field, "groups")}
-            if groups := value.get("groups"):
-                found["parameter-group"] = [
-                    f"{patterns}: {' '.join(_as_given(options, several=True))}"
-                    for patterns, options in groups.items()
-                ]
-        else:
-            found[key] = value
-    return found
 
 
 def _as_given(value: Any, *, several: bool) -> Any:

@@ -17,15 +17,10 @@ def drlpp() -> None:
     begin("drlpp.cli.main", "drlpp")
 
 
-def begin(module: str, name: str) -> None:
-    """Run a module's ``main``.
-
-    Args:
-        module: that has it.
-        name: of the program, for what is said.
-    """
+def begin(module: str, name: str, function: str = "main") -> None:
+    """Run a function of a module, for a program of this name."""
     try:
-        program = import_module(module).main
+        program = getattr(import_module(module), function)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -2,92 +2,44 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
+from drlpp.capturing.capture import capture
+from drlpp.cli.arguments import Export, Target
 from drlpp.cli.command_line import console
-from drlpp.cli.settings import (
-    CostProfile,
-    MethodSettings,
-    ModelOptions,
-    OptimizerSettings,
-    Out,
-    SameModel,
-    Seed,
-    option,
-    same_model,
-)
+from drlpp.cli.settings import same_model
+from drlpp.costs.cost_table import read_profile
+from drlpp.costs.profile import Profile
+from drlpp.costs.profiles.estimated_profile import estimate_profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement
-
-if TYPE_CHECKING:
-    from drlpp.costs.profile import Profile
-    from drlpp.exporting.nearest import Nearest
-    from drlpp.placement.execution_plan import ExecutionPlan
-    from drlpp.specs.cluster import Cluster
-
-
-class Target(StrEnum):
-    """Whose format."""
-
-    TORCH = "torch"
-    TORCHTITAN = "torchtitan"
-    MEGATRON = "megatron"
-    DEEPSPEED = "deepspeed"
-    WEIGHTS = "weights"
+from drlpp.exporting.layouts.module_layout import nearest_layout
+from drlpp.exporting.layouts.programs import MODULE_FORMATS
+from drlpp.exporting.nearest import Nearest, nearest_chain, ranks
+from drlpp.exporting.torch_bundle import write_bundle
+from drlpp.io.formatting import seconds_text
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement_file import read_placement
+from drlpp.runtime.training.checkpoints.checkpoint_store import export_weights
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Cluster
 
 
-def export_placement(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="PLACEMENT",
-            help="A placement.json; with --to weights the folder of a training run, a "
-            "checkpoint.safetensors, or the folder or URL given as --checkpoints.",
-        ),
-    ],
-    to: Annotated[
-        Target,
-        option(
-            "torch: a folder with a program that trains without drlpp; torchtitan: a folder with "
-            "its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
-            "weights: the weights of a checkpoint as one model.safetensors."
-        ),
-    ],
-    out: Annotated[Path, Out],
-    model: SameModel = None,
-    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-    *,
-    method: MethodSettings,
-    optimizer: OptimizerSettings,
-    profile: CostProfile = None,
-    seed: Seed = 0,
-) -> dict[str, Any]:
-    """Write a placement for another program, or the weights of a checkpoint.
-
-    Without --profile what the export costs is estimated from the sizes of operators.
-    """
-    from drlpp.capturing.capture import capture
-    from drlpp.exporting.layouts.module_layout import nearest_layout
-    from drlpp.exporting.layouts.programs import MODULE_FORMATS
-    from drlpp.exporting.nearest import nearest_chain, ranks
-    from drlpp.exporting.torch_bundle import write_bundle
-    from drlpp.placement.placement_file import read_placement
-    from drlpp.runtime.training.checkpoints.checkpoint_store import export_weights
-
+def export(given: Export) -> dict[str, Any]:
+    """Run ``drlpp export``."""
+    source, to, out, profile = given.source, given.to, given.out, given.profile
     if to is Target.WEIGHTS:
         tensors = export_weights(source, out)
         console.print(f"{tensors} tensors written to {out}")
         return {"tensors": tensors, "written_to": str(out)}
     placement = Path(source)
-    document = read_placement(placement, model=same_model(model, model_option))
+    document = read_placement(placement, model=same_model(given.model, given.model_option))
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InvalidInput(f"{out}: is there already; name another place, or remove it")
-    chosen = method.method(document.method)
-    spec = optimizer.spec(document.optimizer)
-    captured = capture(document.model, seed=seed)
+    chosen = given.method.method(document.method)
+    spec = given.optimizer.spec(document.optimizer)
+    captured = capture(document.model, seed=given.seed)
     try:
         plan = document.plan(captured.graph, chosen)
     except InvalidPlacement as error:
@@ -112,7 +64,7 @@ def export_placement(
     for line in lines:
         console.print(f"note: {line}")
     if form is None or layout is None:
-        then = write_bundle(captured, nearest, spec, out, seed, lines)
+        then = write_bundle(captured, nearest, spec, out, given.seed, lines)
     else:
         then = form.write(layout, captured, tuple(lines), out)
     console.print(f"written to {out}")
@@ -122,18 +74,11 @@ def export_placement(
 
 def _costs(plan: ExecutionPlan, path: Path | None) -> Profile:
     """Return a profile of the model, made up from sizes if nobody has measured one."""
-    from drlpp.costs.cost_table import read_profile
-    from drlpp.costs.profiles.estimated_profile import estimate_profile
-
     assert plan.graph is not None
     if path is None:
         return estimate_profile(plan.graph)
     profile = read_profile(path)
-    if profile.graph.fingerprint != plan.graph.fingerprint:
-        raise InvalidInput(
-            f"{path}: the profile is of {profile.graph.model} (graph {profile.graph.fingerprint}), "
-            f"but this is {plan.graph.model} (graph {plan.graph.fingerprint}); profile that model"
-        )
+    profile.check_is_of(plan.graph.model, plan.graph.fingerprint)
     return profile
 
 
@@ -141,10 +86,6 @@ def _cost(
     plan: ExecutionPlan, nearest: Nearest, cluster: Cluster, costs: Profile, source: Path | None
 ) -> str:
     """Return a sentence about what the export costs."""
-    from drlpp.costs.workload import Workload
-    from drlpp.io.formatting import seconds_text
-    from drlpp.simulator.simulation import simulate
-
     placed, exported = (
         simulate(
             Workload.of(costs, one.method), cluster, one.placement, one.method

@@ -1,4 +1,4 @@
-"""The command line ``drlpp``: learn, train, plan, profile, race, show, export."""
+"""The command line ``drlpp``: learn, train, race, plan, profile, export, show."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ from typing import Annotated
 
 import typer
 
+from drlpp.cli.arguments import Export, Learn, Plan, Profile, Race, Show, Train
 from drlpp.cli.command_line import run_program
 from drlpp.cli.commands import add_command, program
-from drlpp.cli.export_command import export_placement
-from drlpp.cli.learning.learn_command import learn
-from drlpp.cli.learning.race_command import race_model
-from drlpp.cli.planning.plan_command import plan_placement, profile_model
-from drlpp.cli.show_command import show
-from drlpp.cli.train_command import train
 
 app = program(no_args_is_help=True)
 
@@ -39,15 +34,22 @@ def _begin(
     """Find the fastest pipeline placement of a PyTorch model, and train with it."""
 
 
-add_command(app, "learn", learn)
-add_command(app, "train", train)
-add_command(app, "race", race_model)
-add_command(app, "plan", plan_placement)
-add_command(app, "profile", profile_model)
-add_command(app, "export", export_placement)
-add_command(app, "show", show)
+add_command(app, "learn", Learn, "drlpp.cli.learning.learning_job:learn")
+add_command(app, "train", Train, "drlpp.cli.train_command:train")
+add_command(app, "race", Race, "drlpp.cli.learning.race_command:race")
+add_command(app, "plan", Plan, "drlpp.cli.planning.plan_command:plan")
+add_command(app, "profile", Profile, "drlpp.cli.planning.plan_command:profile")
+add_command(app, "export", Export, "drlpp.cli.export_command:export")
+add_command(app, "show", Show, "drlpp.cli.show_command:show")
 
 
 def main() -> None:
     """Run the installed command."""
     run_program(app, "drlpp")
+
+
+def train_agent() -> None:
+    """Run ``train_agent.py``, which is ``drlpp learn`` alone."""
+    alone = program(add_completion=False)
+    add_command(alone, None, Learn, "drlpp.cli.learning.learning_job:learn")
+    run_program(alone, "train_agent.py")

@@ -1,10 +1,9 @@
-"""Settings: what a user states of a model, its method, optimizer, workers, data and search.
+"""Sections of options that several commands take.
 
-Each section is a tree's branch: its fields are options of commands (``commands.py``), keys of
-``--config`` files, and its methods return what the Python interface takes: :class:`Method`,
-:class:`OptimizerSpec`, the arguments of :class:`ClusterSession`. All raise ``InvalidInput`` for
-what does not exist or go together. What needs torch is imported when it is used, so that neither
-``--help`` nor completion waits for it.
+Their fields are options, and keys of ``--config`` files; their methods return what Python takes:
+:class:`Method`, :class:`OptimizerSpec`, the arguments of :class:`ClusterSession`. All raise
+``InvalidInput`` for what does not exist or go together. What needs torch is imported when it is
+used, so that neither ``--help`` nor completion waits for it.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ import yaml
 
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.io.documents import read_document
 from drlpp.runtime.ipc.time_limits import checked_timeout
 from drlpp.schedule.kinds.registry import training_kinds
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import policy_help
-from drlpp.specs.cluster import DeviceChoice
+from drlpp.specs.cluster import Cluster, DeviceChoice
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 
 if TYPE_CHECKING:
     from drlpp.models.model_reference import ModelReference
     from drlpp.models.task import Option
     from drlpp.planners import Space, Vary
-    from drlpp.specs.cluster import Cluster
-    from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 
 CLUSTER_FILES = (".yaml", ".yml", ".json")
 
@@ -54,6 +53,7 @@ MODEL = typer.Argument(
     "--model-option folder=FOLDER).",
     metavar="MODEL",
 )
+Model = Annotated[str, MODEL]
 ModelOptions = Annotated[
     list[str],
     option(
@@ -71,7 +71,7 @@ SameModel = Annotated[
         "--model",
     ),
 ]
-Out = option("File or folder to write.", "PATH", "--out", "-o")
+OUT = option("File or folder to write.", "PATH", "--out", "-o")
 CostProfile = Annotated[
     Path | None, option("Costs of operators: a profile.json, or a table (.csv).", "FILE")
 ]
@@ -162,14 +162,19 @@ def read_words(text: str, what: str, example: str) -> tuple[str, dict[str, objec
     return name, read_options(options, what, example.partition(" ")[2])
 
 
-def read_speeds(text: str) -> tuple[float, ...]:
-    """Return relative speeds, separated by commas in ``text``."""
+def read_speeds(text: str | None) -> tuple[float, ...] | None:
+    """Return relative speeds, separated by commas in ``text``, if any are given."""
+    if text is None:
+        return None
     try:
-        return tuple(float(part) for part in text.split(","))
+        speeds = tuple(float(part) for part in text.split(","))
     except ValueError:
+        speeds = ()
+    if not speeds or not all(0 < speed < math.inf for speed in speeds):
         raise InvalidCluster(
-            f"speeds {text!r}: expected numbers separated by commas, such as 1,1,0.5,0.5"
-        ) from None
+            f"--speeds {text}: expected numbers above 0 separated by commas, such as 1,1,0.5,0.5"
+        )
+    return speeds
 
 
 def model_reference(name: str, options: Sequence[str]) -> ModelReference:
@@ -247,8 +252,6 @@ class OptimizerSettings:
 
     def spec(self, base: OptimizerSpec | None = None) -> OptimizerSpec:
         """Return the optimizer that is asked for, or ``base`` with what is."""
-        from drlpp.specs.optimizer_spec import OptimizerSpec
-
         options = read_options(self.optimizer_option, "optimizer", "weight_decay=0.1")
         if self.lr is not None and "lr" in options:
             raise InvalidInput(f"the learning rate is given twice: {self.lr:g} and {options['lr']}")
@@ -262,8 +265,6 @@ class OptimizerSettings:
 
 def _group(text: str) -> ParameterGroup:
     """Return a group of parameters as given: ``PATTERN …: KEY=VALUE …``."""
-    from drlpp.specs.optimizer_spec import ParameterGroup
-
     patterns, colon, options = text.partition(":")
     given = read_options(options.split(), "parameter group", "weight_decay=0")
     if not colon or not given:
@@ -309,15 +310,11 @@ class WorkerSettings:
     @cached_property
     def emulated(self) -> tuple[float, ...] | None:
         """Speeds that workers emulate, as fast as this machine can; None without any."""
-        if self.speeds is None:
-            return None
         from drlpp.runtime.device.emulation import available_cores, fitting_speeds
 
         relative = read_speeds(self.speeds)
-        if not all(0 < speed < math.inf for speed in relative):
-            raise InvalidInput(
-                f"--speeds {self.speeds}: expected numbers above 0, such as 1,1,0.5,0.5"
-            )
+        if relative is None:
+            return None
         if self.workers not in (None, len(relative)):
             raise InvalidInput(
                 f"--speeds {self.speeds} has {len(relative)} numbers for {self.workers} workers"
@@ -337,7 +334,7 @@ class WorkerSettings:
         from drlpp.runtime import default_num_workers
 
         hosts, workers, emulated = self._hosts(folder), self.workers, self.emulated
-        if emulated is not None:
+        if workers is None and emulated is not None:
             workers = len(emulated)
         elif workers is None and self.cluster is None and on_this_machine is not None:
             workers = on_this_machine
@@ -355,9 +352,6 @@ class WorkerSettings:
 
     def _hosts(self, folder: Path | None) -> Cluster | None:
         """Return the hosts that are wanted, None for any."""
-        from drlpp.io.documents import read_document
-        from drlpp.specs.cluster import Cluster
-
         if self.cluster is None:
             return None
         path = Path(self.cluster) if self._is_file else folder and folder / "cluster.yaml"
@@ -400,6 +394,17 @@ class SearchSettings:
         from drlpp.planners import Space
 
         return Space(chosen, self.varied(method), self.max_staleness, batch_size)
+
+
+@dataclass(frozen=True)
+class MeasuringSettings:
+    """How much is measured."""
+
+    budget: Annotated[int, count("Number of placements to measure, at most.")] = 100
+    minibatches: Annotated[int, count("Minibatches of a measurement.", most=100_000)] = 30
+    repetitions: Annotated[int, count("Runs that these minibatches are divided into.")] = 3
+    finalists: Annotated[int, count("Measured placements in the final comparison.")] = 4
+    rounds: Annotated[int, count("Rounds of the final comparison, at most.")] = 7
 
 
 @dataclass(frozen=True)

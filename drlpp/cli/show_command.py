@@ -4,41 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from drlpp.cli.command_line import console, shown_if_long
-from drlpp.cli.commands import RefusedWithRecord
-from drlpp.cli.settings import (
-    CostProfile,
-    MethodSettings,
-    Minibatches,
-    ModelOptions,
-    Out,
-    RayCluster,
-    SameModel,
-    Speeds,
-    model_reference,
-    option,
-    read_speeds,
-    same_model,
-)
+from drlpp.capturing.capture import capture
+from drlpp.cli.arguments import Show, Source
+from drlpp.cli.command_line import console, shown
+from drlpp.cli.commands import Refusal
+from drlpp.cli.settings import model_reference, read_speeds, same_model
+from drlpp.cli.showing.machine import CHECKS, findings_table
+from drlpp.cli.showing.tables import describe, describe_measurements, report_lines
+from drlpp.cli.showing.timelines import from_run, from_schedule, from_simulator
+from drlpp.costs.cost_table import read_profile
 from drlpp.errors import InvalidInput, InvalidPlacement
-
-if TYPE_CHECKING:
-    from drlpp.models.model_reference import ModelReference
-
-
-class Source(StrEnum):
-    """Where a timeline comes from."""
-
-    SCHEDULE = "schedule"
-    SIMULATOR = "simulator"
-    RUN = "run"
-
+from drlpp.io.documents import content_of, read_any_document, read_mapping, write_document
+from drlpp.io.run_folder import OPTIONS_NAME
+from drlpp.placement.placement_file import read_placement
+from drlpp.report.page import write_report
 
 _TAKEN_BY = {
     "profile": (Source.SIMULATOR,),
@@ -48,47 +30,18 @@ _TAKEN_BY = {
 _FILES = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
 
 
-def show(
-    what: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="WHAT",
-            help="A model, a file of drlpp or of costs, or the folder of a run, whose page "
-            "report.html is written. Default: this machine.",
-        ),
-    ] = None,
-    model: SameModel = None,
-    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-    *,
-    timeline: Annotated[
-        Source | None,
-        option(
-            "Of a placement: what every worker does when. schedule: a forward takes 1, a backward "
-            "2; simulator: predicted from --profile; run: measured on workers."
-        ),
-    ] = None,
-    profile: CostProfile = None,
-    minibatches: Minibatches = 8,
-    method: MethodSettings,
-    speeds: Speeds = None,
-    cluster: RayCluster = None,
-    out: Annotated[Path | None, Out] = None,
-) -> Any:
-    """Describe this machine, a model's operators, a run, a placement's timeline, or any file.
-
-    --out writes the graph of a model, or of a timeline a trace for ui.perfetto.dev (.json).
-    """
+def show(given: Show) -> Any:
+    """Run ``drlpp show``."""
+    what, out = given.what, given.out
     path = None if what is None else Path(what)
     # A program is no file of drlpp's: somebody means the model in it.
     named_file = path is not None and (
         path.suffix in _FILES or (os.path.exists(path) and path.suffix != ".py")
     )
-    if timeline is not None:
+    if given.timeline is not None:
         if path is None:
             raise InvalidInput("--timeline is of a placement: drlpp show PLACEMENT --timeline …")
-        named = same_model(model, model_option)
-        given = {"profile": profile, "speeds": speeds, "cluster": cluster}
-        return _show_timeline(path, timeline, named, method, minibatches or 8, given, out)
+        return _show_timeline(path, given.timeline, given)
     if out is not None and (what is None or named_file):
         raise InvalidInput("--out is for a model's graph: drlpp show MODEL -o graph.json")
     if what is None or path is None:
@@ -97,14 +50,12 @@ def show(
         return _write_page(path)
     if named_file:
         return _show_file(path)
-    return _show_model(what, out, model_option)
+    return _show_model(what, out, given.model_option)
 
 
 def _show_machine() -> dict[str, Any]:
     """Show what the machine has; ends with exit code 1 if something keeps drlpp from training."""
-    from drlpp.cli.showing.machine import CHECKS, findings_table
-
-    with shown_if_long("examining this machine, and starting two workers"):
+    with shown("examining this machine, and starting two workers"):
         findings = [check() for check in CHECKS]
     console.print(findings_table(findings))
     problems = [finding.name for finding in findings if finding.state == "problem"]
@@ -112,45 +63,33 @@ def _show_machine() -> dict[str, Any]:
         f"problems: {', '.join(problems)}" if problems else "drlpp can train on this machine"
     )
     record = {"problems": problems, "findings": [finding._asdict() for finding in findings]}
-    if problems:
-        raise RefusedWithRecord(record)
-    return record
+    return Refusal(record) if problems else record
 
 
-def _show_timeline(
-    placement: Path,
-    source: Source,
-    model: ModelReference | str | None,
-    method: MethodSettings,
-    minibatches: int,
-    given: dict[str, Any],
-    out: Path | None,
-) -> dict[str, Any]:
-    from drlpp.cli.showing.timelines import from_run, from_schedule, from_simulator
-    from drlpp.placement.placement_file import read_placement
-
+def _show_timeline(placement: Path, source: Source, given: Show) -> dict[str, Any]:
+    out, minibatches = given.out, given.minibatches or 8
     if out is not None and out.suffix.lower() != ".json":
         raise InvalidInput(f"{out}: a timeline is written as a trace for Perfetto; name it .json")
     if out is not None and out.resolve() == placement.resolve():
         raise InvalidInput(f"{out}: is the placement itself; name another file to write")
-    if source is Source.SIMULATOR and given["profile"] is None:
+    if source is Source.SIMULATOR and given.profile is None:
         raise InvalidInput(
             "the simulator needs what operators cost: --profile profile.json, which drlpp profile "
             "writes"
         )
-    for name, value in given.items():
-        if value is not None and source not in _TAKEN_BY[name]:
-            raise InvalidInput(f"--{name} is for --timeline {' or '.join(_TAKEN_BY[name])}")
-    speeds = None if given["speeds"] is None else read_speeds(given["speeds"])
-    document = read_placement(placement, model=model)
-    chosen = method.method(document.method)
+    for name, sources in _TAKEN_BY.items():
+        if getattr(given, name) is not None and source not in sources:
+            raise InvalidInput(f"--{name} is for --timeline {' or '.join(sources)}")
+    speeds = read_speeds(given.speeds)
+    document = read_placement(placement, model=same_model(given.model, given.model_option))
+    chosen = given.method.method(document.method)
     try:
         if source is Source.SCHEDULE:
             found = from_schedule(document, chosen, minibatches)
-        elif source is Source.SIMULATOR:
-            found = from_simulator(document, chosen, minibatches, given["profile"], speeds)
+        elif given.profile is not None:
+            found = from_simulator(document, chosen, minibatches, given.profile, speeds)
         else:
-            found = from_run(document, chosen, minibatches, speeds, given["cluster"])
+            found = from_run(document, chosen, minibatches, speeds, given.cluster)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{placement}: {error}") from None
     title = f"{document.model.name} {document.configuration}, {chosen}, {found.source}"
@@ -162,19 +101,12 @@ def _show_timeline(
 
 
 def _write_page(folder: Path) -> dict[str, str]:
-    from drlpp.report.page import write_report
-
     path = write_report(folder)
     console.print(f"written to {path}")
     return {"report": str(path)}
 
 
 def _show_file(file: Path) -> Any:
-    from drlpp.cli.showing.tables import describe, describe_measurements
-    from drlpp.costs.cost_table import read_profile
-    from drlpp.io.documents import content_of, read_any_document, read_mapping
-    from drlpp.io.run_folder import OPTIONS_NAME
-
     if file.suffix == ".jsonl":
         console.print(describe_measurements(file))
         return [json.loads(line) for line in file.read_text().splitlines()]
@@ -188,10 +120,6 @@ def _show_file(file: Path) -> Any:
 
 
 def _show_model(model: str, out: Path | None, options: list[str]) -> dict[str, Any]:
-    from drlpp.capturing.capture import capture
-    from drlpp.cli.showing.tables import report_lines
-    from drlpp.io.documents import write_document
-
     graph = capture(model_reference(model, options)).graph
     console.print(f"{graph.model} · graph {graph.fingerprint}")
     for line in report_lines(graph):

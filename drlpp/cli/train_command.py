@@ -5,124 +5,60 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from drlpp.cli.command_line import console, end_with_report, resumable, shown_if_long
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.cli.arguments import Train
+from drlpp.cli.command_line import console, end_with_report, resumable, shown
 from drlpp.cli.commands import keep_options, training_folder
-from drlpp.cli.settings import (
-    Data,
-    MethodSettings,
-    Minibatches,
-    ModelOptions,
-    OptimizerSettings,
-    RunSettings,
-    SameModel,
-    WorkerSettings,
-    option,
-    read_words,
-    same_model,
-)
+from drlpp.cli.settings import read_words, same_model
 from drlpp.errors import InvalidInput
 from drlpp.io.progress_lines import ProgressLines, TimeLeft
-
-if TYPE_CHECKING:
-    from drlpp.capturing.capture import CapturedModel
-    from drlpp.placement.placement_file import PlacementFile
-    from drlpp.runtime import EarlyStopping, EpochReport, ProgressReport, TrainerCallbacks
-    from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.planners.replanning import Elastic, measured_beside, profile_beside, replanned
+from drlpp.runtime import (
+    EarlyStopping,
+    EpochReport,
+    PipelineTrainer,
+    ProgressReport,
+    TrainerCallbacks,
+)
+from drlpp.specs.learning_rate import LearningRateSchedule
 
 _SECONDS_ON_TERMINAL, _SECONDS_BETWEEN_LINES = 5.0, 30.0
 """The time between lines within an epoch, on a terminal and elsewhere."""
 
 
-def train(
-    placement: Annotated[Path, typer.Argument(help="A placement.json.", metavar="PLACEMENT")],
-    model: SameModel = None,
-    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-    *,
-    data: Data = "digits",
-    epochs: Annotated[int, option("Number of epochs.", "N")] = 5,
-    minibatches: Minibatches = None,
-    method: MethodSettings,
-    optimizer: OptimizerSettings,
-    lr_schedule: Annotated[
-        str | None,
-        option(
-            "Scheduler of torch, 'cosineannealing T_max=10', or package.module:Class; "
-            "interval=minibatch counts minibatches instead of epochs, warm_up=100 increases the "
-            "rate over as many.",
-            "'NAME KEY=VALUE …'",
-        ),
-    ] = None,
-    synchronous_epochs: Annotated[
-        int, option("First epochs that flush before every update.", "N")
-    ] = 0,
-    early_stopping: Annotated[
-        str | None,
-        option(
-            "End after N epochs in a row without a better held-out score (or loss); "
-            "min_delta=0.001, monitor=loss or score.",
-            "'N KEY=VALUE …'",
-        ),
-    ] = None,
-    checkpoint_every: Annotated[
-        int, option("Minibatches between checkpoints in an epoch; 0: none.", "N")
-    ] = 0,
-    checkpoints: Annotated[
-        str | None,
-        option(
-            "Folder that all hosts share, for checkpoints in parts. Default: a file in --out.",
-            "FOLDER|URL",
-        ),
-    ] = None,
-    workers: WorkerSettings,
-    elastic: Annotated[
-        str | None,
-        option(
-            "Continue with fewer workers when some are lost, with more when they return.",
-            "MIN:MAX",
-        ),
-    ] = None,
-    run: RunSettings,
-) -> dict[str, Any]:
-    """Train the model of a placement with it, and evaluate it on held-out data.
-
-    Results go to 'training' next to PLACEMENT. With another number of --workers a placement for
-    these is planned first. --resume takes the run's own options where they are not given.
-    """
-    from drlpp.placement.placement_file import read_placement
-    from drlpp.planners.replanning import Elastic
-    from drlpp.runtime import PipelineTrainer
-
+def train(given: Train) -> dict[str, Any]:
+    """Run ``drlpp train``."""
+    placement, workers, run, epochs = given.placement, given.workers, given.run, given.epochs
     folder = training_folder(placement, run.out)
-    named = same_model(model, model_option)
+    named = same_model(given.model, given.model_option)
     document = read_placement(placement, model=named)
-    rates, stopping = _schedule(lr_schedule), _stopping(early_stopping)
-    if elastic is not None and workers.workers is not None:
+    rates, stopping = _schedule(given.lr_schedule), _stopping(given.early_stopping)
+    if given.elastic is not None and workers.workers is not None:
         raise InvalidInput("--elastic MIN:MAX says how many workers there are; leave out --workers")
     changed = {
-        "method": method.method(document.method),
-        "optimizer": optimizer.spec(document.optimizer),
+        "method": given.method.method(document.method),
+        "optimizer": given.optimizer.spec(document.optimizer),
     }
     document = document.model_copy(update=changed)
     emulated = workers.emulated
-    given: dict[str, Any] = {"placement": placement, "model": named}
+    trained: dict[str, Any] = {"placement": placement, "model": named}
     if workers.workers not in (None, document.cluster.accelerators):
         document, captured = placement_for(workers.workers or 0, placement, document, run.seed)
-        given = {"placement": document, "model": captured}
+        trained = {"placement": document, "model": captured}
     with resumable("training", measures=False):
         trainer = PipelineTrainer(
-            **given,
+            **trained,
             method=document.method,
             optimizer=document.optimizer,
             learning_rate=rates,
-            synchronous_epochs=synchronous_epochs,
-            checkpoint_every=checkpoint_every,
-            checkpoints=checkpoints,
+            synchronous_epochs=given.synchronous_epochs,
+            checkpoint_every=given.checkpoint_every,
+            checkpoints=given.checkpoints,
             early_stopping=stopping,
-            elastic=None if elastic is None else Elastic.parse(elastic),
+            elastic=None if given.elastic is None else Elastic.parse(given.elastic),
             speeds=emulated,
             device=workers.device,
             cluster=workers.address,
@@ -132,7 +68,7 @@ def train(
             seed=run.seed,
             observer=printed(document, epochs, lambda: keep_options(folder), resumed=run.resume),
         )
-        result = trainer.fit(data or "digits", epochs=epochs, minibatches=minibatches)
+        result = trainer.fit(given.data or "digits", epochs=epochs, minibatches=given.minibatches)
     if result.module_score is not None:
         console.print(
             f"the weights loaded into {document.model.name}'s own module: "
@@ -150,8 +86,6 @@ def train(
 
 
 def _schedule(text: str | None) -> LearningRateSchedule | None:
-    from drlpp.specs.learning_rate import LearningRateSchedule
-
     if text is None:
         return None
     name, options = read_words(text, "schedule", "cosineannealing T_max=10")
@@ -159,8 +93,6 @@ def _schedule(text: str | None) -> LearningRateSchedule | None:
 
 
 def _stopping(text: str | None) -> EarlyStopping | None:
-    from drlpp.runtime import EarlyStopping
-
     if text is None:
         return None
     patience, options = read_words(text, "early stopping", "3 min_delta=0.001")
@@ -184,10 +116,7 @@ def placement_for(
     Returns:
         A placement for these, and the captured model.
     """
-    from drlpp.capturing.capture import capture
-    from drlpp.planners.replanning import measured_beside, profile_beside, replanned
-
-    with shown_if_long(f"planning anew for --workers {workers}"):
+    with shown(f"planning anew for --workers {workers}"):
         captured = capture(document.model, seed=seed)
         costs = profile_beside(path, captured.graph)
         measured = measured_beside(path, document)
@@ -210,7 +139,6 @@ def printed(
         begin: is called when training begins.
         resumed: whether some are done already, which nobody has timed.
     """
-    from drlpp.runtime import TrainerCallbacks
 
     def on_begin() -> None:
         begin()

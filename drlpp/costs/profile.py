@@ -9,6 +9,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from drlpp.capturing.graph import OpGraph
+from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, Record
 from drlpp.io.quantities import Count, Seconds, SecondsPerByte
 
@@ -108,6 +109,18 @@ class Profile(Document):
                 f"has {len(self.graph)}"
             )
         return self
+
+    def check_is_of(self, model: str, fingerprint: str) -> None:
+        """Check that it is of a model whose graph has this fingerprint.
+
+        Raises:
+            InvalidInput: it is of another.
+        """
+        if self.graph.fingerprint != fingerprint:
+            raise InvalidInput(
+                f"the profile is of {self.graph.model} (graph {self.graph.fingerprint}), but this "
+                f"is {model} (graph {fingerprint}); profile this model again"
+            )
 
     def of_repeated_blocks(self, graph: OpGraph, alike: Sequence[Sequence[int]]) -> Profile:
         """Return the profile of a model that has more of the same blocks.

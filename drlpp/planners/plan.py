@@ -154,7 +154,7 @@ def planning_problem(
         costs, measured = _measured(captured, workers, known, method)
         known = known or measured
     elif captured is not None:
-        _check_same_model(captured, costs)
+        costs.check_is_of(str(captured.reference), captured.graph.fingerprint)
     if known is None:
         raise InvalidInput(
             "what messages take is not known: give bandwidth=… in bytes per second, or cluster=…"
@@ -266,12 +266,3 @@ def _captured(model: Model | CapturedModel) -> CapturedModel:
     from drlpp.capturing.capture import CapturedModel, capture
 
     return model if isinstance(model, CapturedModel) else capture(model)
-
-
-def _check_same_model(captured: CapturedModel, costs: Profile) -> None:
-    graph = captured.graph
-    if graph.fingerprint != costs.graph.fingerprint:
-        raise InvalidInput(
-            f"the profile is of {costs.graph.model} (graph {costs.graph.fingerprint}), but "
-            f"{captured.reference} has graph {graph.fingerprint}; profile this model again"
-        )

@@ -201,7 +201,8 @@ class Elastic:
         found = self.profile
         if found is None and path is not None:
             found = profile_beside(path, graph)
-        _check_same_model(found, graph)
+        if found is not None:
+            found.check_is_of(graph.model, graph.fingerprint)
         measured = () if path is None else measured_beside(path, document)
         return Replanner(document, graph, found, measured)
 
@@ -266,13 +267,6 @@ def replanned(
     Raises:
         InvalidInput: no placement for so many workers can be run.
     """
-    _check_same_model(profile, graph)
+    if profile is not None:
+        profile.check_is_of(graph.model, graph.fingerprint)
     return Replanner(document, graph, profile, measured).file(workers)
-
-
-def _check_same_model(profile: Profile | None, graph: OpGraph) -> None:
-    if profile is not None and profile.graph.fingerprint != graph.fingerprint:
-        raise InvalidInput(
-            f"the profile is of {profile.graph.model} (graph {profile.graph.fingerprint}), but "
-            f"the model is {graph.model} ({graph.fingerprint}); profile this model"
-        )

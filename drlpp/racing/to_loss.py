@@ -264,7 +264,7 @@ def race_to_loss(
         RunFailure: a host, a worker or the disk failed; the race can be continued.
     """
     minibatches = data.first.minibatches
-    middle = float(session.optimizer.value("lr"))
+    middle = session.optimizer.rate
     fresh = TrainingRace(
         model=str(session.captured.reference),
         data=data.name,

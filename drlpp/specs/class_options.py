@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from inspect import Parameter, isclass, signature
-from types import ModuleType
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import first_problem
@@ -57,29 +57,50 @@ class NamedClass(ImportedByName, ABC):
     :meth:`check`, so that reading a file imports nothing that it names.
 
     Attributes:
+        module, base_name: of torch, which has the classes; and the class that all are made of.
+        ending: of the names of the classes, which may be left out.
+        unusable: names of torch's that cannot work here, and why.
         hidden: arguments of such classes that are not the user's.
         name: the name of a class of torch in lower case, or ``package.module:Class``.
         options: arguments of the class.
     """
 
+    module: ClassVar[str]
+    base_name: ClassVar[str]
+    ending: ClassVar[str] = ""
+    unusable: ClassVar[Mapping[str, str]]
     hidden: ClassVar[frozenset[str]]
 
     options: dict[str, OptionValue] = Field(default_factory=dict)
 
     @classmethod
-    @abstractmethod
     def base(cls) -> type:
         """Return the class of torch that all of them are subclasses of."""
+        found: type = getattr(import_module(cls.module), cls.base_name)
+        return found
 
     @classmethod
-    @abstractmethod
-    def known(cls) -> Mapping[str, type]:
+    def known(cls) -> dict[str, type]:
         """Return the classes of torch, and ours, by lower-case name."""
+        base = cls.base()
+        return {
+            name.lower(): kind
+            for name, kind in vars(import_module(cls.module)).items()
+            if isclass(kind) and issubclass(kind, base) and kind is not base and name[0] != "_"
+        }
 
+    @field_validator("name")
     @classmethod
-    @abstractmethod
-    def why_unusable(cls, kind: type) -> str | None:
+    def _as_torch_has_it(cls, name: str) -> str:
+        """Return ``adam`` for ``torch.optim:Adam``: torch's needs no import path."""
+        known, lower = cls.known(), name.removeprefix(f"{cls.module}:").lower()
+        if ":" in name and lower not in known:
+            return name
+        return lower + cls.ending if lower + cls.ending in known else lower
+
+    def why_unusable(self, kind: type) -> str | None:
         """Return why a class cannot work here, None if it can."""
+        return self.unusable.get(self.name)
 
     @abstractmethod
     def _try(self) -> None:
@@ -103,7 +124,7 @@ class NamedClass(ImportedByName, ABC):
         elif self.name in known:
             kind = known[self.name]
         else:
-            usable = sorted(name for name, one in known.items() if not self.why_unusable(one))
+            usable = sorted(known.keys() - self.unusable.keys())
             raise InvalidInput(
                 f"{self.what} {self.name!r} is unknown; there are {', '.join(usable)}, and a class "
                 "of your own as 'package.module:Class'"
@@ -210,28 +231,7 @@ def option_text(value: object) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def classes_of(module: ModuleType, base: type) -> dict[str, type]:
-    """Return the subclasses of ``base`` in a module of torch, by lower-case name."""
-    return {
-        name.lower(): kind
-        for name, kind in vars(module).items()
-        if isclass(kind) and issubclass(kind, base) and kind is not base
-    }
-
-
-def without_module(name: str, module: str, known: Collection[str]) -> str:
-    """Return ``adam`` for ``torch.optim:Adam``: torch's needs no import path.
-
-    Args:
-        name: as the user or a file gives it.
-        module: a module of torch.
-        known: names of its classes, in lower case.
-    """
-    lower = name.removeprefix(f"{module}:").lower()
-    return lower if ":" not in name or (name.startswith(f"{module}:") and lower in known) else name
-
-
-def option_defaults(kind: type, hidden: Collection[str]) -> dict[str, Any]:
+def option_defaults(kind: type, hidden: frozenset[str]) -> dict[str, Any]:
     """Return the options of a class and their defaults; ``Parameter.empty`` where there is none."""
     rest = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
     return {

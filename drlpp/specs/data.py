@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -80,9 +80,9 @@ def digits(example_inputs: Batch) -> Data:
     )
 
 
-def fitting_data(example_inputs: Batch, example_targets: Batch | None) -> str:
+def fitting_data(example_inputs: Batch, example_targets: Batch) -> str:
     """Return what to name as a model's data: ``digits`` if it classifies images, else one's own."""
-    targets = () if example_targets is None else tensors_in(example_targets)
+    targets = tensors_in(example_targets)
     classifies = len(targets) == 1 and targets[0].dim() == 1 and targets[0].dtype == torch.long
     fits = classifies and _are_images(tensors_in(example_inputs))
     return "digits" if fits else OWN_DATA
@@ -107,9 +107,7 @@ class DataName(ImportedByName):
 DATA: dict[str, Callable[[Batch], Data]] = {"digits": digits}
 
 
-def load_data(
-    name: str, example_inputs: Batch, example_targets: Batch | None = None
-) -> Data | Loaders:
+def load_data(name: str, example_inputs: Batch, example_targets: Batch) -> Data | Loaders:
     """Load data by its name here, or by ``package.module:factory``, which the user has named.
 
     A factory is called with the model's example inputs and returns a :class:`Data`, a plain
@@ -152,27 +150,37 @@ def load_data(
     return fitted(name, data, example_inputs, example_targets)
 
 
-def fitted(
-    name: str, data: Data, example_inputs: Batch, example_targets: Batch | None = None
-) -> Data:
+def fitted(name: str, data: Data, example_inputs: Batch, example_targets: Batch) -> Data:
     """Return data in the structure in which a model takes it, checked.
 
     Args:
         name: for error messages.
         data: to train and evaluate on.
-        example_inputs: of one minibatch.
-        example_targets: of the same minibatch; None not to look at the targets.
+        example_inputs, example_targets: of one minibatch.
 
     Raises:
         InvalidInput: if it does not fit.
     """
-    parts = []
-    for part, samples in data._asdict().items():
-        _check_type(name, part, samples)
-        if example_targets is not None:
-            where = f"data {name!r}: what is given to {part}"
-            samples = arranged(samples, example_inputs, example_targets, where)
-        _check_fit(name, part, samples, example_inputs, example_targets)
+    examples, parts = (example_inputs, example_targets), []
+    size = len(tensors_in(example_inputs)[0])
+    for part, given in data._asdict().items():
+        what = f"data {name!r}: what is given to {part}"
+        if not isinstance(given, Samples):
+            raise InvalidInput(
+                f"{what} is a {type(given).__name__}; expected Samples((inputs, ...), targets)"
+            )
+        samples = arranged(given, *examples, what)
+        if kinds_of(samples) != kinds_of(examples):
+            raise InvalidInput(
+                f"{what} has {kinds_text(*samples)}, but the model takes {kinds_text(*examples)}"
+            )
+        lengths = {len(value) for value in tensors_in(samples)}
+        if len(lengths) > 1:
+            raise InvalidInput(
+                f"{what} has tensors of {sorted(lengths)} samples; they have to be equally many"
+            )
+        if len(samples) < size:
+            raise InvalidInput(f"{what} has {len(samples)} samples; a minibatch takes {size}")
         parts.append(samples)
     return Data(*parts)
 
@@ -188,7 +196,8 @@ def arranged(
     inputs = arranged_like(example_inputs, samples.inputs, f"{where}: inputs")
     targets = samples.targets
     if targets is None and has_no_targets(example_targets):
-        targets = torch.empty(len(tensors_in(inputs)[0]), 0)
+        first = tensors_in(inputs)[0]
+        targets = torch.empty(len(first) if first.dim() else 0, 0)
     return Samples(inputs, arranged_like(example_targets, targets, f"{where}: targets"))
 
 
@@ -203,57 +212,14 @@ def _as_samples(inputs: Batch, targets: Batch | None = None) -> Samples:
     return Samples((inputs,) if isinstance(inputs, Tensor) else inputs, targets)
 
 
-def _check_type(name: str, part: str, samples: object) -> None:
-    if (
-        not isinstance(samples, Samples)
-        or not isinstance(samples.inputs, tuple | list | Mapping)
-        or not all(
-            isinstance(value, Tensor) and value.dim()
-            for value in tensors_in(tuple(samples) if samples.targets is not None else samples[0])
-        )
-    ):
-        raise InvalidInput(
-            f"data {name!r}: what is given to {part} is no Samples((inputs, ...), targets) with a "
-            "tuple of tensors as inputs and a tensor as targets, the samples as first dimension of "
-            "each; inputs may be a dictionary where the model's are one"
-        )
-
-
-def _check_fit(
-    name: str, part: str, samples: Samples, example_inputs: Batch, example_targets: Batch | None
-) -> None:
-    lengths = [len(value) for value in tensors_in(samples)]
-    if len(set(lengths)) > 1:
-        raise InvalidInput(
-            f"data {name!r}: inputs and targets to {part} have {lengths} samples; they have to be "
-            "equally many"
-        )
-    shown = example_targets is not None
-    expected = kinds_of((example_inputs, example_targets) if shown else example_inputs)
-    found = kinds_of(tuple(samples) if shown else samples.inputs)
-    if found != expected:
-        targets = samples.targets if shown else None
-        raise InvalidInput(
-            f"data {name!r}: samples to {part} are {kinds_text(samples.inputs, targets)}, but the "
-            f"model takes {kinds_text(example_inputs, example_targets)}"
-        )
-    if len(samples) < len(tensors_in(example_inputs)[0]):
-        raise InvalidInput(
-            f"data {name!r}: {len(samples)} samples to {part} do not fill one minibatch of "
-            f"{len(tensors_in(example_inputs)[0])}"
-        )
-
-
 def kinds_of(batch: Batch) -> list[object]:
     """Return shape and type of the samples in every tensor, or what it is instead."""
     return [_kind_of(value) for value in tensors_in(batch)]
 
 
-def kinds_text(inputs: Batch, targets: Batch | None = None) -> str:
+def kinds_text(inputs: Batch, targets: Batch) -> str:
     """Return the tensors of a batch by name, each with the shape and type of a sample."""
-    named = [*named_tensors("inputs", inputs)]
-    if targets is not None:
-        named += named_tensors("targets", targets)
+    named = [*named_tensors("inputs", inputs), *named_tensors("targets", targets)]
     kinds = [(name, _kind_of(value)) for name, value in named]
     return ", ".join(
         f"{name} {' '.join(map(str, kind)) if isinstance(kind, tuple) else kind}"

@@ -8,32 +8,16 @@ updates to come.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-from pydantic import field_validator
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from drlpp.errors import InvalidInput
 from drlpp.io.quantities import Count
-from drlpp.specs.class_options import (
-    NamedClass,
-    classes_of,
-    option_defaults,
-    without_module,
-)
-
-if TYPE_CHECKING:
-    from torch.optim.lr_scheduler import LRScheduler
+from drlpp.specs.class_options import NamedClass, option_defaults
 
 _MOST_RATES = 10_000_000
 
 _NEEDS_FUNCTION = "it needs a function; name a subclass that has one as 'package.module:Class'"
-_UNUSABLE = {
-    "lambdalr": _NEEDS_FUNCTION,
-    "multiplicativelr": _NEEDS_FUNCTION,
-    "reducelronplateau": "it needs a score of the training, and the rates are fixed before",
-    "sequentiallr": "it is made of other schedules; the option warm_up goes before any",
-    "chainedscheduler": "it is made of other schedules",
-}
 
 
 class LearningRateSchedule(NamedClass):
@@ -51,6 +35,16 @@ class LearningRateSchedule(NamedClass):
     what: ClassVar[str] = "learning-rate schedule"
     _option: ClassVar[str] = "--lr-schedule"
     _in_python: ClassVar[str] = "learning_rate=LearningRateSchedule.parse({0!r})"
+    module: ClassVar[str] = "torch.optim.lr_scheduler"
+    base_name: ClassVar[str] = "LRScheduler"
+    ending: ClassVar[str] = "lr"
+    unusable: ClassVar[Mapping[str, str]] = {
+        "lambdalr": _NEEDS_FUNCTION,
+        "multiplicativelr": _NEEDS_FUNCTION,
+        "reducelronplateau": "it needs a score of the training, and the rates are fixed before",
+        "sequentiallr": "it is made of other schedules; the option warm_up goes before any",
+        "chainedscheduler": "it is made of other schedules",
+    }
     # Only the learning rate changes, and a function cannot stand in a file.
     hidden: ClassVar[frozenset[str]] = frozenset(
         {
@@ -67,13 +61,6 @@ class LearningRateSchedule(NamedClass):
     interval: Literal["epoch", "minibatch"] = "epoch"
     warm_up: Count = 0
 
-    @field_validator("name")
-    @classmethod
-    def _as_torch_has_it(cls, name: str) -> str:
-        known = cls.known()
-        name = without_module(name, "torch.optim.lr_scheduler", known)
-        return f"{name}lr" if f"{name}lr" in known else name
-
     @classmethod
     def parse(
         cls, name: str, /, *, interval: object = "epoch", warm_up: object = 0, **options: object
@@ -84,27 +71,6 @@ class LearningRateSchedule(NamedClass):
             InvalidInput: if there is no such schedule or option, or it cannot work here.
         """
         return cls._parse(name, options, interval=interval, warm_up=warm_up)
-
-    @classmethod
-    def base(cls) -> type[LRScheduler]:
-        """Return torch's class of schedulers."""
-        from torch.optim.lr_scheduler import LRScheduler
-
-        return LRScheduler
-
-    @classmethod
-    def known(cls) -> dict[str, type]:
-        """Return torch's schedulers by lower-case name."""
-        from torch.optim import lr_scheduler
-
-        found = classes_of(lr_scheduler, lr_scheduler.LRScheduler)
-        return {name: kind for name, kind in found.items() if not name.endswith("lrscheduler")}
-
-    @classmethod
-    def why_unusable(cls, kind: type) -> str | None:
-        """Return why the rates of a scheduler cannot be tabulated, None if they can."""
-        ours = kind.__module__ == "torch.optim.lr_scheduler"
-        return _UNUSABLE.get(kind.__name__.lower()) if ours else None
 
     def rates(self, base_rate: float, minibatches: int, minibatches_per_epoch: int) -> list[float]:
         """Return the learning rate of every minibatch of a training.
@@ -152,7 +118,7 @@ class LearningRateSchedule(NamedClass):
 
         kind: Any = self.find()
         options = self.arguments
-        if "cycle_momentum" in option_defaults(kind, ()):
+        if "cycle_momentum" in option_defaults(kind, frozenset()):
             options["cycle_momentum"] = False
         optimizer = torch.optim.SGD([torch.zeros(1)], lr=base_rate)
         scheduler = kind(optimizer, **options)

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
-    field_validator,
     model_serializer,
     model_validator,
 )
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record, first_problem
-from drlpp.specs.class_options import (
-    NamedClass,
-    OptionValue,
-    classes_of,
-    option_text,
-    without_module,
-)
-from drlpp.torch_versions import takes_only_matrices
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
+from drlpp.specs.class_options import NamedClass, OptionValue, option_text
 
 _DEFAULTS: dict[str, dict[str, float]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9},
     "adam": {"lr": 0.0005},
     "adamw": {"lr": 0.0005},
 }
+_CLOSURE = "a step of it evaluates the model several times"
 
 
 class ParameterGroup(Record):
@@ -72,15 +62,10 @@ class ParameterGroup(Record):
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
-        if self.optimizer is not None and self.options:
+        if self.optimizer is not None and (self.options or self.optimizer.groups):
             raise InvalidInput(
-                f"the parameter group of {self.patterns} has an optimizer and options; expected "
-                "the options within its optimizer"
-            )
-        if self.optimizer is not None and self.optimizer.groups:
-            raise InvalidInput(
-                f"the optimizer of the parameter group of {self.patterns} has groups of its own; "
-                "expected none"
+                f"the parameter group of {self.patterns} has an optimizer, beside options or with "
+                "groups; expected its options within the optimizer, and no groups there"
             )
         return self
 
@@ -113,6 +98,12 @@ class OptimizerSpec(NamedClass):
     what: ClassVar[str] = "optimizer"
     _option: ClassVar[str] = "--optimizer"
     _in_python: ClassVar[str] = "optimizer=OptimizerSpec.parse({0!r})"
+    module: ClassVar[str] = "torch.optim"
+    base_name: ClassVar[str] = "Optimizer"
+    unusable: ClassVar[Mapping[str, str]] = {
+        "lbfgs": _CLOSURE,
+        "sparseadam": "it takes sparse gradients only",
+    }
     # Which kernels run is the runtime's business, nothing differentiates or records an update, and
     # a loss is not maximized.
     hidden: ClassVar[frozenset[str]] = frozenset(
@@ -121,11 +112,6 @@ class OptimizerSpec(NamedClass):
 
     name: str = "sgd"
     groups: tuple[ParameterGroup, ...] = ()
-
-    @field_validator("name")
-    @classmethod
-    def _in_lower_case(cls, name: str) -> str:
-        return without_module(name, "torch.optim", cls.known().keys())
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
@@ -202,48 +188,33 @@ class OptimizerSpec(NamedClass):
         Raises:
             InvalidInput: if it cannot be the rate.
         """
-        ratio = rate / old if (old := float(self.value("lr"))) else 1.0
+        ratio = rate / self.rate if self.rate else 1.0
         scaled = []
         for group in self.groups:
+            own = self.of_group(group).rate * ratio
+            changed: dict[str, Any] = {}
             if group.optimizer is not None:
-                other = group.optimizer.with_rate(float(group.optimizer.value("lr")) * ratio)
-                scaled.append(group.model_copy(update={"optimizer": other}))
+                changed = {"optimizer": group.optimizer.with_rate(own)}
             elif "lr" in group.options:
-                own = {**group.options, "lr": float(self.of_group(group).value("lr")) * ratio}
-                scaled.append(group.model_copy(update={"options": own}))
-            else:
-                scaled.append(group)
+                changed = {"options": {**group.options, "lr": own}}
+            scaled.append(group.model_copy(update=changed))
         return self.changed(None, {"lr": rate}, scaled)
 
     @classmethod
-    def base(cls) -> type[Optimizer]:
-        """Return torch's class of optimizers."""
-        from torch.optim import Optimizer
-
-        return Optimizer
-
-    @classmethod
     def known(cls) -> dict[str, type]:
-        """Return torch's optimizers by lower-case name."""
-        from torch import optim
+        """Return torch's optimizers by lower-case name; ours is Muon, of which torch has a half."""
+        found = super().known()
+        if "muon" in found:
+            from drlpp.specs.muon import MuonWithAdamW
 
-        found = classes_of(optim, optim.Optimizer)
-        for name, kind in found.items():
-            if takes_only_matrices(kind):
-                from drlpp.specs.muon import MuonWithAdamW
-
-                found[name] = MuonWithAdamW
+            found["muon"] = MuonWithAdamW
         return found
 
-    @classmethod
-    def why_unusable(cls, kind: type) -> str | None:
+    def why_unusable(self, kind: type) -> str | None:
         """Return why no stage of a pipeline can be updated by an optimizer, None if one can."""
-        from torch import optim
-
         closure = signature(kind.step).parameters.get("closure")  # type: ignore[attr-defined]
-        if closure is not None and closure.default is Parameter.empty:
-            return "a step of it evaluates the model several times"
-        return "it takes sparse gradients only" if kind is optim.SparseAdam else None
+        needed = closure is not None and closure.default is Parameter.empty
+        return _CLOSURE if needed else super().why_unusable(kind)
 
     def _try(self) -> None:
         import torch
@@ -251,9 +222,10 @@ class OptimizerSpec(NamedClass):
         kind: Any = self.find()
         kind([torch.zeros(1, requires_grad=True)], **self.complete)
 
-    def value(self, option: str) -> Any:
-        """Return the value of an option, given or default."""
-        return self.complete[option]
+    @property
+    def rate(self) -> float:
+        """The learning rate, given or default."""
+        return float(self.complete["lr"])
 
     @property
     def complete(self) -> dict[str, Any]:

@@ -87,14 +87,14 @@ def divided(optimizer: OptimizerSpec, names: Iterable[str]) -> list[GroupMembers
     left = dict.fromkeys(names)
     specs = [(group.parameters, optimizer.of_group(group)) for group in optimizer.groups]
     specs.append((("*",), optimizer.model_copy(update={"groups": ()})))
-    base_rate = float(optimizer.value("lr"))
+    base_rate = optimizer.rate
     found = []
     for patterns, spec in specs:
         matching = {name for pattern in patterns for name in _matching(pattern, left)}
         own = tuple(name for name in left if name in matching)
         for name in own:
             del left[name]
-        rate = float(spec.value("lr"))
+        rate = spec.rate
         if own and rate != base_rate == 0:
             raise InvalidInput(
                 f"the learning rate of optimizer {optimizer.name} is 0, and that of {own[0]} is "

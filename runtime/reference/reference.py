@@ -98,7 +98,7 @@ class ReferenceExecutor:
         self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
         programs = cut_stages(captured.microbatch(method.microbatches), placement)
-        self.rate, self.seed = float(optimizer.value("lr")), seed
+        self.rate, self.seed = optimizer.rate, seed
         self.round_trip = 1 + method.minibatches_in_flight(self._plan.pipeline)
         # Counted, where workers have a formula for it.
         steady = self._plan.schedule(2 * self.round_trip * method.accumulate)

@@ -321,7 +321,7 @@ class ClusterSession:
         schedule = plan.schedule(minibatches)
         places = sorted(place for place in cuts if place < minibatches and place > (start or 0))
         results: dict[int, RunResult] = {}
-        rate = float(deployment.optimizer.value("lr"))
+        rate = deployment.optimizer.rate
         performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
         with feeding(self._workers, deployment.pipeline, options, minibatches, start or 0) as feed:
             stream = feed.stream if feed else None

@@ -352,7 +352,7 @@ class Trainer:
         """Write about minibatches of an epoch."""
         first = (epoch - 1) * self._count
         means = {first + minibatch: loss for minibatch, loss in _mean_losses(losses).items()}
-        unchanged = float(self.optimizer.value("lr"))
+        unchanged = self.optimizer.rate
         log.minibatches(
             means, {step: self._rates[step] if self._rates else unchanged for step in means}
         )

@@ -110,9 +110,7 @@ class TrainingPlan:
         if self.learning_rate is None:
             return None
         minibatches = self.epochs * minibatches_per_epoch
-        return self.learning_rate.rates(
-            float(optimizer.value("lr")), minibatches, minibatches_per_epoch
-        )
+        return self.learning_rate.rates(optimizer.rate, minibatches, minibatches_per_epoch)
 
     def cuts(self, plan: ExecutionPlan, minibatches: int) -> list[int]:
         """Return where checkpoints are due on the way through an epoch, or what is left of it.

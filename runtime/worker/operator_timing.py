@@ -119,7 +119,7 @@ def time_operators(
         for runner in runners:
             passes = range(_WARM_UPS + command.repeats)
             uses = {(number, 0): WeightUse(0, 0, stashed=0) for number in passes}
-            rates = [float(command.optimizer.value("lr"))]
+            rates = [command.optimizer.rate]
             runner.begin(RunPlan({OWN: WeightPlan(uses, rates, shared=training.shared)}))
         return runners
 

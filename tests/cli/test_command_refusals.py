@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.cli.learning import learn_command
+from drlpp.cli.main import train_agent
 from tests.support.programs.shell import drlpp, finish
 
 MODEL = "tests.support.models.small:perceptron"
@@ -32,16 +32,16 @@ TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:sepa
         (f"{TIMELINE} schedule PLACEMENT --speeds 1,1", "--speeds is for --timeline simulator"),
         (f"{TIMELINE} simulator PLACEMENT --cluster auto", "needs what operators cost"),
         (f"{TIMELINE} run PLACEMENT --speeds 1,2", "speed"),
-        (f"{TIMELINE} simulator PLACEMENT --profile CHAIN", "but the placement is of tests"),
+        (f"{TIMELINE} simulator PLACEMENT --profile CHAIN", "but this is tests.support.models"),
         ("plan", "name what to plan: a model, or --profile"),
         (f"plan --profile none.json {LINKS}", "none.json: no such file"),
         ("plan --profile CHAIN", "how many workers are there"),
         ("plan --profile CHAIN --workers 2", "what messages take is not known"),
         ("plan --profile CHAIN --workers 2 --bandwidth 0", "bandwidth_bytes_per_second"),
         ("plan --profile CHAIN --workers 2 --bandwidth nan", "bandwidth_bytes_per_second"),
-        (f"{PLAN} --speeds 1,fast", "separated by commas"),
+        (f"{PLAN} --speeds 1,fast", "--speeds 1,fast: expected numbers"),
         (f"{PLAN} --speeds 1", "1 speeds given for 2 accelerators"),
-        (f"{PLAN} --speeds 1,-1", "must be a number above 0"),
+        (f"{PLAN} --speeds 1,-1", "expected numbers above 0 separated"),
         (f"{PLAN} --cluster CLUSTER", "leave out bandwidth"),
         (f"{PLAN} --planner magic", "planner 'magic' is unknown"),
         (f"{PLAN} --vary width", "'width' is unknown"),
@@ -68,7 +68,9 @@ TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:sepa
         ("learn --epochs 2", "--epochs belongs to a race to a loss; give --data as well"),
         ("learn --agent alphazero", "agent 'alphazero' is unknown; there are drl-pp"),
         ("learn --agent nowhere.yaml", "nowhere.yaml: no such file"),
+        ("learn --agent drl-pp --vary depth", "agent drl-pp chooses placements alone"),
         ("learn --policy hope", "policy 'hope' is unknown"),
+        ("learn --timeout -3", "a time limit of -3.0 s was given"),
         ("learn --optimizer lion", "optimizer 'lion' is unknown; there are adadelta"),
     ],
 )  # fmt: skip
@@ -84,7 +86,7 @@ def test_bad_input(
 
 
 def test_train_agent_says_its_own_name() -> None:
-    ended = finish(learn_command.main, "train_agent.py", "--policy", "hope")
+    ended = finish(train_agent, "train_agent.py", "--policy", "hope")
     assert ended.refusal.startswith("train_agent.py: error: ")
 
 
@@ -138,6 +140,7 @@ def test_a_placement_of_another_model(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("model: {name: alexnet}\n", "'model' has fields; expected one value"),
         ("modle: alexnet\n", "'modle' is no option of this command; there are cluster, json"),
         ("- alexnet\n", "run.yaml"),
         ("model: alexnet", "does not end with a newline"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import platform
 import subprocess
@@ -10,16 +11,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import typer
 import yaml
+from rich.console import Console
 
 from drlpp.capturing.capture import capture
+from drlpp.cli import command_line, show_command
 from drlpp.cli.command_line import resumable, run_program
-from drlpp.cli.commands import _options_in
 from drlpp.cli.entry import begin
 from drlpp.cli.main import app
 from drlpp.cli.showing import machine
@@ -71,26 +72,6 @@ def test_options_come_from_a_file_and_the_command_line_before_it(tmp_path: Path)
     assert "batch_size=2" in json.loads(other.read_text())["model"]
 
 
-def test_a_file_may_be_a_tree() -> None:
-    tree: dict[str, Any] = {
-        "model": {"name": "gnmt8", "batch_size": 4},
-        "method": {"policy": "sync", "schedule": "gpipe"},
-        "optimizer": {"name": "adamw", "lr": 1e-3, "groups": {"*.bias": {"weight_decay": 0}}},
-        "cluster": {"workers": 4, "cluster": "auto"},
-    }
-    assert _options_in(tree) == {
-        "model": "gnmt8",
-        "model-option": {"batch_size": 4},
-        "policy": "sync",
-        "method-option": {"schedule": "gpipe"},
-        "optimizer": "adamw",
-        "optimizer-option": {"lr": 1e-3},
-        "parameter-group": ["*.bias: weight_decay=0"],
-        "workers": 4,
-        "cluster": "auto",
-    }
-
-
 def test_json_is_all_of_standard_output(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     write_document(cluster, local_cluster(3, Link(bandwidth_bytes_per_second=1e9)))
@@ -134,7 +115,7 @@ def test_an_interrupted_import_is_one_line(
     assert capsys.readouterr().err == "drlpp: interrupted\n"
 
 
-@pytest.mark.parametrize("command", ["train", "profile"])
+@pytest.mark.parametrize("command", ["train", "profile", "learn"])
 def test_a_time_limit_holds_from_the_beginning(tmp_path: Path, command: str) -> None:
     captured = capture(ModelReference.named(MODEL))
     path = write_document(
@@ -144,6 +125,7 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path, command: str) -> 
     given = {
         "train": (path, "--data", data, "--model", MODEL),
         "profile": (MODEL, "--workers", 1, "-o", tmp_path / "profile.json"),
+        "learn": (MODEL, "--workers", 1, "-o", tmp_path / "run"),
     }
     ended = drlpp(command, *given[command], "--timeout", "1e-6")
     assert ended.code == 1
@@ -157,7 +139,16 @@ def test_show_without_arguments_examines_the_machine(monkeypatch: pytest.MonkeyP
     assert "two answer" in found["workers"]["found"]
     monkeypatch.setattr(machine, "OLDEST", "99.0")
     monkeypatch.setattr(machine, "_LEAST_MEMORY_BYTES", 1e18)
-    monkeypatch.setattr(machine, "CHECKS", (machine.versions, machine.memory))
+    monkeypatch.setattr(show_command, "CHECKS", (machine.versions, machine.memory))
     ended = drlpp("show", "--json")
     assert ended.code == 1
     assert json.loads(ended.out)["problems"] == ["versions", "memory"]
+
+
+def test_on_a_terminal_what_looks_like_markup_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True)
+    monkeypatch.setattr(command_line, "console", terminal)
+    with command_line.shown("planning with [/x]") as tell:
+        tell("[/y]")
+    assert isinstance(terminal.file, io.StringIO)
+    assert "[/y]" in terminal.file.getvalue()

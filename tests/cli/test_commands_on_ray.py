@@ -54,8 +54,6 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     at_noam = ["--method-option", "in_flight_per_link=0"]
     told_by("plan", model, *planned, *at_noam, "-o", path)
     named = ["--model", model, *on_ray]
-    told = told_by("show", path, "--timeline", "run", "--minibatches", 2, *named)
-    assert "1-1-1-1, 1f1b, stash, as it ran" in told
 
     rate_one = ["--optimizer", "sgd", "--lr", 1, "--optimizer-option", "momentum=0"]
     job = ["train", path, "--data", f"{COUNTING}:every_sample", *rate_one, *named]
@@ -63,8 +61,7 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     cluster.nodes[1].stop()
     told = told_by(*job, "--epochs", 2, "--resume", "--workers", 2)
     assert "is for 4 workers; for 2 it is" in told
-    told_by(*job, "--epochs", 3, "--resume", "--workers", 2)
-    job += ["--epochs", 4, "--resume", "--workers", 4]
+    job += ["--epochs", 3, "--resume", "--workers", 4]
     refused = shell.finish(command_line.main, "drlpp", *job)
     assert refused.code == 2
     assert "4 workers are needed, and the Ray cluster has free nodes for 2" in refused.err
@@ -72,4 +69,4 @@ def test_from_a_profile_to_a_training_that_is_resumed_on_other_hosts(
     cluster.join(2)
     told_by(*job)
     state = torch.load(tmp_path / "training" / "model.pt")
-    assert counts(state) == {(f"layers.{layer}.weight", 4.0) for layer in range(4)}
+    assert counts(state) == {(f"layers.{layer}.weight", 3.0) for layer in range(4)}

@@ -20,11 +20,11 @@ IMAGES, CLASSES = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
         ((torch.zeros(4, 10),), CLASSES),
         ((IMAGES, IMAGES), CLASSES),
         ((IMAGES,), torch.zeros(4, 10)),
-        ((IMAGES,), None),
+        ((IMAGES,), torch.empty(4, 0)),
     ],
 )
 def test_models_of_other_kinds_need_data_of_their_own(
-    inputs: tuple[Tensor, ...], targets: Tensor | None
+    inputs: tuple[Tensor, ...], targets: Tensor
 ) -> None:
     assert fitting_data(inputs, targets) == OWN
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from drlpp.errors import InvalidInput
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -61,19 +60,3 @@ def test_is_torchs_muon_and_torchs_adamw(kinds: str, fused: bool) -> None:
     keys = {weight.dim() == 2: one.state[weight].keys() for weight in ours}
     wanted = {True: {"momentum_buffer"}, False: {"exp_avg", "exp_avg_sq", "step"}}
     assert keys == {is_matrix: wanted[is_matrix] for is_matrix in keys}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": 0, "adamw_lr": 0.1}, "adamw_lr is relative to lr, which is 0"),
-        ({"adamw_lr": -1}, "Invalid learning rate: -1"),
-        ({"ns_steps": 100}, "ns_steps is 100; expected a whole number from 1 to 99"),
-        ({"ns_steps": 2.5}, "ns_steps is 2.5; expected a whole number"),
-        ({"adjust_lr_fn": "none"}, "none is not supported"),
-        ({"fused": True}, "has no option 'fused'"),
-    ],
-)
-def test_what_it_does_not_take(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        OptimizerSpec.parse("muon", **options)

@@ -50,7 +50,7 @@ def test_a_schedule_multiplies_every_rate() -> None:
         "scale": [0.001, 0.003],
     }
     doubled = SPEC.with_rate(0.002)
-    assert [doubled.of_group(group).value("lr") for group in doubled.groups] == [0.002, 2e-4, 0.04]
+    assert [doubled.of_group(group).rate for group in doubled.groups] == [0.002, 2e-4, 0.04]
 
 
 def test_what_a_file_says_is_read_again_and_absent_groups_are_not_written() -> None:

@@ -1,4 +1,4 @@
-"""What ``drlpp learn`` does on live workers: learn, compare, race to a loss."""
+"""``drlpp learn``: learn a placement on live workers, race it, export the best."""
 
 from __future__ import annotations
 
@@ -7,39 +7,107 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
+from drlpp.agents import (
+    AGENTS,
+    AgentHyperparameters,
+    GuidedDRLPP,
+    GuidedHyperparameters,
+    hyperparameters_of,
+    learn_placement,
+)
+from drlpp.capturing.capture import capture
+from drlpp.cli.arguments import Learn
 from drlpp.cli.command_line import console, shown
-from drlpp.cli.settings import MethodSettings, SearchSettings, count
-
-if TYPE_CHECKING:
-    from drlpp.agents import AgentHyperparameters
-    from drlpp.costs.contraction import ContractedGraph
-    from drlpp.costs.profile import Profile
-    from drlpp.costs.workload import Workload
-    from drlpp.envs import CostPrior, MeasurementMemory
-    from drlpp.envs.measuring.search_file import Confidence
-    from drlpp.placement.candidate import Candidate
-    from drlpp.planners import Space
-    from drlpp.racing.comparison import Comparison
-    from drlpp.racing.to_loss import Course, RaceData
-    from drlpp.racing.training_race import RaceEnd
-    from drlpp.runtime import ClusterSession, TimeSpent
-    from drlpp.specs.cluster import Cluster
+from drlpp.cli.layouts import layout_contenders
+from drlpp.cli.learning.live_run import export_winner, live_run, run_record, say_how_to_train
+from drlpp.cli.learning.race_command import run_and_report
+from drlpp.cli.settings import SearchSettings, model_reference
+from drlpp.costs.analytic_model import pipeline_of
+from drlpp.costs.contraction import ContractedGraph
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
+from drlpp.envs.codec import check_one_stage_each
+from drlpp.envs.measuring.search_file import FILE_NAME, Confidence, SearchFile
+from drlpp.errors import HostLost, InvalidInput, RunFailure
+from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts.module_cuts import contracted_at
+from drlpp.io.documents import read_document, write_document
+from drlpp.io.formatting import emulation_text
+from drlpp.placement.candidate import Candidate
+from drlpp.planners import Space, Vary
+from drlpp.racing.comparison import Comparison, compare
+from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.microbatches import choose_microbatches
+from drlpp.racing.rivals import RIVALS, Grounds, rival_heats
+from drlpp.racing.to_loss import Course, RaceData
+from drlpp.racing.training_race import RaceEnd
+from drlpp.racing.winner import export
+from drlpp.report.tables import describe_comparison
+from drlpp.runtime import ClusterSession, TimeSpent, load_or_measure_profile
+from drlpp.schedule.analysis.staleness import mean_staleness, usual_staleness
+from drlpp.schedule.method_choice import choose_method
+from drlpp.specs.cluster import Cluster
 
 MEASUREMENTS_NAME = "measurements.jsonl"
 """The file in the folder of a run that holds all of its measurements."""
 
 
-@dataclass(frozen=True)
-class MeasuringSettings:
-    """How much is measured."""
-
-    budget: Annotated[int, count("Number of placements to measure, at most.")] = 100
-    minibatches: Annotated[int, count("Minibatches of a measurement.", most=100_000)] = 30
-    repetitions: Annotated[int, count("Runs that these minibatches are divided into.")] = 3
-    finalists: Annotated[int, count("Measured placements in the final comparison.")] = 4
-    rounds: Annotated[int, count("Rounds of the final comparison, at most.")] = 7
+def learn(given: Learn) -> dict[str, Any]:
+    """Run ``drlpp learn``."""
+    race, search, measuring, run = given.race, given.search, given.measuring, given.run
+    for name in ("target_loss", "epochs", "limit"):
+        if getattr(race, name) is not None and race.data is None:
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} belongs to a race to a loss; give --data as well"
+            )
+    hyperparameters = hyperparameters_of(given.agent)
+    method, spec = given.method.method(), given.optimizer.spec()
+    # What cannot vary is said before anything is measured.
+    search.space(method, given.method)
+    if search.varied(given.method) and not isinstance(hyperparameters, GuidedHyperparameters):
+        raise InvalidInput(
+            f"agent {given.agent} chooses placements alone, as in the paper; leave out --vary, or "
+            "take the guided agent"
+        )
+    reference = model_reference(given.model, given.model_option)
+    folder = run.folder("runs", given.model)
+    captured = capture(reference, seed=run.seed)
+    data = None if race.data is None else RaceData(captured, race.data, run.seed, console.print)
+    of_session = {**given.workers.of_session(folder), "method": method, "optimizer": spec}
+    # Nor what is no layout.
+    layout_contenders(search.compare, captured, of_session["workers"], method)
+    settings: dict[str, Any] = {
+        # A file may have changed meanwhile, a name has not.
+        "agent": given.agent if given.agent in AGENTS else hyperparameters.model_dump(),
+        "minibatches": measuring.minibatches,
+        "repetitions": measuring.repetitions,
+    }
+    contracted = None
+    if search.cut_at is not CutAt.OPERATORS:
+        contracted = contracted_at(search.cut_at, captured.graph, lambda: captured.task.module)
+        settings["cut_at"] = search.cut_at.value
+    if search.vary is not None or search.max_staleness is not None:
+        settings |= {"vary": search.vary, "max_staleness": search.max_staleness}
+    with live_run("run", given, captured, folder, of_session, settings) as session:
+        parameters = sum(parameter.numel() for parameter in captured.module.parameters())
+        console.print(
+            f"{reference}: {len(captured.graph)} operators, "
+            f"{parameters:,} parameters; {session.accelerators} workers; {method}"
+        )
+        if emulated := of_session["speeds"]:
+            console.print(emulation_text(emulated))
+        if contracted is not None:
+            divided = f"{len(contracted.graph)} {search.cut_at}"
+            console.print(f"the agent cuts between {divided}; rivals between operators")
+        if method.recomputation_text:
+            console.print(method.recomputation_text)
+        agent = name if (name := Path(given.agent).stem) not in RIVALS else f"agent {name}"
+        LearningJob(session, folder, agent, given, hyperparameters, contracted, data).run()
+    return run_record(folder)
 
 
 @dataclass
@@ -50,39 +118,25 @@ class LearningJob:
         session: the workers.
         out: folder of the run.
         agent: the agent's name.
+        given: what the command was given.
         hyperparameters: of a new agent.
-        measuring, search, method: as they were given.
         contracted: modules or blocks that the agent cuts between; None for operators.
         data: of a race to a loss at the end; None for none.
-        race_options: of that race.
         profile, cluster: what is known of the model and the workers, when it runs.
     """
 
     session: ClusterSession
     out: Path
     agent: str
+    given: Learn
     hyperparameters: AgentHyperparameters
-    measuring: MeasuringSettings
-    search: SearchSettings
-    method: MethodSettings
     contracted: ContractedGraph | None
     data: RaceData | None
-    race_options: dict[str, Any]
     profile: Profile = field(init=False)
     cluster: Cluster = field(init=False)
 
     def run(self) -> None:
         """Profile, learn, compare, race to a loss if asked to, and export the best placement."""
-        from drlpp.cli.learning.outcome import (
-            export_best,
-            export_best_so_far,
-            export_winner,
-            say_how_to_train,
-        )
-        from drlpp.envs.codec import check_one_stage_each
-        from drlpp.errors import HostLost
-        from drlpp.runtime import load_or_measure_profile
-
         # An environment says so as well, but after profiling.
         check_one_stage_each(self.session.method)
         with shown("profiling operators and links"):
@@ -91,18 +145,18 @@ class LearningJob:
         try:
             comparison = self._compare() if self._learn() else None
         except HostLost:
-            export_best_so_far(self)
+            self._export_best_so_far()
             raise
         if comparison is None:
-            export_best_so_far(self)
+            self._export_best_so_far()
             return
         # A race takes long, and may be interrupted: whatever comes of it, a placement is there.
-        path = export_best(self, comparison)
+        path = self._export_best(comparison)
         if self.data is None:
             say_how_to_train(self.session, path)
         else:
             course, end = self._race_to_loss(self.data)
-            export_winner(self.out, self.session, comparison, course, end, self.cluster)
+            export_winner(self.out, comparison, course, end, self.cluster)
 
     def candidate(self, measured: Candidate) -> Candidate:
         """Return a candidate of the agent's as one of operators."""
@@ -113,19 +167,17 @@ class LearningJob:
     @cached_property
     def memory(self) -> MeasurementMemory:
         """What has been measured, and measures the rest."""
-        from drlpp.envs import ContractedMeasurer, MeasurementMemory
-
-        contracted, given = self.contracted, self.measuring
+        contracted, given = self.contracted, self.given.measuring
         measurer = ContractedMeasurer(self.session, contracted) if contracted else self.session
         path = self.out / MEASUREMENTS_NAME
         return MeasurementMemory(measurer, given.minibatches, path, given.repetitions)
 
     @cached_property
     def _space(self) -> Space:
-        from drlpp.schedule.analysis.staleness import usual_staleness
-
-        space = self.search.space(self.session.method, self.method, self.profile.batch_size)
-        if space.most_staleness is None and self.search.vary is None:
+        space = self.given.search.space(
+            self.session.method, self.given.method, self.profile.batch_size
+        )
+        if space.most_staleness is None and self.given.search.vary is None:
             # Depths are no faster way to the same weights: they are later ones. Nothing is staler
             # by itself than the method is with a stage on every accelerator.
             usual = usual_staleness(self.session.method, self.session.accelerators)
@@ -134,24 +186,17 @@ class LearningJob:
 
     @cached_property
     def _declared(self) -> CostPrior:
-        from drlpp.costs.memory import MemoryModel
-        from drlpp.envs import CostPrior
-
         method = self.session.method
         known = self.contracted.profile(self.profile) if self.contracted else self.profile
         memory = MemoryModel.of(method, self.session.optimizer)
-        chosen = methods_of_the_agent(self.hyperparameters, self.search, self._space)
+        chosen = methods_of_the_agent(self.hyperparameters, self.given.search, self._space)
         prior = CostPrior.of(known, self.cluster, method, memory, chosen)
         return prior.with_seed(self.session.seed)
 
     def _choose_microbatches(self) -> None:
         """Let the session's method have the microbatches that suit the model here."""
-        from drlpp.planners import Vary
-        from drlpp.racing.microbatches import choose_microbatches
-        from drlpp.schedule.method_choice import choose_method
-
-        varied = self.search.varied(self.method) or ()
-        if "microbatches" in self.method.options or Vary.MICROBATCHES in varied:
+        varied = self.given.search.varied(self.given.method) or ()
+        if "microbatches" in self.given.method.options or Vary.MICROBATCHES in varied:
             return
         session = self.session
         with shown("choosing microbatches") as tell:
@@ -163,9 +208,7 @@ class LearningJob:
 
     def _learn(self) -> bool:
         """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
-        from drlpp.agents import learn_placement
-
-        memory, session, budget = self.memory, self.session, self.measuring.budget
+        memory, session, budget = self.memory, self.session, self.given.measuring.budget
         if memory.distinct >= budget:
             return True
         measured_before, before = memory.distinct, replace(session.spent)
@@ -188,15 +231,8 @@ class LearningJob:
 
     def _compare(self) -> Comparison | None:
         """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
-        from drlpp.cli.layouts import layout_contenders
-        from drlpp.errors import RunFailure
-        from drlpp.racing.comparison import compare
-        from drlpp.racing.contenders import Contender, Heat
-        from drlpp.racing.rivals import Grounds, rival_heats
-        from drlpp.report.tables import describe_comparison
-
         session, memory, declared = self.session, self.memory, self._declared
-        fastest = [candidate for candidate, _ in memory.fastest(self.measuring.finalists)]
+        fastest = [candidate for candidate, _ in memory.fastest(self.given.measuring.finalists)]
         failed = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         if not fastest and failed:
             raise RunFailure(
@@ -207,7 +243,7 @@ class LearningJob:
         alike = declared.space is self._space and self.contracted is None
         proposed = (lambda: declared.planned) if alike else None
         # A layout by modules has the microbatches that were chosen meanwhile.
-        given = self.search.compare, session.captured, session.accelerators, session.method
+        given = self.given.search.compare, session.captured, session.accelerators, session.method
         own = [Heat(candidates=(layout,)) for layout in layout_contenders(*given).values()]
         begin = time.perf_counter()
         try:
@@ -218,8 +254,8 @@ class LearningJob:
                     finalists,
                     [*rival_heats(grounds), *own],
                     cluster=self.cluster,
-                    rounds=self.measuring.rounds,
-                    minibatches=self.measuring.minibatches,
+                    rounds=self.given.measuring.rounds,
+                    minibatches=self.given.measuring.minibatches,
                     path=self.out / "comparison.json",
                     on_progress=tell,
                 )
@@ -229,21 +265,59 @@ class LearningJob:
         console.print(describe_comparison(comparison))
         return comparison
 
+    def _export_best(self, comparison: Comparison) -> Path:
+        """Write the simplest of the placements that are as good as the best one; return where."""
+        verdict = comparison.verdict
+        if verdict is None or verdict.placement is None:
+            raise RunFailure("none of the placements compared could be measured")
+        chosen = comparison.contenders[verdict.placement]
+        path = export(self.session, chosen, self.cluster, self.out)
+        # Plain PyTorch may be better, but it has no placement.
+        if verdict.placement == verdict.fastest:
+            why = "the fastest"
+        elif verdict.placement in verdict.equals:
+            why = "the simplest placement that is not shown to be slower than any other candidate"
+        else:
+            why = "the best placement"
+        how_long = "" if self.data is None else " until the race to a loss has ended"
+        console.print(
+            f"exported to {path}{how_long}: {chosen.beside(self.session.method)}, found by "
+            f"{chosen.found_by}, {why}"
+        )
+        return path
+
+    def _export_best_so_far(self) -> None:
+        """Write the fastest placement so far: after Ctrl-C, or when a host is lost."""
+        memory, budget = self.memory, self.given.measuring.budget
+        best = memory.best()
+        if best is None:
+            console.print("stopped before any placement was measured")
+            return
+        contender = Contender.of(self.candidate(best[0]), self.agent).with_outcome(best[1])
+        path = export(self.session, contender, self.cluster, self.out)
+        seconds = best[1].seconds_per_minibatch
+        stopped = (
+            f"after {memory.distinct} of {budget} placements"
+            if memory.distinct < budget
+            else f"in the final comparison, after all {memory.distinct} placements"
+        )
+        console.print(
+            f"stopped {stopped}; the fastest so far is in {path} "
+            f"({contender.beside(self.session.method)}, {seconds * 1e3:.1f} ms per minibatch, not "
+            "compared with plain PyTorch). Continue with --resume"
+        )
+
     def _race_to_loss(self, data: RaceData) -> tuple[Course, RaceEnd]:
         """Race the fastest placements of each kind with what a user has anyway, on their data."""
-        from drlpp.cli.learning.race_command import run_and_report
-        from drlpp.costs.workload import Workload
-        from drlpp.racing.contenders import Contender
-
         # How late gradients are follows from what operators send each other, not modules of them.
         fastest = self.memory.fastest(self.memory.distinct)
         measured = (self.candidate(candidate) for candidate, _ in fastest)
-        worthy = worth_racing(measured, Workload.of(self.profile))[: self.measuring.finalists]
+        worthy = worth_racing(measured, Workload.of(self.profile))[: self.given.measuring.finalists]
         named = [Contender.of(candidate, self.agent) for candidate in worthy]
         folder = self.out / "race"
         folder.mkdir(exist_ok=True)
         known = self.session, self.profile, self.cluster
-        return run_and_report(*known, named, data, folder, self.race_options)
+        return run_and_report(*known, named, data, folder, self.given.race.options)
 
 
 def methods_of_the_agent(
@@ -253,8 +327,6 @@ def methods_of_the_agent(
 
     Agents after the paper place only (None), or place only what is not too stale.
     """
-    from drlpp.agents import GuidedDRLPP
-
     if issubclass(hyperparameters.algorithm, GuidedDRLPP):
         return space
     placing = replace(space, vary=frozenset())
@@ -272,9 +344,6 @@ def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Ca
         candidates: of the workload's operators, the fastest first.
         workload: of the model.
     """
-    from drlpp.costs.analytic_model import pipeline_of
-    from drlpp.schedule.analysis.staleness import mean_staleness
-
     least: dict[tuple[int, bool, bool, str, int], float] = {}
     fastest: list[Candidate] = []
     fresher: list[Candidate] = []
@@ -301,9 +370,6 @@ def keep_split(
     sure: Confidence | None = None,
 ) -> None:
     """Print where the time went since ``before``, and write it down with that of earlier parts."""
-    from drlpp.envs.measuring.search_file import FILE_NAME, SearchFile
-    from drlpp.io.documents import read_document, write_document
-
     # What choosing microbatches took is no part of learning.
     part = SearchFile(
         placements=measured,

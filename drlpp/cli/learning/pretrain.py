@@ -16,8 +16,9 @@ import typer
 from drlpp.agents.pretraining.training import Pretraining, pretrain
 from drlpp.agents.transfer.weights import save_weights
 from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.commands import program
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+app = program(add_completion=False)
 
 
 @app.command()
@@ -26,34 +27,20 @@ def main(
     minutes: Annotated[float, typer.Option(min=0, help="Of training, on one core.")] = 35.0,
     seed: Annotated[int, typer.Option(help="Of weights and problems.")] = 0,
     start: Annotated[Path | None, typer.Option(help="File of weights to start from.")] = None,
-    imitation: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the time, for imitating optima.")
-    ] = 0.4,
-    learning_rate: Annotated[float, typer.Option(help="Of imitation.")] = 1e-3,
 ) -> None:
     """Imitate exact optima of made-up problems, then improve on the rule."""
     torch.set_num_threads(1)
-    console = build_console()
-    begin = time.monotonic()
+    console, begin = build_console(), time.monotonic()
 
     def report(line: str) -> None:
         console.print(f"{(time.monotonic() - begin) / 60:5.1f} min  {line}")
 
-    options = Pretraining(
-        minutes=minutes,
-        seed=seed,
-        start=start,
-        imitation_share=imitation,
-        learning_rate=learning_rate,
-    )
-    network, notes = pretrain(options, report)
+    network, notes = pretrain(Pretraining(minutes=minutes, seed=seed, start=start), report)
     command = f"python -m drlpp.cli.learning.pretrain --out {shlex.quote(out.name)}"
     command += f" --minutes {minutes:g} --seed {seed}"
     if start is not None:
         command += f" --start {shlex.quote(start.name)}"
-    command += f" --imitation {imitation:g} --learning-rate {learning_rate:g}"
-    notes |= {"command": command}
-    save_weights(network, out, notes)
+    save_weights(network, out, notes | {"command": command})
     console.print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
 
 

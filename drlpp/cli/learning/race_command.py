@@ -4,126 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from drlpp.cli.command_line import console, end_with_report, resumable, shown
-from drlpp.cli.commands import keep_options
-from drlpp.cli.learning.outcome import run_record
-from drlpp.cli.settings import (
-    MODEL,
-    Compare,
-    MethodOptions,
-    ModelOptions,
-    OptimizerSettings,
-    RaceSettings,
-    RunSettings,
-    WorkerSettings,
-    count,
-    model_reference,
-    option,
-    read_options,
-)
+from drlpp.capturing.capture import capture
+from drlpp.cli.arguments import NAMED_POLICIES, Race
+from drlpp.cli.command_line import console, shown
+from drlpp.cli.layouts import is_file, layout_contenders
+from drlpp.cli.learning.live_run import live_run, run_record
+from drlpp.cli.settings import model_reference, read_options
+from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
+from drlpp.io.documents import read_document
+from drlpp.placement.placement_file import read_placement
+from drlpp.planners import Space
+from drlpp.racing.contenders import Contender
+from drlpp.racing.rivals import Grounds, usual_candidates, with_policy, without_equals
+from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, race_to_loss
+from drlpp.racing.training_race import RaceEnd, TrainingRace
+from drlpp.racing.winner import keep_winner
+from drlpp.report.tables import race_table
+from drlpp.runtime import ClusterSession, load_or_measure_profile
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
+from drlpp.schedule.per_stage import refuse_lists
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
-
-if TYPE_CHECKING:
-    from drlpp.costs.profile import Profile
-    from drlpp.racing.contenders import Contender
-    from drlpp.racing.rivals import Grounds
-    from drlpp.racing.to_loss import Course, RaceData
-    from drlpp.racing.training_race import RaceEnd
-    from drlpp.runtime import ClusterSession
-    from drlpp.specs.cluster import Cluster
-
-NAMED_POLICIES = tuple(name for name in WEIGHT_POLICIES if name not in (SYNC.name, PIPEOPTIM.name))
-"""All but those that take part anyway."""
+from drlpp.specs.cluster import Cluster
 
 
-def race_model(
-    model: Annotated[str, MODEL],
-    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-    *,
-    race: RaceSettings,
-    rates: Annotated[int, count("Learning rates to try for each candidate, √10 apart.")] = 3,
-    repetitions: Annotated[
-        int, count("Trainings of each finalist, in different orders of samples.")
-    ] = 3,
-    compare: Compare = [],  # noqa: B006
-    policy: Annotated[
-        list[str],
-        option(
-            f"Also race this weight policy ({', '.join(NAMED_POLICIES)}) on the same pipelines as "
-            f"{PIPEOPTIM.name} and schedules that flush. Repeatable.",
-            "NAME",
-        ),
-    ] = [],  # noqa: B006
-    method_option: MethodOptions = [],  # noqa: B006
-    optimizer: OptimizerSettings,
-    workers: WorkerSettings,
-    run: RunSettings,
-) -> dict[str, Any]:
-    """Train candidates in turns on your data, plain PyTorch among them, until one is first.
-
-    Results go to races/MODEL. The learning rate of the optimizer is the middle of those tried.
-    """
-    from drlpp.capturing.capture import capture
-    from drlpp.cli.layouts import is_file, layout_contenders
-    from drlpp.io.run_folder import open_run_folder
-    from drlpp.placement.placement_file import read_placement
-    from drlpp.racing.to_loss import RaceData
-    from drlpp.runtime import ClusterSession, load_or_measure_profile
-    from drlpp.schedule.per_stage import refuse_lists
-
-    method, methods = named_methods(policy, read_options(method_option, "method", "accumulate=4"))
+def race(given: Race) -> dict[str, Any]:
+    """Run ``drlpp race``."""
+    compare, seed = given.compare, given.run.seed
+    options = read_options(given.method_option, "method", "accumulate=4")
+    method, methods = named_methods(given.policy, options)
     refuse_lists(method.in_flight_per_link, method.recompute)
-    spec = optimizer.spec()
-    reference = model_reference(model, model_option)
-    captured = capture(reference, seed=run.seed)
-    data = RaceData(captured, race.data or "digits", run.seed, console.print)
-    folder = run.folder("races", model)
-    of_session = workers.of_session(folder)
+    spec = given.optimizer.spec()
+    captured = capture(model_reference(given.model, given.model_option), seed=seed)
+    data = RaceData(captured, given.race.data or "digits", seed, console.print)
+    folder = given.run.folder("races", given.model)
+    of_session = {**given.workers.of_session(folder), "method": method, "optimizer": spec}
     layouts = layout_contenders(compare, captured, of_session["workers"], method)
     of_a_file = {"graph_fingerprint", "stages", "method", "found_by"}
     settings = {
-        "model": reference.model_dump(),
         "data": data.name,
-        "workers": of_session["workers"],
-        "speeds": of_session["speeds"] and list(of_session["speeds"]),
-        "device": workers.device.value,
-        "method": method.model_dump(),
-        "optimizer": spec.settings,
         "placements": [
             read_placement(text).model_dump(mode="json", include=of_a_file)
             for text in filter(is_file, compare)
         ],
-        "seed": run.seed,
     }
     # What a race began without, it may continue with.
     if methods:
         settings["policies"] = [method.model_dump() for method in methods]
     if by_modules := [layout for text, layout in layouts.items() if not is_file(text)]:
         settings["layouts"] = [layout.model_dump(mode="json") for layout in by_modules]
-    with (
-        open_run_folder(folder, "drlpp race", settings, resume=run.resume, note=console.print),
-        resumable("race"),
-        ClusterSession(
-            captured,
-            method=method,
-            optimizer=spec,
-            seed=run.seed,
-            note=console.print,
-            **of_session,
-        ) as session,
-    ):
-        keep_options(folder)
+    with live_run("race", given, captured, folder, of_session, settings) as session:
         with shown("profiling operators and links"):
             known = load_or_measure_profile(session, folder)
         named = list(layouts.values())
-        options = race.options | {"rates": rates, "finals": repetitions}
-        run_and_report(session, *known, named, data, folder, options, methods=methods)
-        end_with_report(folder)
+        rules = given.race.options | {"rates": given.rates, "finals": given.repetitions}
+        run_and_report(session, *known, named, data, folder, rules, methods=methods)
     return run_record(folder)
 
 
@@ -170,12 +108,6 @@ def run_and_report(
         options: of :func:`~drlpp.racing.to_loss.race_to_loss`: what wins, and how it is run.
         methods: of weight policies that take part too.
     """
-    from drlpp.planners import Space
-    from drlpp.racing.rivals import Grounds
-    from drlpp.racing.to_loss import race_to_loss
-    from drlpp.racing.winner import keep_winner
-    from drlpp.report.tables import race_table
-
     with shown("choosing what takes part") as tell:
         grounds = Grounds(session, profile, cluster, Space(session.method))
         candidates = _candidates(grounds, named, folder, methods)
@@ -196,11 +128,6 @@ def _candidates(
     methods: Sequence[Method],
 ) -> list[Contender]:
     """Return what takes part: what has begun, or the usual candidates; then what is named."""
-    from drlpp.io.documents import read_document
-    from drlpp.racing.rivals import usual_candidates, with_policy, without_equals
-    from drlpp.racing.to_loss import FILE_NAME
-    from drlpp.racing.training_race import TrainingRace
-
     path = folder / FILE_NAME
     # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
     # may come out otherwise again.

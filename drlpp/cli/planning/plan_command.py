@@ -5,62 +5,45 @@ from __future__ import annotations
 import shlex
 import warnings
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from drlpp.cli.command_line import console, shown_if_long
-from drlpp.cli.settings import (
-    CLUSTER_FILES,
-    MODEL,
-    CostProfile,
-    MethodSettings,
-    ModelOptions,
-    OptimizerSettings,
-    Out,
-    SearchSettings,
-    Seed,
-    Speeds,
-    Workers,
-    WorkerSettings,
-    model_reference,
-    option,
-    read_speeds,
-)
+from drlpp.capturing.capture import CapturedModel
+from drlpp.cli import arguments
+from drlpp.cli.command_line import console, shown
+from drlpp.cli.layouts import candidate_of, module_of
+from drlpp.cli.planning.plan_report import PlanReport
+from drlpp.cli.settings import CLUSTER_FILES, model_reference, read_speeds
+from drlpp.cli.showing.tables import describe
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, ModelNote
 from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts.module_cuts import contracted_at
+from drlpp.io.documents import write_document
+from drlpp.placement.plan import Plan
+from drlpp.planners import PlanningProblem, Space, best_plan, simulated
+from drlpp.planners.plan import planning_problem
+from drlpp.planners.search import Judge
+from drlpp.racing.rivals import YOURS
+from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
-
-if TYPE_CHECKING:
-    from torch import nn
+from drlpp.specs.data import OWN_DATA
 
 MANY_OPERATORS = 2_000
 """Cuts between more operators take planners minutes, and gigabytes."""
 
 
-def profile_model(
-    model: Annotated[str, MODEL],
-    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-    *,
-    workers: WorkerSettings,
-    out: Annotated[Path, Out],
-) -> dict[str, Any]:
-    """Measure what every operator of a model costs on a worker, and the links between workers.
-
-    Writes the profile to --out, and cluster.yaml next to it unless there is one.
-    """
-    from drlpp.cli.showing.tables import describe
-    from drlpp.io.documents import write_document
-    from drlpp.runtime import ClusterSession
-
-    reference = model_reference(model, model_option)
-    of_session = workers.of_session(on_this_machine=2)
+def profile(given: arguments.Profile) -> dict[str, Any]:
+    """Run ``drlpp profile``."""
+    reference, out = model_reference(given.model, given.model_option), given.out
+    of_session = given.workers.of_session(on_this_machine=2)
     with (
-        shown_if_long(f"profiling {reference}"),
+        shown(f"profiling {reference}"),
         ClusterSession(reference, note=console.print, **of_session) as session,
     ):
-        profile, measured = session.profile()
+        measured, hosts = session.profile()
     cluster = out.with_name("cluster.yaml")
-    written = {out: profile} if cluster.exists() else {out: profile, cluster: measured}
+    written = {out: measured} if cluster.exists() else {out: measured, cluster: hosts}
     if cluster not in written:
         console.print(f"{cluster} exists already and stays as it is")
     for path, document in written.items():
@@ -70,90 +53,40 @@ def profile_model(
     return {
         "profile": str(out),
         "cluster": str(cluster) if cluster in written else None,
-        "seconds_per_minibatch": sum(profile.seconds),
+        "seconds_per_minibatch": sum(measured.seconds),
     }
 
 
-def plan_placement(
-    model: Annotated[str | None, MODEL] = None,
-    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-    *,
-    profile: CostProfile = None,
-    cluster: Annotated[Path | None, option("Accelerators: a cluster.yaml.", "CLUSTER")] = None,
-    workers: Workers = None,
-    bandwidth: Annotated[
-        float | None,
-        option("With --workers: bytes per second of the links between them.", "BYTES"),
-    ] = None,
-    speeds: Speeds = None,
-    planner: Annotated[
-        str,
-        option(
-            "search, in the simulator, from what the others propose; or data-parallel, gpipe, "
-            "pipedream or exact alone.",
-            "NAME",
-        ),
-    ] = "search",
-    objective: Annotated[
-        str,
-        option(
-            "What the search minimises for a minibatch: seconds, or dollars, by the prices in "
-            "the cluster file.",
-            "NAME",
-        ),
-    ] = "seconds",
-    search: SearchSettings,
-    method: MethodSettings,
-    optimizer: OptimizerSettings,
-    out: Annotated[Path | None, Out] = None,
-    seed: Seed = 0,
-) -> dict[str, Any]:
-    """Plan a placement without running it, and explain it. --out writes a placement.json.
-
-    Without --profile the model is profiled here, on one worker; links that nobody has described
-    (--cluster or --bandwidth) are measured between --workers.
-    """
-    from drlpp.cli.layouts import simulated_layouts
-    from drlpp.cli.planning.plan_report import PlanReport
-    from drlpp.costs.workload import Workload
-    from drlpp.exporting.layouts.module_cuts import contracted_at
-    from drlpp.io.documents import write_document
-    from drlpp.planners import best_plan
-    from drlpp.planners.plan import planning_problem
-    from drlpp.planners.search import Judge
-    from drlpp.specs.data import OWN_DATA
-
-    chosen, updates = method.method(Method()), optimizer.spec()
-    reference = None if model is None else model_reference(model, model_option)
-    if reference is None and profile is None:
+def plan(given: arguments.Plan) -> dict[str, Any]:
+    """Run ``drlpp plan``."""
+    model, method, search, objective = given.model, given.method, given.search, given.objective
+    chosen, updates = method.method(Method()), given.optimizer.spec()
+    reference = None if model is None else model_reference(model, given.model_option)
+    if reference is None and given.profile is None:
         raise InvalidInput("name what to plan: a model, or --profile for costs alone")
-    if cluster is not None and cluster.suffix not in CLUSTER_FILES:
-        raise InvalidInput(f"--cluster {cluster}: a plan needs a cluster.yaml, not an address")
-    with shown_if_long(f"profiling {model}" if profile is None else f"reading {profile}"):
+    if given.cluster is not None and given.cluster.suffix not in CLUSTER_FILES:
+        raise InvalidInput(
+            f"--cluster {given.cluster}: a plan needs a cluster.yaml, not an address"
+        )
+    with shown(f"profiling {model}" if given.profile is None else f"reading {given.profile}"):
         problem, costs, captured = planning_problem(
             reference,
-            workers,
-            profile=profile,
-            cluster=cluster,
-            bandwidth=bandwidth,
-            speeds=None if speeds is None else read_speeds(speeds),
+            given.workers,
+            profile=given.profile,
+            cluster=given.cluster,
+            bandwidth=given.bandwidth,
+            speeds=read_speeds(given.speeds),
             method=chosen,
             optimizer=updates,
             objective=objective,
-            seed=seed,
+            seed=given.seed,
         )
-
-    def module() -> nn.Module:
-        if captured is None:
-            raise InvalidInput(
-                f"--cut-at {search.cut_at} divides the model's modules: name the MODEL"
-            )
-        return captured.task.module
 
     space = search.space(chosen, method, costs.batch_size)
     planned, contracted = problem, None
     if search.cut_at is not CutAt.OPERATORS:
-        contracted = contracted_at(search.cut_at, costs.graph, module)
+        option = f"--cut-at {search.cut_at}"
+        contracted = contracted_at(search.cut_at, costs.graph, lambda: module_of(captured, option))
         planned = replace(problem, workload=Workload.of(contracted.profile(costs), chosen))
     elif (operators := len(problem.workload)) > MANY_OPERATORS:
         warnings.warn(
@@ -162,12 +95,12 @@ def plan_placement(
             ModelNote,
             stacklevel=2,
         )
-    with shown_if_long(f"planning with {planner}"):
-        found = best_plan(planned, space, planner)
+    with shown(f"planning with {given.planner}"):
+        found = best_plan(planned, space, given.planner)
     if objective != "seconds":
         # Others are told by their seconds.
         found = replace(found, others=())
-    report = PlanReport.of(found, Judge(planned, space).problem_of(found.method), costs)
+    report = PlanReport(found, Judge(planned, space).problem_of(found.method), costs)
     whole = replace(
         found,
         placement=contracted.expanded(found.placement) if contracted else found.placement,
@@ -176,9 +109,7 @@ def plan_placement(
         optimizer=updates,
         model=captured,
     )
-    own = None if captured is None else captured.task.module
-    of_problem = own, costs.graph, problem, space, found.seconds_per_minibatch
-    layouts = list(simulated_layouts(search.compare, *of_problem))
+    compared = [_simulated(text, captured, problem, space, costs, found) for text in search.compare]
     console.print(report.text())
     if contracted is not None:
         console.print(f"cut between {len(planned.workload)} {search.cut_at}")
@@ -186,10 +117,10 @@ def plan_placement(
         dollars = 1e6 * problem.per_second(whole.placement) * found.seconds_per_minibatch
         console.print(f"a million minibatches cost {dollars:,.2f} dollars")
     record = report.record()
-    for line, compared in layouts:
+    for line, layout in compared:
         console.print(line)
-        record.setdefault("compared", []).append(compared)
-    if out is not None:
+        record.setdefault("compared", []).append(layout)
+    if (out := given.out) is not None:
         document = whole.file()
         write_document(out, document)
         console.print(f"written to {out}")
@@ -197,3 +128,36 @@ def plan_placement(
             named = shlex.quote(str(out)) + document.model.naming_option + updates.naming_option
             console.print(f"train with it: drlpp train {named} --data {OWN_DATA}")
     return record
+
+
+def _simulated(
+    text: str,
+    captured: CapturedModel | None,
+    problem: PlanningProblem,
+    space: Space,
+    costs: Profile,
+    found: Plan,
+) -> tuple[str, dict[str, Any]]:
+    """Simulate a layout beside the plan that was found, at the depth that suits it if it varies.
+
+    Returns:
+        A sentence about it, and the same as plain data.
+    """
+    workers = problem.cluster.accelerators
+    candidate = candidate_of(text, captured, costs.graph, workers, space.method)
+    try:
+        own = simulated(problem, space, Plan(candidate.placement, found_by=YOURS))
+    except InvalidInput as error:
+        return f"{YOURS} {text}: {error}", {"layout": text, "error": str(error)}
+    seconds, best = own.seconds_per_minibatch, found.seconds_per_minibatch
+    slower = f", {seconds / best - 1:+.0%} against the plan" if best else ""
+    return (
+        f"{YOURS} {text}: {own.text} per minibatch (simulated){slower}",
+        {
+            "layout": text,
+            "configuration": own.configuration,
+            "in_flight_per_link": own.method.in_flight_per_link,
+            "simulated_seconds_per_minibatch": seconds,
+            "error_bar": own.error_bar or None,
+        },
+    )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 
-from drlpp.costs.analytic_model import Prediction, pipeline_of
+from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.profile import Profile
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
@@ -23,58 +23,42 @@ _CLEARLY = 1.001
 """Times as slow as another: less is nothing to speak of."""
 
 
-@dataclass(frozen=True)
 class PlanReport:
     """What there is to say of a plan.
 
-    Attributes:
+    Args:
         plan: what was found.
         problem: that it is a plan of, under the plan's method.
-        prediction: by the problem's rule, which is a bound.
-        staleness: how late gradients are, as training with it will; None if they are not.
+        profile: that the problem is made of.
     """
 
-    plan: Plan
-    problem: PlanningProblem
-    prediction: Prediction
-    staleness: str | None = None
-
-    @classmethod
-    def of(cls, plan: Plan, problem: PlanningProblem, profile: Profile) -> PlanReport:
-        """Look at a plan of a problem, which is made of a profile, under the plan's method."""
+    def __init__(self, plan: Plan, problem: PlanningProblem, profile: Profile) -> None:
+        self._plan, self._problem = plan, problem
+        self._prediction = problem.predict(plan.placement)
+        self._shared = shared_weights(problem, plan.placement)
         pipeline = pipeline_of(problem.workload, plan.placement)
-        late = staleness_text(pipeline, plan.method, profile.batch_size)
-        return cls(plan, problem, problem.predict(plan.placement), late)
-
-    def text(self) -> RenderableType:
-        """Return the stages, what rules, how sure it is, and what else was proposed."""
-        plan, problem = self.plan, self.problem
-        return Group(
-            f"{problem.workload.model} on {problem.cluster.accelerators} accelerators, planned by "
-            f"{plan.found_by} in {seconds_text(plan.planner_seconds)}: {plan.configuration}, "
-            f"{plan.method}",
-            *self._simulated(),
-            self._stages(),
-            *self._explanations(),
-        )
+        self._staleness = staleness_text(pipeline, plan.method, profile.batch_size)
+        stages = zip(plan.placement.stages, self._prediction.stages, strict=True)
+        self._stages = [
+            ([problem.workload.names[op] for op in stage.operators], stage.accelerators, predicted)
+            for stage, predicted in stages
+        ]
 
     def record(self) -> dict[str, Any]:
-        """Return the same as plain data.
+        """Return the plan as plain data.
 
         ``seconds_per_minibatch`` is by ``rule``, what the planner minimises, which for PipeDream's
         is a formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for
         every planner, which is a bound. ``error_bar`` is how far off the simulated seconds may be,
         as a share of them, and null where no short runs tell it.
         """
-        plan, prediction = self.plan, self.prediction
-        names = self.problem.workload.names
-        own = plan.own_seconds
-        stages = zip(plan.placement.stages, prediction.stages, strict=True)
-        record = {
+        plan, prediction, own = self._plan, self._prediction, self._plan.own_seconds
+        late = {} if self._staleness is None else {"staleness": self._staleness}
+        return {
             **_short_record(plan),
             "steadiness": plan.steadiness,
             "seconds_per_minibatch": prediction.seconds_per_minibatch if own is None else own,
-            "rule": self.problem.costs if own is None else plan.note,
+            "rule": self._problem.costs if own is None else plan.note,
             "predicted_seconds_per_minibatch": prediction.seconds_per_minibatch,
             "bottleneck": prediction.bottleneck,
             "planner_seconds": plan.planner_seconds,
@@ -83,61 +67,50 @@ class PlanReport:
             "missing_bytes": prediction.missing_bytes,
             "note": plan.note,
             "others": [_short_record(other) for other in plan.others],
-            "shared_weights": [
-                asdict(shared) for shared in shared_weights(self.problem, plan.placement)
-            ],
+            "shared_weights": [asdict(shared) for shared in self._shared],
             "stages": [
-                {"operators": [names[op] for op in stage.operators], **predicted.model_dump()}
-                for stage, predicted in stages
+                {"operators": names, **predicted.model_dump()}
+                for names, _, predicted in self._stages
             ],
+            **late,
         }
-        return record if self.staleness is None else record | {"staleness": self.staleness}
 
-    def _simulated(self) -> Iterator[str]:
-        plan, bound = self.plan, self.prediction.seconds_per_minibatch
-        seconds = plan.seconds_per_minibatch
-        above = f", {max(seconds / bound - 1, 0):.1%} above the rule's bound" if bound else ""
-        yield f"simulated: {plan.text} per minibatch in steady state{above}"
-        if plan.others and seconds > _CLEARLY * plan.others[0].seconds_per_minibatch:
-            faster = plan.others[0]
-            change = faster.seconds_per_minibatch / seconds - 1
-            yield (
-                f"{faster.found_by} {faster.configuration} is faster than this plan: "
-                f"{faster.text} per minibatch ({change:+.1%}, simulated); leave out --planner to "
-                "search for the fastest"
-            )
+    def text(self) -> RenderableType:
+        """Return the stages, what limits speed and memory, how sure it is, what else was found."""
+        plan, problem, bound = self._plan, self._problem, self._prediction.seconds_per_minibatch
+        above = plan.seconds_per_minibatch / bound - 1 if bound else 0
+        return Group(
+            f"{problem.workload.model} on {problem.cluster.accelerators} accelerators, planned by "
+            f"{plan.found_by} in {seconds_text(plan.planner_seconds)}: {plan.configuration}, "
+            f"{plan.method}",
+            f"simulated: {plan.text} per minibatch in steady state"
+            + (f", {max(above, 0):.1%} above the rule's bound" if bound else ""),
+            self._table(),
+            f"bound: {seconds_text(bound)} per minibatch, {self._prediction.bottleneck}",
+            *self._explanations(),
+        )
 
-    def _stages(self) -> Table:
-        names = self.problem.workload.names
-        rows = []
-        stages = zip(self.plan.placement.stages, self.prediction.stages, strict=True)
-        for number, (stage, predicted) in enumerate(stages):
-            first, last = names[stage.operators[0]], names[stage.operators[-1]]
-            rows.append(
-                [
-                    str(number),
-                    _ranges(stage.accelerators),
-                    f"{len(stage.operators)}: {first}" + (f" … {last}" if last != first else ""),
-                    seconds_text(predicted.compute_seconds),
-                    seconds_text(predicted.all_reduce_seconds),
-                    seconds_text(predicted.message_seconds),
-                    str(predicted.in_flight),
-                    decimal(round(predicted.memory_bytes)),
-                ]
-            )
+    def _table(self) -> Table:
+        rows = [
+            [
+                str(number),
+                ", ".join(map(str, accelerators)),
+                f"{len(names)}: {names[0]}" + (f" … {names[-1]}" if len(names) > 1 else ""),
+                seconds_text(predicted.compute_seconds),
+                seconds_text(predicted.all_reduce_seconds),
+                seconds_text(predicted.message_seconds),
+                str(predicted.in_flight),
+                decimal(round(predicted.memory_bytes)),
+            ]
+            for number, (names, accelerators, predicted) in enumerate(self._stages)
+        ]
         columns = ["stage", "accelerators", "operators"]
         columns += [">compute", ">all-reduce", ">messages", ">in flight", ">memory"]
         return table_of(columns, rows)
 
     def _explanations(self) -> Iterator[str]:
-        """Tell what limits the speed and the memory, how good the plan is, and what else was."""
-        plan, prediction = self.plan, self.prediction
-        yield (
-            f"bound: {seconds_text(prediction.seconds_per_minibatch)} per minibatch, "
-            f"{prediction.bottleneck}"
-        )
-        worst = prediction.worst_memory
-        stage = prediction.stages[worst]
+        plan, worst = self._plan, self._prediction.worst_memory
+        stage = self._prediction.stages[worst]
         room, spare = "no limit is known", stage.spare_bytes
         if spare is not None:
             room = f"{decimal(round(abs(spare)))} {'to spare' if spare >= 0 else 'too much'}"
@@ -155,7 +128,7 @@ class PlanReport:
             )
         if plan.note:
             yield plan.note
-        for shared in shared_weights(self.problem, plan.placement):
+        for shared in self._shared:
             yield (
                 f"{', '.join(shared.names)} on stages {' and '.join(map(str, shared.stages))}: "
                 f"{decimal(round(shared.bytes_))} summed for each update, "
@@ -169,8 +142,11 @@ class PlanReport:
                 f"{name} {one.configuration} {one.text}" for name, one in best.items()
             )
             yield f"also proposed (simulated): {found}"
-        if self.staleness is not None:
-            yield self.staleness
+        fastest = min((one.seconds_per_minibatch for one in plan.others), default=0)
+        if fastest and plan.seconds_per_minibatch > _CLEARLY * fastest:
+            yield "one of these is faster than this plan; leave out --planner for the fastest"
+        if self._staleness is not None:
+            yield self._staleness
 
 
 def _short_record(plan: Plan) -> dict[str, Any]:
@@ -181,14 +157,3 @@ def _short_record(plan: Plan) -> dict[str, Any]:
         "simulated_seconds_per_minibatch": plan.seconds_per_minibatch,
         "error_bar": plan.error_bar or None,
     }
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return ``0–3, 7`` for 0, 1, 2, 3, 7."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)

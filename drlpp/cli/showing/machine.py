@@ -13,7 +13,12 @@ import torch
 from rich.filesize import decimal
 from rich.table import Table
 
+from drlpp.errors import DRLPPError
+from drlpp.io.formatting import seconds_text
+from drlpp.models.task import Task
+from drlpp.placement.placement_file import Versions
 from drlpp.report.tables import table_of
+from drlpp.runtime import ClusterSession
 from drlpp.torch_versions import OLDEST, older_than
 
 _LEAST_MEMORY_BYTES = 2e9
@@ -21,13 +26,9 @@ _STYLES = {"problem": "bold red", "note": "yellow"}
 
 
 class Finding(NamedTuple):
-    """What a check found.
+    """What a check found, and what to do about it.
 
-    Attributes:
-        name: what was looked at.
-        state: ``ok``; ``note`` if something cannot be done here; ``problem`` if nothing can.
-        found: in words.
-        advice: what to do about it.
+    The state is ``note`` if something cannot be done here, ``problem`` if nothing can.
     """
 
     name: str
@@ -47,16 +48,13 @@ def findings_table(findings: Sequence[Finding]) -> Table:
 
 def versions() -> Finding:
     """Check the versions of Python, torch and drlpp, and the system."""
-    from drlpp.placement.placement_file import Versions
-
     known = Versions.current()
     found = f"drlpp {known.drlpp}, torch {known.torch}, Python {known.python}"
     found += f" on {platform.system()} {platform.machine()}"
-    if older_than(OLDEST):
-        return Finding("versions", "problem", found, f"install torch {OLDEST} or later")
+    advice = f"install torch {OLDEST} or later" if older_than(OLDEST) else None
     if platform.system() != "Linux":
-        return Finding("versions", "problem", found, "workers need Linux: use a container or WSL 2")
-    return Finding("versions", "ok", found)
+        advice = "workers need Linux: use a container or WSL 2"
+    return Finding("versions", "problem" if advice else "ok", found, advice)
 
 
 def cores() -> Finding:
@@ -72,12 +70,12 @@ def memory() -> Finding:
     """Check the free memory, and the free space for runs."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(lines[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
-    found = f"{decimal(free)} of {decimal(total)} free; {decimal(shutil.disk_usage('.').free)} "
-    found += "free on the disk of this folder"
-    if free < _LEAST_MEMORY_BYTES:
-        advice = "a worker takes 0.3 GB without its model: end other programs, or use fewer workers"
-        return Finding("memory", "problem", found, advice)
-    return Finding("memory", "ok", found)
+    disk = decimal(shutil.disk_usage(".").free)
+    found = f"{decimal(free)} of {decimal(total)} free; {disk} free on the disk of this folder"
+    if free >= _LEAST_MEMORY_BYTES:
+        return Finding("memory", "ok", found)
+    advice = "a worker takes 0.3 GB without its model: end other programs, or use fewer workers"
+    return Finding("memory", "problem", found, advice)
 
 
 def gpus() -> Finding:
@@ -99,11 +97,6 @@ def gpus() -> Finding:
 
 def workers() -> Finding:
     """Start two workers, and time a message between them."""
-    from drlpp.errors import DRLPPError
-    from drlpp.io.formatting import seconds_text
-    from drlpp.models.task import Task
-    from drlpp.runtime import ClusterSession
-
     inputs, targets = torch.ones(2, 4), torch.zeros(2, 4)
     task = Task(torch.nn.Linear(4, 4), inputs, targets, torch.nn.functional.mse_loss)
     try:

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from drlpp.capturing.capture import capture, microbatch_size
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidInput, RunFailure
+from drlpp.errors import RunFailure
 from drlpp.io.files import write_atomically
 from drlpp.io.formatting import predicted_text
 from drlpp.placement.measurement import FailedMeasurement
@@ -132,12 +132,7 @@ def from_simulator(
 ) -> TimelineRun:
     """Simulate what a profile predicts, on accelerators of other relative speeds if given."""
     costs = read_profile(profile)
-    if costs.graph.fingerprint != document.graph_fingerprint:
-        raise InvalidInput(
-            f"{profile}: the profile is of {costs.graph.model} (graph {costs.graph.fingerprint}), "
-            f"but the placement is of {document.model} (graph {document.graph_fingerprint}); "
-            "profile that model"
-        )
+    costs.check_is_of(str(document.model), document.graph_fingerprint)
     cluster = document.cluster if speeds is None else document.cluster.with_speeds(speeds)
     placement = document.plan(costs.graph, method).placement
     played = simulate(Workload.of(costs, method), cluster, placement, method, minibatches)

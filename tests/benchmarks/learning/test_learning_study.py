@@ -189,7 +189,7 @@ def test_every_method_can_run_at_every_depth() -> None:
             pipeline = Pipeline.straight(*[1] * (1 if method.flushes else depth))
             assert stage_delays(pipeline, method), name
         if optimizer_of(name) != "muon" or hasattr(torch.optim, "Muon"):
-            assert spec_of(optimizer_of(name), 1).value("lr") == 0.002
+            assert spec_of(optimizer_of(name), 1).rate == 0.002
     placement = even_stages(capture(TASKS["library"].reference).graph, 16)
     assert placement.configuration == "-".join("1" * 16)
 

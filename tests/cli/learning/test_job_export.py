@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning.outcome import export_winner
+from drlpp.cli.learning.live_run import export_winner
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
@@ -70,7 +70,7 @@ def told(
         measurements=(measurement(0.004),),
     )
     comparison = Comparison(model="a", minibatches=4, contenders=(measured,))
-    export_winner(folder, session, comparison, course, end, CLUSTER)
+    export_winner(folder, comparison, course, end, CLUSTER)
     return " ".join(capsys.readouterr().out.split())
 
 

@@ -51,5 +51,6 @@ def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
 @pytest.mark.parametrize("agent", [*PAPERS, "guided"])
 def test_a_method_that_no_policy_can_draw_is_refused_before_a_profile(agent: str) -> None:
     session: Any = SimpleNamespace(method=Method(schedule="zb-v", policy="sync"))
+    given: Any = None
     with pytest.raises(InvalidInput, match="gives every accelerator one stage, and schedule zb-v"):
-        LearningJob(session, Path(), agent, AGENTS[agent], *[None] * 6).run()  # type: ignore[arg-type]
+        LearningJob(session, Path(), agent, given, AGENTS[agent], None, None).run()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from drlpp.cli.learning.learning_job import keep_split
-from drlpp.cli.learning.outcome import run_record
+from drlpp.cli.learning.live_run import run_record
 from drlpp.envs.measuring.search_file import Confidence
 from drlpp.report.page import write_report
 from drlpp.runtime import TimeSpent

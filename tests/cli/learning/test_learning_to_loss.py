@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning import learn_command
 from drlpp.cli.learning.learning_job import worth_racing
-from drlpp.cli.learning.outcome import run_record
+from drlpp.cli.learning.live_run import run_record
+from drlpp.cli.settings import RaceSettings
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
@@ -27,9 +27,10 @@ from drlpp.schedule.method import Method
 from tests.endurance.faults.agent import ENDLESS
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
+from tests.support.programs.short_comparisons import short_comparisons
 from tests.support.simulated_chains import chain
 
-AGENT, FINALISTS, TARGET = "searching", 3, 0.6
+MODEL, AGENT, FINALISTS, TARGET = f"{NAME}:classifier", "searching", 3, 0.9
 
 
 class Learnt(NamedTuple):
@@ -46,20 +47,21 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Learnt:
     parent = tmp_path_factory.mktemp("time-to-loss")
     agent, folder = parent / f"{AGENT}.yaml", parent / "run"
     agent.write_text(ENDLESS)
-    done = shell.finish(
-        learn_command.main,
-        "drlpp learn",
-        *(f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", 2),
-        *("--target-loss", TARGET, "--optimizer", "adam"),
-        *("--lr", 0.01, "--method-option", "microbatches=1", "--out", folder, "--agent", agent),
-        *("--budget", 5, "--finalists", FINALISTS, "--rounds", 1, "--minibatches", 4),
-        *("--repetitions", 1),
-    )
-    assert done.code == 0, done.err
+    with short_comparisons(), pytest.MonkeyPatch.context() as patch:
+        # One learning rate, and one training of each finalist.
+        rules = {"target_loss": TARGET, "rates": 1, "finals": 1}
+        patch.setattr(RaceSettings, "options", rules)
+        done = shell.done(
+            *("learn", MODEL, "--data", f"{NAME}:points", "--workers", 2),
+            *("--target-loss", TARGET, "--optimizer", "adam"),
+            *("--lr", 0.01, "--method-option", "microbatches=1", "--out", folder),
+            *("--agent", agent, "--budget", 4, "--finalists", FINALISTS, "--rounds", 1),
+            *("--minibatches", 4, "--repetitions", 1),
+        )
     race = read_document(folder / "race" / "race.json", TrainingRace)
     end = replay(race)
     assert end is not None
-    return Learnt(folder, " ".join(done.out.split()), race, end)
+    return Learnt(folder, done.words, race, end)
 
 
 def fastest_by_stages(folder: Path) -> dict[object, Candidate]:
@@ -76,10 +78,10 @@ def fastest_by_stages(folder: Path) -> dict[object, Candidate]:
     return found
 
 
-def written(folder: Path) -> Candidate:
-    """Return the candidate of a folder's placement file."""
-    document = read_document(folder / "placement.json", PlacementFile)
-    graph = capture(ModelReference.named(f"{NAME}:classifier")).graph
+def written(path: Path) -> Candidate:
+    """Return the candidate of a placement file."""
+    document = read_document(path, PlacementFile)
+    graph = capture(ModelReference.named(MODEL)).graph
     return Candidate(document.resolve(graph), document.method)
 
 
@@ -119,7 +121,7 @@ def test_what_is_printed_is_what_the_files_say(learnt: Learnt) -> None:
     assert str(kept) in printed
     assert kept.name.startswith(f"winner-{end.winner}-")
     if winner.placement is not None:
-        assert written(kept) == winner.candidate
+        assert written(kept / "placement.json") == winner.candidate
     record = run_record(folder)
     assert read_document(Path(record["race"]), TrainingRace) == race
 
@@ -138,12 +140,32 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
     assert verdict.placement is not None
     winner = None if end.winner is None else race.candidates[end.winner].candidate
     fastest = comparison.contenders[verdict.placement].candidate
-    assert written(folder) == (winner or fastest)
+    assert written(folder / "placement.json") == (winner or fastest)
     assert f"exported to {folder / 'placement.json'} until the race to a loss has ended" in printed
     plainly = end.verdict is not None and end.verdict.is_plain_as_good
     assert ("use plain PyTorch, as the race says" in printed) == plainly
     assert ("train with it: drlpp train" in printed) == (not plainly and winner is not None)
     assert AGENT in {name for contender in comparison.contenders for name in contender.names}
+
+
+@pytest.mark.system
+def test_placements_that_were_written_by_learn_and_plan_take_part(
+    learnt: Learnt, tmp_path: Path
+) -> None:
+    learned, planned = learnt.folder / "placement.json", tmp_path / "planned.json"
+    costs = ("--profile", learnt.folder / "profile.json")
+    costs += ("--cluster", learnt.folder / "cluster.yaml")
+    shell.done("plan", MODEL, *costs, "--out", planned)
+    usual = ("race", MODEL, "--data", f"{NAME}:points", "--workers", 2, "--target-loss", 1.05)
+    usual += ("--rates", 1, "--repetitions", 1, "--out", tmp_path / "race")
+    given = [part for path in (learned, planned) for part in ("--compare", path)]
+    with short_comparisons():
+        shell.done(*usual, *given)
+    race = read_document(tmp_path / "race" / "race.json", TrainingRace)
+    racing = {one.candidate.canonical for one in race.candidates if one.candidate is not None}
+    assert {written(path).canonical for path in (learned, planned)} <= racing
+    # Other placements do not continue it.
+    assert "placements" in shell.drlpp(*usual, *given[:2], "--resume").refusal
 
 
 def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
@@ -161,6 +183,5 @@ def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("--epochs", 2), ("--limit", 60)])
 def test_options_of_a_race_that_have_no_meaning(option: str, value: int) -> None:
-    done = shell.finish(learn_command.main, "drlpp learn", option, value)
-    assert done.code == 2
-    assert f"{option} belongs to a race to a loss; give --data as well" in done.err
+    refused = shell.drlpp("learn", option, value).refusal
+    assert f"{option} belongs to a race to a loss; give --data as well" in refused

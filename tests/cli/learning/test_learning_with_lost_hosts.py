@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from drlpp.cli import main as command_line
-from drlpp.cli.learning import learn_command
 from drlpp.envs import MeasurementMemory
 from drlpp.io.documents import read_document
 from drlpp.placement.measurements_file import Entry, read_measurements
@@ -34,7 +33,7 @@ def learn(out: Path, budget: int, *more: object) -> Finished:
     agent.write_text(ENDLESS)
     job = [*MODEL, "--out", out, "--budget", budget, "--agent", agent, *BRIEF, *more]
     with short_comparisons():
-        return shell.finish(learn_command.main, "drlpp learn", *job)
+        return shell.finish(command_line.main, "drlpp", "learn", *job)
 
 
 def race(out: Path, workers: int, *more: object) -> Finished:

@@ -140,7 +140,7 @@ def _plan(profile: Path, cluster: Path) -> None:
         try:
             found = best_plan(given, space, planner)
             problem = Judge(given, space).problem_of(found.method)
-            shown(PlanReport.of(found, problem, costs).text())
+            shown(PlanReport(found, problem, costs).text())
         except InvalidInput as error:
             check_line(error)
 

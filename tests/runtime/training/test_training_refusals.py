@@ -20,7 +20,6 @@ from tests.support.training.loading import DATA, placement_file, train
 INPUTS, TARGETS = torch.zeros(16, 16), torch.zeros(16, dtype=torch.int64)
 SAMPLES = Samples((INPUTS,), TARGETS)
 LOADER = DataLoader(TensorDataset(INPUTS, TARGETS), 8)
-NO_SAMPLES = r"is no Samples\(\(inputs, ...\), targets\)"
 WHOLE = "a whole number"
 
 
@@ -55,9 +54,12 @@ WHOLE = "a whole number"
         ({"data": LOADER, "minibatches": 13}, "is 13, but the training loader gives 2 of 8"),
         ({"data": Data(SAMPLES, SAMPLES), "unpack": print}, "unpack belongs to loaders"),
         ({"data": LOADER, "unpack": lambda batch: batch["x"]}, "unpack raised TypeError"),
-        ({"data": Data(Samples(INPUTS, TARGETS), SAMPLES)}, NO_SAMPLES),  # type: ignore[arg-type]
-        ({"data": Data(SAMPLES, (INPUTS, TARGETS))}, NO_SAMPLES),  # type: ignore[arg-type]
-        ({"data": Data(SAMPLES, Samples((INPUTS,), torch.tensor(1)))}, NO_SAMPLES),
+        ({"data": Data(Samples(INPUTS, TARGETS), SAMPLES)}, "inputs is a Tensor, one"),
+        ({"data": Data(SAMPLES, (INPUTS, TARGETS))}, "to test is a tuple; expected Samp"),  # type: ignore[arg-type]
+        (
+            {"data": Data(SAMPLES, Samples((INPUTS,), torch.tensor(1)))},
+            "targets a single number, but",
+        ),
         (
             {"data": "tests.support.models.small:separable_without_end", "minibatches": 10**9},
             "1000000000 minibatches in 1 parts through 1 stages",

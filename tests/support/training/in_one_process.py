@@ -121,7 +121,7 @@ def train_in_one_process(
         checkpoint=None,
         in_flight=False,
     )
-    (running,) = run_commands(plan, minibatches, float(optimizer.value("lr")), options)
+    (running,) = run_commands(plan, minibatches, optimizer.rate, options)
     room = _Room()
     held = {
         worker: _runners(captured, command, running[worker], samples, room, worker)

@@ -1,67 +1,83 @@
-"""What a run of ``drlpp learn`` or ``drlpp race`` ends with: its export, and its record."""
+"""How a run of ``drlpp learn`` or ``drlpp race`` begins, and what it ends with."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from drlpp.cli.command_line import console
+from drlpp.capturing.capture import CapturedModel
+from drlpp.cli.arguments import Learn, Race
+from drlpp.cli.command_line import console, end_with_report, resumable
+from drlpp.cli.commands import keep_options
+from drlpp.io.formatting import speeds_option
+from drlpp.io.run_folder import REPORT_NAME, open_run_folder
+from drlpp.racing.comparison import Comparison
+from drlpp.racing.to_loss import Course
+from drlpp.racing.training_race import RaceEnd, Training
+from drlpp.racing.winner import export
+from drlpp.report.run_files import read_run
+from drlpp.runtime import ClusterSession
+from drlpp.specs.cluster import Cluster
+from drlpp.specs.data import OWN_DATA, fitting_data
 
-if TYPE_CHECKING:
-    from drlpp.cli.learning.learning_job import LearningJob
-    from drlpp.racing.comparison import Comparison
-    from drlpp.racing.to_loss import Course
-    from drlpp.racing.training_race import RaceEnd
-    from drlpp.runtime import ClusterSession
-    from drlpp.specs.cluster import Cluster
 
+@contextmanager
+def live_run(
+    what: str,
+    given: Learn | Race,
+    captured: CapturedModel,
+    folder: Path,
+    of_session: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> Iterator[ClusterSession]:
+    """Claim the folder of a run, and lend its workers to the block; then write its page.
 
-def export_best(job: LearningJob, comparison: Comparison) -> Path:
-    """Write the simplest of the placements that are as good as the best one; return where."""
-    from drlpp.errors import RunFailure
-    from drlpp.racing.winner import export
-
-    verdict = comparison.verdict
-    if verdict is None or verdict.placement is None:
-        raise RunFailure("none of the placements compared could be measured")
-    chosen = comparison.contenders[verdict.placement]
-    path = export(job.session, chosen, job.cluster, job.out)
-    # Plain PyTorch may be better, but it has no placement.
-    if verdict.placement == verdict.fastest:
-        why = "the fastest"
-    elif verdict.placement in verdict.equals:
-        why = "the simplest placement that is not shown to be slower than any other candidate"
-    else:
-        why = "the best placement"
-    how_long = "" if job.data is None else " until the race to a loss has ended"
-    console.print(
-        f"exported to {path}{how_long}: {chosen.beside(job.session.method)}, found by "
-        f"{chosen.found_by}, {why}"
-    )
-    return path
+    Args:
+        what: ``run`` or ``race``, for what is said of it.
+        given: what the command was given.
+        captured: the model.
+        folder: of the run.
+        of_session: a session's arguments: workers, method, optimizer.
+        settings: further ones that a run that is resumed has to have.
+    """
+    speeds = of_session["speeds"]
+    known = {
+        "model": captured.reference.model_dump(),
+        "workers": of_session["workers"],
+        "speeds": speeds and list(speeds),
+        "device": given.workers.device.value,
+        "method": of_session["method"].model_dump(),
+        "optimizer": of_session["optimizer"].settings,
+        "seed": given.run.seed,
+        **settings,
+    }
+    command = f"drlpp {'learn' if what == 'run' else what}"
+    with (
+        open_run_folder(folder, command, known, resume=given.run.resume, note=console.print),
+        resumable(what),
+    ):
+        keep_options(folder)
+        seed, note = given.run.seed, console.print
+        with ClusterSession(captured, seed=seed, note=note, **of_session) as session:
+            yield session
+        end_with_report(folder)
 
 
 def export_winner(
-    folder: Path,
-    session: ClusterSession,
-    comparison: Comparison,
-    course: Course,
-    end: RaceEnd,
-    cluster: Cluster,
+    folder: Path, comparison: Comparison, course: Course, end: RaceEnd, cluster: Cluster
 ) -> None:
     """Write the placement that won the race, with its learning rate; say how to train.
 
     Args:
         folder: for ``placement.json``, which holds the best by seconds per minibatch.
-        session: the workers.
         comparison: by seconds, which may have measured the winner.
         course, end: the race.
         cluster: whose accelerators are the session's workers.
     """
-    from drlpp.racing.training_race import Training
-    from drlpp.racing.winner import export
-
+    session = course.session
     race, path = course.race, folder / "placement.json"
     if end.winner is None:
         console.print(
@@ -95,9 +111,6 @@ def say_how_to_train(session: ClusterSession, path: Path, data: str | None = Non
         path: of the placement.
         data: to train on; by default digits for drlpp's own models that can read them.
     """
-    from drlpp.io.formatting import speeds_option
-    from drlpp.specs.data import OWN_DATA, fitting_data
-
     task, reference = session.captured.task, session.captured.reference
     if task.loss is None:
         return
@@ -110,43 +123,17 @@ def say_how_to_train(session: ClusterSession, path: Path, data: str | None = Non
     )
 
 
-def export_best_so_far(job: LearningJob) -> None:
-    """Write the fastest placement that has been measured: after Ctrl-C, or when a host is lost."""
-    from drlpp.racing.contenders import Contender
-    from drlpp.racing.winner import export
-
-    memory, budget = job.memory, job.measuring.budget
-    best = memory.best()
-    if best is None:
-        console.print("stopped before any placement was measured")
-        return
-    contender = Contender.of(job.candidate(best[0]), job.agent).with_outcome(best[1])
-    path = export(job.session, contender, job.cluster, job.out)
-    stopped = (
-        f"after {memory.distinct} of {budget} placements"
-        if memory.distinct < budget
-        else f"in the final comparison, after all {memory.distinct} placements"
-    )
-    console.print(
-        f"stopped {stopped}; the fastest so far is in {path} "
-        f"({contender.beside(job.session.method)}, {best[1].seconds_per_minibatch * 1e3:.1f} ms "
-        "per minibatch, not compared with plain PyTorch). Continue with --resume"
-    )
-
-
 def run_record(folder: Path) -> dict[str, Any]:
     """Return what is in the folder of a run: placement, verdicts, and where to read more."""
-    from drlpp.io.run_folder import REPORT_NAME
-    from drlpp.report.run_files import read_run
-
     files = read_run(folder)
     found: dict[str, Any] = {"folder": str(folder)}
     if (folder / REPORT_NAME).exists():
         found["report"] = str(folder / REPORT_NAME)
-    if (placement := files.placement) is not None and (folder / "placement.json").exists():
+    path = folder / "placement.json"
+    if (placement := files.placement) is not None and path.exists():
         measured = placement.measurement
         found["placement"] = {
-            "file": str(folder / "placement.json"),
+            "file": str(path),
             "configuration": placement.configuration,
             "method": str(placement.method),
             "found_by": placement.found_by,

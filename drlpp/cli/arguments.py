@@ -1,0 +1,292 @@
+"""What each command takes: its docstring is the help, its fields are options or sections of them.
+
+``commands.py`` makes a command of such a dataclass; ``main.py`` names the function that runs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drlpp.cli.settings import (
+    MODEL,
+    OUT,
+    Compare,
+    CostProfile,
+    Data,
+    MeasuringSettings,
+    MethodOptions,
+    MethodSettings,
+    Minibatches,
+    Model,
+    ModelOptions,
+    OptimizerSettings,
+    RaceSettings,
+    RayCluster,
+    RunSettings,
+    SameModel,
+    SearchSettings,
+    Seed,
+    Speeds,
+    Workers,
+    WorkerSettings,
+    count,
+    option,
+)
+from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learn:
+    """Learn the fastest placement of a model on live workers, and export it to runs/MODEL.
+
+    With --data the fastest placements are then raced to a loss (drlpp race), which decides.
+    """
+
+    model: Model = "alexnet"
+    model_option: ModelOptions = field(default_factory=list)
+    agent: Annotated[
+        str,
+        option(
+            "guided (planners and corrected costs), guided-policy (with a policy as well), "
+            "drl-pp (the paper's), drl-pp-mended, or a YAML file of your own.",
+            "NAME",
+        ),
+    ] = "guided"
+    measuring: MeasuringSettings
+    search: SearchSettings
+    race: RaceSettings
+    method: MethodSettings
+    optimizer: OptimizerSettings
+    workers: WorkerSettings
+    run: RunSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train the model of a placement with it, and evaluate it on held-out data.
+
+    Results go to 'training' next to PLACEMENT. With another number of --workers a placement for
+    these is planned first. --resume takes the run's own options where they are not given.
+    """
+
+    placement: Annotated[Path, typer.Argument(help="A placement.json.", metavar="PLACEMENT")]
+    model: SameModel = None
+    model_option: ModelOptions = field(default_factory=list)
+    data: Data = "digits"
+    epochs: Annotated[int, option("Number of epochs.", "N")] = 5
+    minibatches: Minibatches = None
+    method: MethodSettings
+    optimizer: OptimizerSettings
+    lr_schedule: Annotated[
+        str | None,
+        option(
+            "Scheduler of torch, 'cosineannealing T_max=10', or package.module:Class; "
+            "interval=minibatch counts minibatches instead of epochs, warm_up=100 increases the "
+            "rate over as many.",
+            "'NAME KEY=VALUE …'",
+        ),
+    ] = None
+    synchronous_epochs: Annotated[
+        int, option("First epochs that flush before every update.", "N")
+    ] = 0
+    early_stopping: Annotated[
+        str | None,
+        option(
+            "End after N epochs in a row without a better held-out score (or loss); "
+            "min_delta=0.001, monitor=loss or score.",
+            "'N KEY=VALUE …'",
+        ),
+    ] = None
+    checkpoint_every: Annotated[
+        int, option("Minibatches between checkpoints in an epoch; 0: none.", "N")
+    ] = 0
+    checkpoints: Annotated[
+        str | None,
+        option(
+            "Folder that all hosts share, for checkpoints in parts. Default: a file in --out.",
+            "FOLDER|URL",
+        ),
+    ] = None
+    workers: WorkerSettings
+    elastic: Annotated[
+        str | None,
+        option(
+            "Continue with fewer workers when some are lost, with more when they return.",
+            "MIN:MAX",
+        ),
+    ] = None
+    run: RunSettings
+
+
+NAMED_POLICIES = tuple(name for name in WEIGHT_POLICIES if name not in (SYNC.name, PIPEOPTIM.name))
+"""All but those that take part in a race anyway."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """Train candidates in turns on your data, plain PyTorch among them, until one is first.
+
+    Results go to races/MODEL. The learning rate of the optimizer is the middle of those tried.
+    """
+
+    model: Model
+    model_option: ModelOptions = field(default_factory=list)
+    race: RaceSettings
+    rates: Annotated[int, count("Learning rates to try for each candidate, √10 apart.")] = 3
+    repetitions: Annotated[
+        int, count("Trainings of each finalist, in different orders of samples.")
+    ] = 3
+    compare: Compare = field(default_factory=list)
+    policy: Annotated[
+        list[str],
+        option(
+            f"Also race this weight policy ({', '.join(NAMED_POLICIES)}) on the same pipelines as "
+            f"{PIPEOPTIM.name} and schedules that flush. Repeatable.",
+            "NAME",
+        ),
+    ] = field(default_factory=list)
+    method_option: MethodOptions = field(default_factory=list)
+    optimizer: OptimizerSettings
+    workers: WorkerSettings
+    run: RunSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Plan a placement without running it, and explain it. --out writes a placement.json.
+
+    Without --profile the model is profiled here, on one worker; links that nobody has described
+    (--cluster or --bandwidth) are measured between --workers.
+    """
+
+    model: Annotated[str | None, MODEL] = None
+    model_option: ModelOptions = field(default_factory=list)
+    profile: CostProfile = None
+    cluster: Annotated[Path | None, option("Accelerators: a cluster.yaml.", "CLUSTER")] = None
+    workers: Workers = None
+    bandwidth: Annotated[
+        float | None,
+        option("With --workers: bytes per second of the links between them.", "BYTES"),
+    ] = None
+    speeds: Speeds = None
+    planner: Annotated[
+        str,
+        option(
+            "search, in the simulator, from what the others propose; or data-parallel, gpipe, "
+            "pipedream or exact alone.",
+            "NAME",
+        ),
+    ] = "search"
+    objective: Annotated[
+        str,
+        option(
+            "What the search minimises for a minibatch: seconds, or dollars, by the prices in "
+            "the cluster file.",
+            "NAME",
+        ),
+    ] = "seconds"
+    search: SearchSettings
+    method: MethodSettings
+    optimizer: OptimizerSettings
+    out: Annotated[Path | None, OUT] = None
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Measure what every operator of a model costs on a worker, and the links between workers.
+
+    Writes the profile to --out, and cluster.yaml next to it unless there is one.
+    """
+
+    model: Model
+    model_option: ModelOptions = field(default_factory=list)
+    workers: WorkerSettings
+    out: Annotated[Path, OUT]
+
+
+class Target(StrEnum):
+    """Whose format a placement is exported in."""
+
+    TORCH = "torch"
+    TORCHTITAN = "torchtitan"
+    MEGATRON = "megatron"
+    DEEPSPEED = "deepspeed"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write a placement for another program, or the weights of a checkpoint.
+
+    Without --profile what the export costs is estimated from the sizes of operators.
+    """
+
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLACEMENT",
+            help="A placement.json; with --to weights the folder of a training run, a "
+            "checkpoint.safetensors, or the folder or URL given as --checkpoints.",
+        ),
+    ]
+    to: Annotated[
+        Target,
+        option(
+            "torch: a folder with a program that trains without drlpp; torchtitan: a folder with "
+            "its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
+            "weights: the weights of a checkpoint as one model.safetensors."
+        ),
+    ]
+    out: Annotated[Path, OUT]
+    model: SameModel = None
+    model_option: ModelOptions = field(default_factory=list)
+    method: MethodSettings
+    optimizer: OptimizerSettings
+    profile: CostProfile = None
+    seed: Seed = 0
+
+
+class Source(StrEnum):
+    """Where a timeline comes from."""
+
+    SCHEDULE = "schedule"
+    SIMULATOR = "simulator"
+    RUN = "run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """Describe this machine, a model's operators, a run, a placement's timeline, or any file.
+
+    --out writes the graph of a model, or of a timeline a trace for ui.perfetto.dev (.json).
+    """
+
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="WHAT",
+            help="A model, a file of drlpp or of costs, or the folder of a run, whose page "
+            "report.html is written. Default: this machine.",
+        ),
+    ] = None
+    model: SameModel = None
+    model_option: ModelOptions = field(default_factory=list)
+    timeline: Annotated[
+        Source | None,
+        option(
+            "Of a placement: what every worker does when. schedule: a forward takes 1, a backward "
+            "2; simulator: predicted from --profile; run: measured on workers."
+        ),
+    ] = None
+    profile: CostProfile = None
+    minibatches: Minibatches = 8
+    method: MethodSettings
+    speeds: Speeds = None
+    cluster: RayCluster = None
+    out: Annotated[Path | None, OUT] = None
