@@ -131,7 +131,7 @@ def measure_memory(case: MemoryCase) -> Iterator[StageMemory]:
             deployment = session.deploy(placement, method)
             _, results = session.run(deployment, 2 * STAGES)
             for worker, result in sorted(results.items()):
-                stage = deployment.pipeline.stage_of(worker)
+                stage = deployment.plan.pipeline.stage_of(worker)
                 yield StageMemory(
                     method=name,
                     stage=stage,

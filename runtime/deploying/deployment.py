@@ -11,14 +11,12 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, RunResult, Stream
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
-from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -38,19 +36,9 @@ class Deployment:
     seconds: float
 
     @property
-    def placement(self) -> Placement:
-        """The placement of the plan."""
-        return self.plan.placement
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The pipeline of the plan."""
-        return self.plan.pipeline
-
-    @property
-    def method(self) -> Method:
-        """The method of the plan."""
-        return self.plan.method
+    def leaders(self) -> tuple[int, ...]:
+        """The first worker of every stage, none twice."""
+        return tuple(sorted({workers[0] for workers in self.plan.pipeline.stages}))
 
 
 @discarded_fx_sources()
@@ -149,17 +137,16 @@ class Evaluation:
 @discarded_fx_sources()
 def evaluation_commands(
     captured: CapturedModel,
-    deployment: Deployment,
+    plan: ExecutionPlan,
     minibatches: int,
     order: Tensor | None,
     stream: Stream | None,
 ) -> dict[int, Run]:
-    """Return the commands that evaluate a deployment's weights on whole minibatches."""
-    pipeline = deployment.pipeline
-    schedule = build_schedule(pipeline, minibatches, FORWARD_ONLY.name)
-    stages = cut_stages(captured, deployment.placement, evaluation=True)
+    """Return the commands that evaluate the deployed weights on whole minibatches."""
+    schedule = build_schedule(plan.pipeline, minibatches, FORWARD_ONLY.name)
+    stages = cut_stages(captured, plan.placement, evaluation=True)
     commands: dict[int, Run] = {}
-    for held, workers in _held_stages(pipeline):
+    for held, workers in _held_stages(plan.pipeline):
         evaluation = pickle.dumps([stages[k] for k in held])
         for worker in workers:
             commands[worker] = Run(
@@ -168,7 +155,7 @@ def evaluation_commands(
                 order=order,
                 first_minibatch=0,
                 microbatches=1,
-                posted=deployment.plan.in_flight[held[0]] + 2,
+                posted=plan.in_flight[held[0]] + 2,
                 stream=stream,
                 evaluation=evaluation,
             )

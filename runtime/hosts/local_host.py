@@ -28,7 +28,7 @@ from drlpp.runtime.hosts.fork_server import (
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.protocol import Command, Stop, StoreAddress, WorkerSpec
-from drlpp.runtime.ipc.store import new_token, open_store
+from drlpp.runtime.ipc.store import open_store
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.worker.worker_process import worker_main
 
@@ -80,8 +80,8 @@ class LocalHost(WorkerHost):
         return [process.pid for process in self._processes.values() if process.pid is not None]
 
     def open_store(self) -> StoreAddress:
-        self.store = open_store(self.address)
-        return StoreAddress(self.address, self.store.port, new_token())
+        self.store, found = open_store(self.address)
+        return found
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         """Start the workers; none runs.

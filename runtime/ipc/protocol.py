@@ -239,19 +239,24 @@ class Run:
     evaluation: bytes | None = None
 
 
+def held_file(worker: int) -> str:
+    """Return the name of a file with what a worker holds."""
+    return f"worker-{worker}.safetensors"
+
+
 @dataclass(frozen=True)
 class Collect:
     """Write weights, buffers and optimizer state of the deployed stage to ``file``.
 
     With ``in_flight`` everything of the parts in flight, too; without ``weights`` these and the
-    optimizer's state are left to another replica. In a ``storage``, a folder's path or a URL, the
-    file gets a ``name``, and its weights have to be finite.
+    optimizer's state are left to another replica. With a ``storage``, a folder's path or a URL, the
+    file is put into a ``folder`` there, and its weights have to be finite.
     """
 
     file: str
     in_flight: bool = False
     storage: str = ""
-    name: str = ""
+    folder: str = ""
     weights: bool = True
 
 

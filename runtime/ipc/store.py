@@ -13,29 +13,26 @@ import socket
 
 import torch.distributed as dist
 
+from drlpp.runtime.ipc.protocol import StoreAddress
 
-def open_store(address: str) -> dist.TCPStore:
-    """Open a store in this process, on ``address`` and a free port, and nowhere else.
+
+def open_store(address: str) -> tuple[dist.TCPStore, StoreAddress]:
+    """Open a store in this process, on ``address`` and a free port, with a new token.
 
     Left to itself, ``TCPStore`` listens on all addresses of the machine.
     """
     listening = socket.create_server((address, 0), backlog=1024)
-    port = listening.getsockname()[1]
-    return dist.TCPStore(
+    store = dist.TCPStore(
         address,
-        port,
+        listening.getsockname()[1],
         is_master=True,
         wait_for_workers=False,
         # The store closes it.
         master_listen_fd=listening.detach(),
     )
+    return store, StoreAddress(address, store.port, secrets.token_hex(16))
 
 
-def new_token() -> str:
-    """Return what the keys of a session's workers begin with."""
-    return secrets.token_hex(16)
-
-
-def join_store(address: str, port: int, token: str) -> dist.Store:
-    """Return the part of another process' store that belongs to ``token``."""
-    return dist.PrefixStore(token, dist.TCPStore(address, port, is_master=False))
+def join_store(store: StoreAddress) -> dist.Store:
+    """Return the part of another process' store that belongs to its token."""
+    return dist.PrefixStore(store.token, dist.TCPStore(store.address, store.port, is_master=False))

@@ -26,8 +26,6 @@ from drlpp.errors import InvalidFile, StorageFailure
 from drlpp.io.files import replacing, reporting_disk_errors
 
 _FORMAT = "drlpp tree 1"
-_MOST_STRUCTURE_CHARACTERS = 64 * 2**20
-_MOST_DEPTH = 32
 
 
 def write_checkpoint(path: Path, tree: object) -> None:
@@ -119,10 +117,7 @@ def read_checkpoint(path: Path) -> Any:
                 found = repr(metadata.get("format", "no format"))[:80]
                 raise InvalidFile(f"{path}: not a checkpoint; expected {_FORMAT!r}, found {found}")
             tensors = {name: _own_storage(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-        text = metadata.get("structure", "")
-        if len(text) > _MOST_STRUCTURE_CHARACTERS:
-            raise InvalidFile(f"{path}: not a checkpoint; its header is {len(text)} bytes long")
-        return _rebuilt(json.loads(text), tensors)
+        return _rebuilt(json.loads(metadata.get("structure", "")), tensors)
     except (InvalidFile, MemoryError):
         raise
     # Whatever a damaged file makes the libraries say; none of them runs code of the file.
@@ -163,10 +158,8 @@ class _Flattening:
         self._described: dict[tuple[object, ...], object] = {}
         self._storages: set[int] = set()
 
-    def described(self, tree: object, depth: int = 0) -> object:
+    def described(self, tree: object) -> object:
         """Return ``tree`` in JSON: plain values as they are, all else as an object of one key."""
-        if depth > _MOST_DEPTH:
-            raise TypeError(f"a checkpoint is nested more than {_MOST_DEPTH} deep")
         match tree:
             case None | bool() | int() | float() | str():
                 return tree
@@ -176,16 +169,11 @@ class _Flattening:
             case Tensor():
                 return self._tensor(tree.detach())
             case Mapping():
-                return {
-                    "dict": [
-                        [self.described(key, depth + 1), self.described(value, depth + 1)]
-                        for key, value in tree.items()
-                    ]
-                }
-            case list():
-                return {"list": [self.described(value, depth + 1) for value in tree]}
-            case tuple():
-                return {"tuple": [self.described(value, depth + 1) for value in tree]}
+                pairs = [[self.described(key), self.described(tree[key])] for key in tree]
+                return {"dict": pairs}
+            case list() | tuple():
+                kind = "list" if isinstance(tree, list) else "tuple"
+                return {kind: [self.described(value) for value in tree]}
         raise TypeError(
             f"a checkpoint cannot hold a {type(tree).__name__}; only tensors, numbers, strings, "
             "None, and dicts, lists and tuples of them"
@@ -213,29 +201,24 @@ class _Flattening:
         return description
 
 
-def _rebuilt(description: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
+def _rebuilt(description: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Rebuild what :class:`_Flattening` described."""
-    if depth > _MOST_DEPTH:
-        raise ValueError(f"nested more than {_MOST_DEPTH} deep")
     if description is None or isinstance(description, bool | int | float | str):
         return description
     match description:
         case {"dict": [*pairs]}:
-            return {
-                _rebuilt(key, tensors, depth + 1): _rebuilt(value, tensors, depth + 1)
-                for key, value in pairs
-            }
+            return {_rebuilt(key, tensors): _rebuilt(value, tensors) for key, value in pairs}
         case {"list": [*values]}:
-            return [_rebuilt(value, tensors, depth + 1) for value in values]
+            return [_rebuilt(value, tensors) for value in values]
         case {"tuple": [*values]}:
-            return tuple(_rebuilt(value, tensors, depth + 1) for value in values)
+            return tuple(_rebuilt(value, tensors) for value in values)
         case {"tensor": name, "order": [*order]}:
             stored = tensors[name]
             if sorted(order) != list(range(stored.dim())):
                 raise ValueError(f"the order {order} of a tensor of shape {tuple(stored.shape)}")
             return stored.permute([order.index(dim) for dim in range(stored.dim())])
         case {"complex": pairs}:
-            return torch.view_as_complex(_rebuilt(pairs, tensors, depth + 1))
+            return torch.view_as_complex(_rebuilt(pairs, tensors))
         case {"tensor": name}:
             return tensors[name]
     raise ValueError("unknown kind of container")

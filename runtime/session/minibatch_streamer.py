@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drlpp.errors import DataError
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.ipc.protocol import Reading, Stream
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.stage.data.streaming import write_chunk
-from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import tensors_in
 from drlpp.specs.data import Samples
 
@@ -97,16 +97,16 @@ class MinibatchStreamer:
 
 @contextmanager
 def feeding(
-    group: WorkerGroup, pipeline: Pipeline, options: RunOptions, minibatches: int, first: int
-) -> Iterator[MinibatchStreamer | None]:
-    """Provide the feed of a run that begins with minibatch ``first``; None if it loads nothing."""
+    group: WorkerGroup, plan: ExecutionPlan, options: RunOptions, minibatches: int, first: int = 0
+) -> Iterator[tuple[MinibatchStreamer | None, Stream | None]]:
+    """Provide feed and stream of a run that begins with minibatch ``first``, if it loads any."""
     if options.loaded is None:
-        yield None
+        yield None, None
         return
     task = group.captured.task
     bytes_ = sum(tensor.nbytes for tensor in tensors_in((task.inputs, task.targets)))
     stream = Stream(group.new_name("stream"), chunk_minibatches(bytes_), first)
-    needed = dict.fromkeys(pipeline.workers, 0)
+    needed = dict.fromkeys(plan.pipeline.workers, 0)
     feed = MinibatchStreamer(group, stream, options.loaded, minibatches - first, needed)
     with suspended_sigchld_handler(), closing(feed):
-        yield feed
+        yield feed, stream

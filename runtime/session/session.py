@@ -12,7 +12,6 @@ from typing import Any, Self
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput, WorkerLost
 from drlpp.models.model_reference import Model
@@ -37,18 +36,13 @@ from drlpp.runtime.hosts.session_hosts import (
     hosts_for,
     hosts_on_ray,
 )
-from drlpp.runtime.ipc.protocol import Progress, Release, RunResult
+from drlpp.runtime.ipc.protocol import Collect, Progress, Release, RunResult, held_file
+from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.session.measuring import measured
 from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.profiling import profiled
-from drlpp.runtime.session.reading_state import (
-    PartsWritten,
-    leaders_of,
-    read_stages,
-    store_parts,
-)
-from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
+from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.schedule.actions import Action
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
@@ -103,8 +97,11 @@ class ClusterSession:
             default.
 
     Attributes:
-        captured: the model.
+        captured, graph: the model, and its operator graph.
         accelerators: how many workers there are.
+        worker_group: what starts, commands and replaces them.
+        folder: of the session's temporary files on this host.
+        spent: where the time went so far.
         lent: what the samples were made of that the workers hold, if whoever gave them noted it.
         note: as in the arguments.
         ray_address: of the Ray cluster that the workers run on, if they do.
@@ -135,6 +132,7 @@ class ClusterSession:
         self.speeds = checked_speeds(speeds, workers)
         self.device = choice_for(device, self.speeds)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
+        self.graph = self.captured.graph
         self.accelerators = workers
         self.method = method or Method()
         self.optimizer = optimizer or OptimizerSpec()
@@ -151,39 +149,21 @@ class ClusterSession:
         place: PlaceWorkers = hosts_for
         if cluster is not None:
             place = hosts_on_ray(cluster, hosts, least, gpus=self.device is not DeviceChoice.CPU)
-        self._workers = WorkerGroup(
+        self.worker_group = WorkerGroup(
             self.captured, self.speeds, self.device, self.time_limits, place
         )
-
-    @property
-    def graph(self) -> OpGraph:
-        """The model's operator graph."""
-        return self.captured.graph
-
-    @property
-    def spent(self) -> TimeSpent:
-        """Where the time went so far."""
-        return self._workers.spent
+        self.folder = self.worker_group.folder
+        self.spent = self.worker_group.spent
 
     @property
     def host_of(self) -> dict[int, str]:
         """The name of every worker's host."""
-        return dict(enumerate(self._workers.hosts.places.host_names))
-
-    @property
-    def worker_group(self) -> WorkerGroup:
-        """What starts, commands and replaces the workers."""
-        return self._workers
+        return dict(enumerate(self.worker_group.hosts.places.host_names))
 
     @property
     def process_ids(self) -> list[int]:
         """Process ids of the workers that run now."""
-        return self._workers.process_ids
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the session's temporary files on this host."""
-        return self._workers.folder
+        return self.worker_group.process_ids
 
     def __deepcopy__(self, _memo: object) -> Self:
         """Return itself: Gymnasium copies an environment's arguments; workers cannot be copied."""
@@ -197,23 +177,23 @@ class ClusterSession:
 
     def close(self) -> None:
         """End the workers and remove the session's temporary files."""
-        self._workers.close()
+        self.worker_group.close()
 
     @property
     def present(self) -> tuple[int, ...]:
         """The numbers of the workers that there are: all but those that were given up."""
-        return self._workers.present
+        return self.worker_group.present
 
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers from now on, and without their host if it has no others."""
-        self._workers.give_up(workers)
+        self.worker_group.give_up(workers)
 
     def take_back(self) -> tuple[int, ...]:
         """Count on workers again that were given up and have returned; return their numbers.
 
         All workers are replaced then, so that a placement has to be deployed again.
         """
-        return self._workers.take_back()
+        return self.worker_group.take_back()
 
     def plan(self, placement: Placed, method: Method | None = None) -> ExecutionPlan:
         """Return the execution plan of a placement with a method, by default the session's.
@@ -251,10 +231,10 @@ class ClusterSession:
         optimizer.check()
         plan = self.plan(placement, method)
         self._check_present(plan.pipeline.workers, "the placement")
-        self._workers.prepare()
-        lent = self._workers.lend(checkpoint) if checkpoint else None
-        pipeline = plan.pipeline
-        group = self._workers.new_group("deployment", pipeline.workers, routes=pipeline.routes)
+        workers, pipeline = self.worker_group, plan.pipeline
+        workers.prepare()
+        lent = workers.lend(checkpoint) if checkpoint else None
+        group = workers.new_group("deployment", pipeline.workers, routes=pipeline.routes)
         commands = deployment_commands(
             self.captured.microbatch(plan.method.microbatches),
             plan,
@@ -264,17 +244,15 @@ class ClusterSession:
             checkpoint=lent,
             in_flight=in_flight,
         )
-        held, self._held = self._held, None
-        known = held is not None and held.generation == self._workers.generation
-        idle = set(held.pipeline.workers) - commands.keys() if held and known else ()
-        self._workers.note_stages(pipeline)
-        self._workers.command({**commands, **dict.fromkeys(idle, Release())})
+        self._held = None
+        workers.stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
+        workers.command(dict.fromkeys(workers.present, Release()) | commands)
         if lent:
             # Workers have it mapped as long as they need it.
-            self._workers.remove(lent)
+            workers.remove(lent)
         seconds = time.perf_counter() - begin
         self.spent.deploying_seconds += seconds
-        self._held = Deployment(plan, optimizer, self._workers.generation, seconds)
+        self._held = Deployment(plan, optimizer, workers.generation, seconds)
         return self._held
 
     def _check_present(self, workers: Collection[int], what: str) -> None:
@@ -323,11 +301,10 @@ class ClusterSession:
         results: dict[int, RunResult] = {}
         rate = deployment.optimizer.rate
         performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
-        with feeding(self._workers, deployment.pipeline, options, minibatches, start or 0) as feed:
-            stream = feed.stream if feed else None
+        with feeding(self.worker_group, plan, options, minibatches, start or 0) as (feed, stream):
             segments = run_commands(plan, minibatches, rate, options, places, start, stream)
             for number, commands in enumerate(segments):
-                part = self._workers.execute(commands, on_progress, feed)
+                part = self.worker_group.execute(commands, on_progress=on_progress, feed=feed)
                 results = {w: r.after(results[w]) if results else r for w, r in part.items()}
                 performed = {w: performed[w] + run.actions for w, run in commands.items()}
                 if number < len(places) and on_cut and on_cut(places[number], results):
@@ -341,15 +318,15 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         self._check_held(deployment)
-        with feeding(self._workers, deployment.pipeline, options, minibatches, 0) as feed:
-            stream = feed.stream if feed else None
-            order = options.order
-            commands = evaluation_commands(self.captured, deployment, minibatches, order, stream)
-            return Evaluation.of(self._workers.execute(commands, feed=feed).values(), minibatches)
+        plan, order = deployment.plan, options.order
+        with feeding(self.worker_group, plan, options, minibatches) as (feed, stream):
+            commands = evaluation_commands(self.captured, plan, minibatches, order, stream)
+            results = self.worker_group.execute(commands, feed=feed)
+        return Evaluation.of(results.values(), minibatches)
 
     def use_samples(self, inputs: Batch, targets: Batch) -> None:
         """Work on these samples, which ``order`` in :meth:`run` refers to, from now on."""
-        self._workers.use_samples(inputs, targets)
+        self.worker_group.use_samples(inputs, targets)
         self.lent = None
 
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -358,8 +335,7 @@ class ClusterSession:
         Buffers (running statistics) are those of a stage's first replica.
         """
         self._check_held(deployment)
-        stages = read_stages(self._workers, leaders_of(deployment), in_flight=False)
-        return merge_stages(self.captured, stages.values())
+        return merge_stages(self.captured, self.stages_of(deployment.leaders).values())
 
     def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
         """Return all that :meth:`deploy` needs to continue from here, for :func:`write_checkpoint`.
@@ -367,35 +343,59 @@ class ClusterSession:
         What is ``in_flight`` suits the same placement and method only.
         """
         self._check_held(deployment)
-        pipeline = deployment.pipeline
-        stages = read_stages(self._workers, pipeline.workers, in_flight=True)
-        leaders = [stages[workers[0]] for workers in pipeline.stages]
+        stages = self.stages_of(deployment.plan.pipeline.workers, in_flight=True)
+        leaders = [stages[worker] for worker in deployment.leaders]
         model, optimizer = merge_stages(self.captured, leaders)
         in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
         return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
 
-    def write_parts(self, deployment: Deployment, storage: str, folder: str) -> PartsWritten:
+    def stages_of(
+        self, workers: Sequence[int], *, in_flight: bool = False
+    ) -> dict[int, dict[str, Any]]:
+        """Return what workers hold of their stages, with what is in flight or without."""
+        group = self.worker_group
+        group.command({worker: Collect(held_file(worker), in_flight) for worker in workers})
+        stages = {}
+        for file, worker in zip(map(held_file, workers), workers, strict=True):
+            stages[worker] = read_checkpoint(group.fetch(worker, file))
+            group.remove(file)
+        return stages
+
+    def write_parts(self, deployment: Deployment, storage: str, folder: str) -> None:
         """Let every worker store what :meth:`checkpoint` collects, all at the same time.
 
         ``storage`` is reached by all hosts, as a folder's path or a URL; ``folder`` there is empty.
+        The weights are in the parts of the deployment's leaders.
 
         Raises:
             RunFailure: if the workers fail.
             NotFinite: weights are not finite.
         """
         self._check_held(deployment)
-        return store_parts(self._workers, deployment, storage, folder)
+        self.worker_group.command(
+            {
+                worker: Collect(
+                    held_file(worker),
+                    in_flight=True,
+                    storage=storage,
+                    folder=folder,
+                    weights=worker in deployment.leaders,
+                )
+                for worker in deployment.plan.pipeline.workers
+            }
+        )
 
     def _check_held(self, deployment: Deployment) -> None:
         """Check that the workers hold this deployment: it is the last, and none was replaced."""
-        self._workers.check_open()
-        if deployment.generation != self._workers.generation or not self._workers.process_ids:
+        workers, placement = self.worker_group, deployment.plan.placement
+        workers.check_open()
+        if deployment.generation != workers.generation or not workers.process_ids:
             raise WorkerLost(
                 "a worker ended after the placement was deployed, and its stage with it"
             )
         if deployment is not self._held:
             raise InvalidInput(
-                f"the workers do not hold this placement, {deployment.placement.configuration}, "
+                f"the workers do not hold this placement, {placement.configuration}, "
                 "any more: another one was deployed or measured since; deploy this one again"
             )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -40,7 +39,6 @@ from drlpp.runtime.ipc.protocol import (
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
-from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.batches import Batch, arranged_like, tensors_in
 from drlpp.specs.cluster import DeviceChoice
 
@@ -83,6 +81,7 @@ class WorkerGroup:
         folder: of the session's files, on this host; every host has it, or a copy.
         hosts: all, those whose workers were given up too.
         devices: of every worker that has been prepared.
+        stages: that the workers hold, to name that of one that is lost.
         spent: where the time went.
         generation: how many sets of workers there have been.
         longest_silence_seconds: without a word from any worker while one was waited for.
@@ -107,7 +106,7 @@ class WorkerGroup:
         self._names = 0
         self._closed = False
         self._informed_generation = 0
-        self._stages: Mapping[int, int] = {}
+        self.stages: Mapping[int, int] = {}
         self._lost: HostLost | None = None
         self._silence_seconds = self.longest_silence_seconds = 0.0
         self.stops = 0
@@ -155,10 +154,7 @@ class WorkerGroup:
     @property
     def _present_hosts(self) -> list[WorkerHost]:
         """The hosts that have one of them."""
-        return [host for host in self.hosts.hosts if self._present_on(host)]
-
-    def _present_on(self, host: WorkerHost) -> list[int]:
-        return [worker for worker in host.workers if worker not in self._given_up]
+        return [host for host in self.hosts.hosts if not self._given_up.issuperset(host.workers)]
 
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers, whose host may be lost, until they are taken back."""
@@ -229,33 +225,26 @@ class WorkerGroup:
                 return
             self._kill()
             store = self._ask(self._present_hosts[0], lambda host: host.open_store())
+            hosts, places = self.hosts.of_worker, self.hosts.places
             # A host that has returned may be another machine, with other cores.
-            cores = cores_for(self._speeds, self.hosts.places.machines)
-            on_one_host = len({host.name for host in self.hosts.hosts}) == 1
-            places: Counter[str] = Counter()
-
-            def start(host: WorkerHost) -> None:
-                specs = []
-                for worker in host.workers:
-                    spec = WorkerSpec(
-                        worker=worker,
-                        place=places[host.name],
-                        address=host.address,
-                        store=store,
-                        limits=self.limits,
-                        speed=self._speeds[worker],
-                        core=cores[worker],
-                        on_one_host=on_one_host,
-                    )
-                    places[host.name] += 1
-                    if worker not in self._given_up:
-                        specs.append(spec)
-                host.start(specs)
-
-            self._ask_all(start)
+            cores = cores_for(self._speeds, places.machines)
+            specs = {
+                worker: WorkerSpec(
+                    worker=worker,
+                    place=places.host_names[:worker].count(hosts[worker].name),
+                    address=hosts[worker].address,
+                    store=store,
+                    limits=self.limits,
+                    speed=self._speeds[worker],
+                    core=cores[worker],
+                    on_one_host=len(set(places.host_names)) == 1,
+                )
+                for worker in self.present
+            }
+            self._ask_all(lambda host: host.start([specs[w] for w in host.workers if w in specs]))
             self._ask_all(lambda host: host.finish_start())
             self.generation += 1
-            self._stages = {}
+            self.stages = {}
 
     def _inform(self) -> None:
         """Give new workers the model, and all of them other samples."""
@@ -267,8 +256,7 @@ class WorkerGroup:
             # One that has had a GPU tells that it finds none; the others fail.
             again = replace(load, device=DeviceChoice.AUTO)
             commands |= dict.fromkeys(self.devices.keys() & commands.keys(), again)
-        patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
-        devices = self._carry_out(commands, patience)
+        devices = self.command(commands)
         if lost := without_their_gpu(self.devices, devices):
             self._kill()
             whose = ", ".join(map(self._description_of, lost))
@@ -316,47 +304,12 @@ class WorkerGroup:
         Raises:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.
         """
-        if not self.process_ids:
-            self._start()
-        self._inform()
-        return self._carry_out(commands, self._patience(commands), on_progress, feed)
-
-    def execute(
-        self,
-        commands: Mapping[int, Command],
-        on_progress: Callable[[Progress], None] | None = None,
-        feed: MinibatchStreamer | None = None,
-    ) -> dict[int, Any]:
-        """Do the same for commands that count as running, not as deploying."""
-        begin = time.perf_counter()
-        answers = self.command(commands, on_progress, feed)
-        self.spent.running_seconds += time.perf_counter() - begin
-        return answers
-
-    def _patience(self, commands: Mapping[int, Command]) -> float:
-        """Return the seconds of silence of all workers after which the commands count as hung."""
-        if self.limits.answer_seconds is not None:
-            return self.limits.answer_seconds
-        usual = _USUAL_SILENCES * self.longest_silence_seconds
-        # Of these nobody hears until all is written, however much it is.
-        silent = any(isinstance(command, Collect) for command in commands.values())
-        first = silent or not self.spent.running_seconds
-        least = self.limits.first_answer_seconds if first else 0.0
-        return max(usual, TimeLimits.least_answer_seconds, least)
-
-    def _carry_out(
-        self,
-        commands: Mapping[int, Command],
-        patience: float,
-        on_progress: Callable[[Progress], None] | None = None,
-        feed: MinibatchStreamer | None = None,
-    ) -> dict[int, Any]:
         try:
             self._raise_if_ended(self._events(0))
             for worker, command in commands.items():
                 send = methodcaller("send", worker, command)
                 self._ask(self.hosts.of_worker[worker], send)
-            return self._wait_for_answers(set(commands), patience, on_progress, feed)
+            return self._wait_for_answers(commands, on_progress, feed)
         except BaseException as error:
             self._kill()
             # A host that is cut off may be why nobody answers; killing its workers tells.
@@ -364,13 +317,32 @@ class WorkerGroup:
                 raise self._lost from None
             raise
 
+    def execute(self, commands: Mapping[int, Command], **options: Any) -> dict[int, Any]:
+        """Do the same for commands that count as running, not as deploying."""
+        begin = time.perf_counter()
+        answers = self.command(commands, **options)
+        self.spent.running_seconds += time.perf_counter() - begin
+        return answers
+
+    def _patience(self, commands: Mapping[int, Command]) -> float:
+        """Return the seconds of silence of all workers after which the commands count as hung."""
+        given, first = self.limits.answer_seconds, self.limits.first_answer_seconds
+        kinds = set(map(type, commands.values()))
+        if Load in kinds:
+            return max(first, given or 0.0)
+        if given is not None:
+            return given
+        usual = max(_USUAL_SILENCES * self.longest_silence_seconds, TimeLimits.least_answer_seconds)
+        # Of a file nobody hears until all is written, however much it is.
+        return usual if self.spent.running_seconds and Collect not in kinds else max(usual, first)
+
     def _wait_for_answers(
         self,
-        waiting: set[int],
-        patience: float,
+        commands: Mapping[int, Command],
         on_progress: Callable[[Progress], None] | None,
         feed: MinibatchStreamer | None,
     ) -> dict[int, Any]:
+        waiting, patience = set(commands), self._patience(commands)
         answers: dict[int, Any] = {}
         self._silence_seconds = 0.0
         while waiting:
@@ -448,14 +420,10 @@ class WorkerGroup:
                 )
 
     def _description_of(self, worker: int) -> str:
-        facts = [f"stage {self._stages[worker]}"] if worker in self._stages else []
+        facts = [f"stage {self.stages[worker]}"] if worker in self.stages else []
         if len({host.name for host in self.hosts.hosts}) > 1:
             facts.append(f"on {self.hosts.of_worker[worker].name}")
         return f"worker {worker} ({', '.join(facts)})" if facts else f"worker {worker}"
-
-    def note_stages(self, pipeline: Pipeline) -> None:
-        """Note which stages the workers hold from now on, to name the stage of one that is lost."""
-        self._stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
 
     def new_name(self, purpose: str) -> str:
         """Return a name that the session never uses again."""

@@ -331,10 +331,10 @@ class Trainer:
         log.workers(epoch, schedule, results)
         # Asynchronous stages skip updates each on their own; the largest number is reported.
         if skipped := max(result.skipped_updates for result in results.values()):
+            scale = deployment.plan.method.applied_loss_scale
             self.observer.on_note(
                 f"in epoch {epoch} gradients overflowed in float16, and a stage skipped {skipped} "
-                f"of its updates; a loss_scale below {deployment.method.applied_loss_scale:g} may "
-                "help"
+                f"of its updates; a loss_scale below {scale:g} may help"
             )
         report = EpochReport(
             epoch=epoch,

@@ -332,6 +332,6 @@ class Worker:
         check_finite(held["model"], self._state)
         try:
             write_tree(path, held)
-            storage_at(command.storage).put(path, command.name)
+            storage_at(command.storage).put(path, f"{command.folder}/{command.file}")
         finally:
             path.unlink(missing_ok=True)

@@ -44,7 +44,7 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
     watch = settle(Path(channel.folder), post.limits)
     _call_this_process(f"drlpp-w{post.worker}")
     torch.set_num_threads(1)
-    store = join_store(post.store.address, post.store.port, post.store.token)
+    store = join_store(post.store)
     state = Worker(post, channel, store)
     try:
         while _carried_out_next(post.worker, state, channel):

@@ -19,9 +19,9 @@ from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.files import replacing
 from drlpp.io.quantities import Count
 from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.ipc.protocol import held_file
 from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_tree
-from drlpp.runtime.session.reading_state import PartsWritten
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.stage.stage_weights import check_finite
 from drlpp.runtime.training.checkpoints.checkpoint import (
@@ -94,9 +94,9 @@ class PartsIndex(Document):
     leaders: tuple[Count, ...]
 
     @property
-    def parts(self) -> PartsWritten:
-        """The names of the parts."""
-        return PartsWritten(f"{self.number}-{self.attempt}", self.workers, self.leaders)
+    def folder(self) -> str:
+        """The folder of the parts."""
+        return f"{self.number}-{self.attempt}"
 
 
 class CheckpointParts:
@@ -135,25 +135,26 @@ class CheckpointParts:
         self, session: ClusterSession, deployment: Deployment, facts: Mapping[str, Any]
     ) -> None:
         """Let all workers write their parts, and then the index."""
-        number, attempt = self._number + 1, secrets.randbelow(_ATTEMPTS)
-        location, folder = self._storage.location, f"{number}-{attempt}"
-        parts = session.write_parts(deployment, location, folder)
+        index = PartsIndex(
+            number=self._number + 1,
+            attempt=secrets.randbelow(_ATTEMPTS),
+            workers=tuple(deployment.plan.pipeline.workers),
+            leaders=deployment.leaders,
+        )
+        session.write_parts(deployment, self._storage.location, index.folder)
         path = session.folder / _FACTS
         try:
             captured = session.captured
             names = {"names": list(captured.state), "aliases": dict(captured.aliases)}
             write_tree(path, {"training": dict(facts), **names})
-            self._storage.put(path, f"{parts.folder}/{_FACTS}")
+            self._storage.put(path, f"{index.folder}/{_FACTS}")
         finally:
             path.unlink(missing_ok=True)
-        index = PartsIndex(
-            number=number, attempt=attempt, workers=parts.workers, leaders=parts.leaders
-        )
         write_document(self._copy, index)
         self._storage.put(self._copy, _INDEX)
-        self._number = number
+        self._number = index.number
         for other in self._storage.folders():
-            if other != folder and _FOLDER.fullmatch(other):
+            if other != index.folder and _FOLDER.fullmatch(other):
                 self._storage.remove_folder(other)
 
     def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
@@ -237,8 +238,8 @@ def _read_parts(
                 # It stays mapped.
                 path.unlink(missing_ok=True)
 
-    parts = {worker: read(index.parts.name_of(worker)) for worker in index.workers}
-    facts = read(f"{index.parts.folder}/{_FACTS}")
+    parts = {worker: read(f"{index.folder}/{held_file(worker)}") for worker in index.workers}
+    facts = read(f"{index.folder}/{_FACTS}")
     model, optimizer = dict(initial), dict[str, Any]()
     try:
         for worker in index.leaders:

@@ -75,7 +75,7 @@ def test_timing_links_leaves_the_deployment_as_it_was(
     deployment = session.deploy(halves(captured, 0, 0, 1))
     for _ in range(2):
         _, results = session.run(deployment, 4)
-        assert len(time_ways(session.worker_group, deployment.pipeline, results)) == 6
+        assert len(time_ways(session.worker_group, deployment.plan.pipeline, results)) == 6
 
 
 def test_ways_have_an_order_that_does_not_depend_on_answers() -> None:

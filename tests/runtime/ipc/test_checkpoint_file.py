@@ -112,11 +112,6 @@ def test_tensors_have_storages_of_their_own_and_writing_changes_no_file(tmp_path
 def test_what_no_checkpoint_can_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot hold a set"):
         write_checkpoint(tmp_path / "tree", [{1, 2}])
-    deep: list[Any] = []
-    for _ in range(40):
-        deep = [deep]
-    with pytest.raises(TypeError, match="more than 32 deep"):
-        write_checkpoint(tmp_path / "tree", deep)
     assert not list(tmp_path.iterdir())
 
 

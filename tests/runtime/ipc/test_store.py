@@ -4,6 +4,7 @@ import os
 import secrets
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.ipc.store import join_store, new_token, open_store
+from drlpp.runtime.ipc.store import join_store, open_store
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
@@ -69,8 +70,8 @@ def test_a_session_listens_on_this_machine_alone_and_tells_no_token(
 
 
 def test_keys_are_a_sessions_own() -> None:
-    master = open_store("127.0.0.1")
-    one, other = (join_store("127.0.0.1", master.port, new_token()) for _ in range(2))
+    _, at = open_store("127.0.0.1")
+    one, other = join_store(at), join_store(replace(at, token="another"))
     one.set("key", "value")
     assert one.get("key") == b"value"
     assert not other.check(["key"])

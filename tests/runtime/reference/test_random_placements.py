@@ -11,7 +11,6 @@ from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.session.reading_state import read_stages
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
@@ -103,8 +102,8 @@ def test_synchronous_methods_equal_a_plain_loop(
     optimizer = torch.optim.AdamW(trained_parameters(module), lr=0.01, weight_decay=0.1)
     train(module, objective, optimizer, draw(*samples(), order), together=together)
     assert_state(state, module)
-    for workers in deployment.pipeline.stages:
-        held = read_stages(session.worker_group, workers, in_flight=False)
+    for workers in deployment.plan.pipeline.stages:
+        held = session.stages_of(workers)
         for worker in workers[1:]:
             for name, value in held[worker]["model"].items():
                 assert torch.equal(value, held[workers[0]]["model"][name]), (worker, name)

@@ -198,9 +198,9 @@ def test_what_cannot_be_run_is_refused(captured: CapturedModel) -> None:
             (lambda: session.collect(first), InvalidInput, replaced),
             (lambda: session.checkpoint(first), InvalidInput, replaced),
             (lambda: session.measure(seven), InvalidPlacement, "accelerator 7"),
-            (lambda: session.measure(other.placement, 0), InvalidInput, "at least 1"),
+            (lambda: session.measure(other.plan.placement, 0), InvalidInput, "at least 1"),
             (
-                lambda: session.measure(other.placement, method=Method(policy="sync")),
+                lambda: session.measure(other.plan.placement, method=Method(policy="sync")),
                 InvalidInput,
                 "use schedule gpipe or zb-h1 or 1f1b-flush",
             ),
@@ -212,7 +212,7 @@ def test_what_cannot_be_run_is_refused(captured: CapturedModel) -> None:
     assert not folder.exists()
     assert not [p for p in processes if Path(f"/proc/{p}").exists()]
     session.close()
-    for call in [lambda: session.run(other, 4), lambda: session.measure(other.placement)]:
+    for call in [lambda: session.run(other, 4), lambda: session.measure(other.plan.placement)]:
         with pytest.raises(InvalidInput, match="this session is closed"):
             call()
 

@@ -12,7 +12,6 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.session.reading_state import read_stages
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.pipelines import assert_state, draw, in_a_row, random_order
@@ -110,13 +109,13 @@ def test_statistics_are_a_replicas_own_until_the_first_ones_are_taken(
     )
 
     norm = next(op.id for op in session.graph.operators if op.module == "3")
-    stage = next(k for k, s in enumerate(deployment.placement.stages) if norm in s.operators)
-    workers = deployment.pipeline.stages[stage]
+    stage = next(k for k, s in enumerate(deployment.plan.placement.stages) if norm in s.operators)
+    workers = deployment.plan.pipeline.stages[stage]
     plain = _plain(len(workers), method.microbatches, together)
     names = ["3.running_mean", "3.running_var", "3.num_batches_tracked"]
 
     def held(worker: int) -> dict[str, Tensor]:
-        state = read_stages(session.worker_group, [worker], in_flight=False)[worker]["model"]
+        state = session.stages_of([worker])[worker]["model"]
         return {name: state[name] for name in names}
 
     for worker, module in zip(workers, plain, strict=True):

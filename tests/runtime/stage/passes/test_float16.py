@@ -107,7 +107,7 @@ def _both(
     # Where predictions differ in their last bit, casting to float16 may round the other way.
     tolerance = 1e-3 if method.moves_weights else 1e-5
     assert found.difference < tolerance
-    for stage, workers in enumerate(found.deployment.pipeline.stages):
+    for stage, workers in enumerate(found.deployment.plan.pipeline.stages):
         for worker in workers:
             skipped = found.results[worker].skipped_updates
             assert skipped == found.reference.skipped_updates[stage]

@@ -14,7 +14,6 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, Deployment, TrainerCallbacks, export_weights
 from drlpp.runtime.ipc.shared_storage import storage_at
-from drlpp.runtime.session.reading_state import PartsWritten
 from drlpp.schedule.method import Method
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import placement_file, same, train
@@ -84,11 +83,11 @@ def test_what_cannot_be_written_leaves_the_last_checkpoint(
     options = {"checkpoint_every": EVERY, "checkpoints": location, "data": DATA, "epochs": 1}
     write_parts = ClusterSession.write_parts
 
-    def in_the_way(session: ClusterSession, deployment: Deployment, *where: str) -> PartsWritten:
+    def in_the_way(session: ClusterSession, deployment: Deployment, *where: str) -> None:
         if where[1].startswith("2-"):
             # Where worker 1 would write; worker 0 does write its part.
             (location / where[1] / "worker-1.safetensors").mkdir(parents=True)
-        return write_parts(session, deployment, *where)
+        write_parts(session, deployment, *where)
 
     monkeypatch.setattr(ClusterSession, "write_parts", in_the_way)
     with pytest.raises(StorageFailure, match=r"shared/2-\w+/worker-1.safetensors: cannot be read"):

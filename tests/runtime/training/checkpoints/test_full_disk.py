@@ -27,7 +27,7 @@ def test_a_worker_that_cannot_write_says_so_and_leaves_nothing(captured: Capture
         with pytest.raises(StorageFailure, match=r"worker 1: .* \(File too large\)"):
             session.collect(deployment)
         left = {path.name for path in folder.iterdir()} - before
-        assert left <= {"stage-0.safetensors"}, "what worker 0 wrote is whole"
+        assert left <= {"worker-0.safetensors"}, "what worker 0 wrote is whole"
         session.collect(session.deploy(in_a_row(captured.graph, 0, 1)))
 
 
