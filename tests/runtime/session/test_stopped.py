@@ -65,12 +65,12 @@ def test_what_was_measured_over_a_stop_is_measured_again(
     runs = 0
     command = WorkerGroup.command
 
-    def stopped_once(group: WorkerGroup, commands: Any, *arguments: Any) -> object:
+    def stopped_once(group: WorkerGroup, commands: Any, *given: Any, **options: Any) -> object:
         nonlocal runs
         if isinstance(next(iter(commands.values())), Run):
             runs += 1
             group.stops += runs == 1
-        return command(group, commands, *arguments)
+        return command(group, commands, *given, **options)
 
     with ClusterSession(captured, 2) as session, monkeypatch.context() as patch:
         patch.setattr(WorkerGroup, "command", stopped_once)
