@@ -246,7 +246,7 @@ class ClusterSession:
         )
         self._held = None
         workers.stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
-        workers.command(dict.fromkeys(workers.present, Release()) | commands)
+        workers.command({**dict.fromkeys(workers.present, Release()), **commands})
         if lent:
             # Workers have it mapped as long as they need it.
             workers.remove(lent)
