@@ -21,7 +21,7 @@ from pandas import DataFrame
 
 from benchmarks.study import Needs, Row, Study
 from drlpp.costs.profile import NO_FACTORS
-from drlpp.costs.profiles.short_runs import short_placements
+from drlpp.costs.short_runs import short_placements
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.measurement import Measurement

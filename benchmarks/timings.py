@@ -12,7 +12,7 @@ from benchmarks.deep_models import even_stages
 from benchmarks.search.graphs import graph_of
 from benchmarks.study import Needs, Row, Study
 from drlpp.capturing.capture import capture
-from drlpp.costs.profiles.estimated_profile import estimate_profile
+from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import RunFailure
 from drlpp.io.documents import Record
@@ -116,7 +116,7 @@ def _timed(call: Callable[[], object], times: int) -> list[float]:
 def _problem(case: Case) -> PlanningProblem:
     graph = capture(ModelReference.named(case.model)).graph
     cluster = local_cluster(case.accelerators, _LINK)
-    return PlanningProblem(Workload.of(estimate_profile(graph)), cluster)
+    return PlanningProblem(Workload.of(Profile.estimated(graph)), cluster)
 
 
 def _capturing(case: Case) -> Timed:

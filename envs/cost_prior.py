@@ -9,7 +9,6 @@ from typing import Self
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
-from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.plan import Plan
 from drlpp.planners.planning import baseline_plans
@@ -47,7 +46,7 @@ class CostPrior:
     ) -> Self:
         """Declare a profile and a cluster; memory is that of SGD with momentum if left out."""
         problem = PlanningProblem(
-            Workload.of(profile, method), cluster, memory=memory or MemoryModel.with_state(method)
+            Workload.of(profile, method), cluster, memory=memory or MemoryModel(method)
         )
         return cls(problem, method, space)
 
@@ -55,7 +54,7 @@ class CostPrior:
         """Return the same with a seed of planners that draw at random."""
         if seed == self.problem.seed:
             return self
-        return replace(self, problem=self.problem.with_seed(seed))
+        return replace(self, problem=replace(self.problem, seed=seed))
 
     @cached_property
     def planned(self) -> tuple[Plan, ...]:
@@ -73,4 +72,4 @@ class CostPrior:
         Sizes stand for costs.
         """
         cluster = local_cluster(accelerators, _USUAL_LINK)
-        return cls.of(estimate_profile(graph), cluster, method)
+        return cls.of(Profile.estimated(graph), cluster, method)

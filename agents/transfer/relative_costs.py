@@ -87,7 +87,7 @@ class RelativeCosts:
         latency = max(link.latency_seconds for link in links)
         speeds = numpy.array(cluster.speeds)
         predicted = workload.parameter_bytes * workload.prediction_seconds_per_byte
-        predicted = predicted * workload.moves_weights
+        predicted = predicted * workload.method.moves_weights
         seconds = workload.seconds + workload.update_seconds + predicted
         # A model without any work has no ideal; then every placement is as good as any other.
         ideal = max(float(seconds.sum()), 1e-12) / float(speeds.sum())

@@ -11,7 +11,6 @@ from drlpp.cli.command_line import console
 from drlpp.cli.settings import same_model
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
-from drlpp.costs.profiles.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.exporting.layouts.module_layout import nearest_layout
@@ -76,7 +75,7 @@ def _costs(plan: ExecutionPlan, path: Path | None) -> Profile:
     """Return a profile of the model, made up from sizes if nobody has measured one."""
     assert plan.graph is not None
     if path is None:
-        return estimate_profile(plan.graph)
+        return Profile.estimated(plan.graph)
     profile = read_profile(path)
     profile.check_is_of(plan.graph.model, plan.graph.fingerprint)
     return profile

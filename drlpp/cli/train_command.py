@@ -15,7 +15,7 @@ from drlpp.cli.settings import read_words, same_model
 from drlpp.errors import InvalidInput
 from drlpp.io.progress_lines import ProgressLines, TimeLeft
 from drlpp.placement.placement_file import PlacementFile, read_placement
-from drlpp.planners.replanning import Elastic, measured_beside, profile_beside, replanned
+from drlpp.planners.replanning import Elastic, Replanner, profile_beside
 from drlpp.runtime import (
     EarlyStopping,
     EpochReport,
@@ -108,8 +108,7 @@ def placement_for(
 
     Args:
         workers: that number.
-        path: of the placement; next to it ``profile.json`` has the costs, and
-            ``measurements.jsonl`` what ran.
+        path: of the placement; next to it ``profile.json`` has the costs.
         document: what it contains, with the method and the optimizer to train with.
         seed: of the model's weights.
 
@@ -119,8 +118,7 @@ def placement_for(
     with shown(f"planning anew for --workers {workers}"):
         captured = capture(document.model, seed=seed)
         costs = profile_beside(path, captured.graph)
-        measured = measured_beside(path, document)
-        found = replanned(document, captured.graph, workers, costs, measured)
+        found = Replanner(document, captured.graph, costs).file(workers)
     console.print(
         f"{path} is for {document.cluster.accelerators} workers; for {workers} it is "
         f"{found.configuration} ({found.found_by})"

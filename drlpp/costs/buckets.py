@@ -104,7 +104,7 @@ class SumsLeft:
         replicas, speed = len(stage.accelerators), float(group.speed)
         work = workload.stage(stage.operators, last=last)
         backward = workload.backward_seconds[list(stage.operators)].sum()
-        backward /= workload.microbatches * speed
+        backward /= workload.method.microbatches * speed
         end = 0.0
         for bucket in buckets_of(workload, stage.operators):
             takes = float(ring_seconds(numpy.array(bucket.bytes_), group))

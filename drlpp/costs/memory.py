@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from drlpp.costs.profile import Profile
 from drlpp.costs.stage_cost import Array, StageWork
 from drlpp.costs.tensors import transfers_of
-from drlpp.schedule.method import Method
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -36,60 +36,27 @@ class MemoryModel:
     """How the memory of a stage follows from its work and the parts it has in flight.
 
     Attributes:
-        weight_copies: tensors as large as the weights, these, their gradients and the optimizer's
-            state included.
-        stashes: every version of the weights is kept that a part in flight has met.
-        recomputes: only what a stage received is kept for the parts that wait; of all stages, or of
-            each.
-        in_flight_per_link: how many there are beyond NOAM, for all links or for each
-            (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
-        microbatches: parts of a minibatch that are in flight one by one.
-        passes: parts of a minibatch that are computed one by one.
-        accumulate: minibatches whose gradients make one update.
-        flushes: gradients of copies of weights on other stages do not wait, as all stages are at
-            the same update.
+        method: its policy keeps versions of weights, and its schedule has so much in flight
+            (docs/methods.md).
+        state_copies: elements of the optimizer's state for each weight; 1 for momentum.
     """
 
-    weight_copies: float
-    stashes: bool = False
-    recomputes: bool | tuple[bool, ...] = False
-    in_flight_per_link: int | tuple[int, ...] = 0
-    microbatches: int = 1
-    passes: int = 1
-    accumulate: int = 1
-    flushes: bool = False
+    method: Method = DEFAULT_METHOD
+    state_copies: float = 1.0
 
     @classmethod
     def of(cls, method: Method, optimizer: OptimizerSpec) -> MemoryModel:
-        """Return what a weight policy and an optimizer keep (docs/methods.md).
+        """Return what a weight policy and an optimizer keep.
 
         Left out are XPipe's own moments beside an optimizer other than Adam, and the last gradient
         where a prediction is made from it.
         """
-        return cls.with_state(method, _state_copies(optimizer))
-
-    @classmethod
-    def with_state(cls, method: Method, state_copies: float = 1.0) -> MemoryModel:
-        """Return the same for an optimizer with ``state_copies`` state elements for each weight.
-
-        Of a schedule that flushes, a whole minibatch counts for every part that an asynchronous one
-        would have in flight.
-        """
-        return cls(
-            weight_copies=2 + state_copies + method.policy_facts.copies,
-            stashes=method.policy_facts.stashes,
-            recomputes=method.recompute,
-            in_flight_per_link=method.in_flight_per_link,
-            microbatches=1 if method.flushes else method.microbatches,
-            passes=method.microbatches,
-            accumulate=1 if method.flushes else method.accumulate,
-            flushes=method.flushes,
-        )
+        return cls(method, _state_copies(optimizer))
 
     @property
-    def parts_of_update(self) -> int:
-        """How many make one update of a stage with no more replicas than these."""
-        return self.microbatches * self.accumulate
+    def weight_copies(self) -> float:
+        """Tensors as large as the weights, these, their gradients and the state included."""
+        return 2 + self.state_copies + self.method.policy_facts.copies
 
     def older_versions(
         self, in_flight: Array | int, replicas: Array | int | None = None
@@ -101,7 +68,8 @@ class MemoryModel:
         """
         if replicas is None:
             return in_flight - 1
-        together = -(-replicas // self.parts_of_update) * self.parts_of_update
+        parts = 1 if self.method.flushes else self.method.microbatches * self.method.accumulate
+        together = -(-replicas // parts) * parts
         return -(-(in_flight - 1) * replicas // together)
 
     def stage_bytes(
@@ -110,6 +78,8 @@ class MemoryModel:
         in_flight: Array | int,
         replicas: Array | int | None = None,
         stages: Sequence[int] | int | None = None,
+        *,
+        counted: bool = False,
     ) -> Array:
         """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
 
@@ -120,19 +90,22 @@ class MemoryModel:
         about half of it waits with the others.
 
         ``stages`` are their numbers, by default all of a placement in order: where each says of
-        itself whether it recomputes.
+        itself whether it recomputes. Of a schedule that flushes, a whole minibatch counts for every
+        part, unless these are ``counted`` in the schedule.
         """
-        recomputes: Any = self.recomputes
+        method = self.method
+        parts = 1 if method.flushes and not counted else method.microbatches
+        recomputes: Any = method.recompute
         if isinstance(recomputes, tuple):
             recomputes = numpy.array(recomputes)[... if stages is None else stages]
-        copies = self.weight_copies + self.stashes * self.older_versions(in_flight, replicas)
-        incoming = work.incoming_bytes / self.microbatches
-        kept = work.kept_bytes / self.microbatches
-        messages = incoming + work.outgoing_bytes / self.microbatches
+        older = self.older_versions(in_flight, replicas)
+        copies = self.weight_copies + method.policy_facts.stashes * older
+        incoming = work.incoming_bytes / parts
+        kept = work.kept_bytes / parts
+        messages = incoming + work.outgoing_bytes / parts
         activations = numpy.where(recomputes, kept + incoming * (in_flight - 1), kept * in_flight)
-        waiting = 0 if self.flushes else self.older_versions(in_flight, replicas)
-        contributed = work.tied_bytes * (1 + waiting)
-        working = work.working_bytes / self.passes
+        contributed = work.tied_bytes * (1 + (0 if method.flushes else older))
+        working = work.working_bytes / method.microbatches
         total: Array = (
             work.parameter_bytes * copies + activations + working + messages + contributed
         )
@@ -165,7 +138,7 @@ def _state_copies(optimizer: OptimizerSpec) -> float:
     return max(of_a_weight(*shape) for shape in getattr(kind, "example_shapes", [(4, 4)]))
 
 
-DEFAULT_MEMORY = MemoryModel(weight_copies=4)
+DEFAULT_MEMORY = MemoryModel()
 """The memory of the default method: weights, gradients, momentum, and W_t during a prediction."""
 
 

@@ -1,39 +1,28 @@
-"""The stages of a placement as arrays: what they do, send each other, hold, and take by the rule.
+"""The stages of a placement as arrays: what they do, send each other, and hold.
 
-The rule is that of :mod:`drlpp.costs.stage_cost` with what takes a whole placement to know: the
-messages of :mod:`drlpp.costs.message_load`, and how often copies of weights are updated. Searches
-ask for thousands of placements, :func:`drlpp.costs.analytic_model.predict` for one.
+Copies of a weight make their updates together (:mod:`drlpp.schedule.ties`), of as many minibatches
+as make whole updates of each stage that holds one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.message_load import MessageLoad, TiedSums
-from drlpp.costs.stage_cost import (
-    Array,
-    CostModel,
-    Group,
-    Indices,
-    StageSeconds,
-    StageWork,
-    sums_of,
-)
-from drlpp.costs.tensors import TransferArrays
+from drlpp.costs.stage_cost import Array, Indices, StageWork, sums_of
+from drlpp.costs.tensors import TiedWeights, TransferArrays
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.per_stage import of_links
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.specs.cluster import Cluster
 
-_Flags = NDArray[numpy.bool_]
-_Holders = tuple[tuple[int, ...], ...]
+Flags = NDArray[numpy.bool_]
+Holders = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -51,7 +40,7 @@ class Exchange:
     incoming_bytes: Array
     outgoing_bytes: Array
     bytes_: Array
-    makes: _Flags
+    makes: Flags
 
     @classmethod
     def of(cls, tensors: TransferArrays, stage_of: Indices, stages: int) -> Exchange:
@@ -88,7 +77,7 @@ class Exchange:
         )
 
     @property
-    def talks(self) -> _Flags:
+    def talks(self) -> Flags:
         """Which stages exchange tensors at all; ``(stages, stages)``."""
         return self.makes | self.makes.T
 
@@ -101,7 +90,7 @@ class PlacedStages:
     placement: Placement
 
     @cached_property
-    def holders(self) -> _Holders:
+    def holders(self) -> Holders:
         """The accelerators of every stage."""
         return tuple(stage.accelerators for stage in self.placement.stages)
 
@@ -129,21 +118,43 @@ class PlacedStages:
         return sums_of(self.stage_of[:-1], values, len(self.holders))
 
     @cached_property
+    def ties(self) -> dict[tuple[int, ...], list[TiedWeights]]:
+        """The weights that stages hold copies of, in the order of ``Pipeline.ties``."""
+        return self.workload.ties_between(self.stage_of[:-1].tolist())
+
+    @cached_property
     def work(self) -> StageWork:
-        """What they do for a minibatch, each by itself."""
+        """What they do for a minibatch."""
         stages = len(self.holders)
-        return self.workload.work_of(
+        work = self.workload.work_of(
             self.total,
             incoming_bytes=self.exchange.incoming_bytes,
             outgoing_bytes=self.exchange.outgoing_bytes,
             last=numpy.arange(stages) == stages - 1,
         )
+        if not self.ties:
+            return work
+        all_bytes, rates = numpy.zeros((2, stages))
+        own = work.minibatches_of_update(self.replicas)
+        for sharing, members in self.ties.items():
+            bytes_ = sum(tie.bytes_ for tie in members)
+            for stage in sharing:
+                all_bytes[stage] += bytes_
+                rates[stage] += bytes_ * own[stage] / self._together(work, sharing)
+        updates = numpy.divide(rates, all_bytes, out=numpy.ones(stages), where=all_bytes > 0)
+        return replace(work, tied_updates=updates)
 
     @cached_property
-    def tied(self) -> TiedSums:
-        """What copies of weights take."""
-        operators = self.stage_of[:-1].tolist()
-        return TiedSums.of(self.workload, self.work, operators, self.replicas.tolist())
+    def tied_bytes(self) -> list[tuple[tuple[int, ...], float]]:
+        """Stages that share weights, and the bytes of a message between two for a minibatch."""
+        return [
+            (sharing, sum(tie.bytes_ for tie in members) / self._together(self.work, sharing))
+            for sharing, members in self.ties.items()
+        ]
+
+    def _together(self, work: StageWork, sharing: tuple[int, ...]) -> int:
+        """Return of how many minibatches an update of copies on these stages is."""
+        return math.lcm(*work.minibatches_of_update(self.replicas)[list(sharing)].tolist())
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -154,8 +165,7 @@ class PlacedStages:
             (one, other, bool(sent[other, one] or makes[other, one]))
             for one, other in numpy.argwhere(numpy.triu(self.exchange.talks)).tolist()
         ]
-        ties = self.workload.ties_between(self.stage_of[:-1].tolist())
-        return Pipeline.connecting(self.holders, crossing, ties)
+        return Pipeline.connecting(self.holders, crossing, self.ties)
 
     @cached_property
     def working_bytes(self) -> Array:
@@ -189,74 +199,9 @@ class PlacedStages:
     def memory_bytes(self, memory: MemoryModel) -> Array:
         """Return what each of them needs on each of its accelerators in steady state."""
         work = replace(self.work, working_bytes=self.working_bytes)
-        in_flight = self.in_flight(memory.in_flight_per_link)
+        in_flight = self.in_flight(memory.method.in_flight_per_link)
         return memory.stage_bytes(work, in_flight, self.replicas.astype(numpy.float64))
 
     def on_accelerators(self, of_stages: Array) -> Array:
         """Return what the accelerators of every stage have of all stages that they hold."""
         return of_stages + of_stages[::-1] if self.placement.is_folded else of_stages
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedSeconds:
-    """What a placement takes on a cluster, in seconds per minibatch.
-
-    Attributes:
-        stages: of every stage by itself, but for messages, which are of its accelerators.
-        accelerators: of the accelerators of every stage, with all that they hold.
-        shared: of the ports that belong to no accelerator, by their names.
-        slowest: of the slowest part of all.
-    """
-
-    stages: StageSeconds
-    accelerators: StageSeconds
-    shared: Mapping[str, float]
-    slowest: float
-
-
-@dataclass(eq=False)
-class PlacementRule:
-    """The rule for placements of workloads on one cluster.
-
-    Attributes:
-        cluster: the accelerators, their speeds and their links.
-        costs: whether compute and communication overlap.
-    """
-
-    cluster: Cluster
-    costs: CostModel = "overlapped"
-    _groups: dict[tuple[_Holders, bytes], Group] = field(default_factory=dict)
-
-    def seconds(self, placed: PlacedStages) -> PlacedSeconds:
-        """Return what the stages of a placement take."""
-        work, linked = placed.work, placed.exchange.talks
-        copies = placed.tied.bytes_ if placed.workload.ties else ()
-        for sharing, _ in copies:
-            linked[numpy.ix_(sharing, sharing)] = True
-        numpy.fill_diagonal(linked, False)
-        if self.costs == "overlapped" and placed.workload.ties:
-            work = replace(work, tied_updates=placed.tied.updates)
-        stages = StageSeconds.of(work, self._groups_of(placed.holders, linked), self.costs)
-        shared: dict[str, float] = {}
-        if self.costs == "overlapped":
-            load = MessageLoad.of(self.cluster, placed.holders, placed.exchange.bytes_, copies)
-            stages, shared = replace(stages, messages=load.stages), load.shared
-        of_all = stages.of_both(self.costs) if placed.placement.is_folded else stages
-        slowest = max(shared.values(), default=0.0)
-        return PlacedSeconds(
-            stages, of_all, shared, max(slowest, float(of_all.total(self.costs).max()))
-        )
-
-    def _groups_of(self, holders: _Holders, linked: _Flags) -> Group:
-        """Return the groups of stages; links to others are looked at where they may differ."""
-        # A search comes back to the same few, and looking at all their links takes long.
-        one_link = len(self.cluster.host_names) == 1
-        key = holders, b"" if one_link else linked.tobytes()
-        if key not in self._groups:
-            groups = []
-            for index, held in enumerate(holders):
-                partners = () if one_link else numpy.flatnonzero(linked[index])
-                others = tuple(a for partner in partners for a in holders[partner])
-                groups.append(Group.of(self.cluster, held, others))
-            self._groups[key] = Group.together(groups)
-        return self._groups[key]

@@ -78,7 +78,7 @@ class Profile(Document):
             byte of parameters, in addition to a minibatch's backward; the sum itself is the links'
             time.
         in_pipeline, replicated: of stages of a pipeline, and of replicas; None where no short run
-            told (:mod:`drlpp.costs.profiles.short_runs`).
+            told (:mod:`drlpp.costs.short_runs`).
     """
 
     kind: ClassVar[str] = "profile"
@@ -139,6 +139,23 @@ class Profile(Document):
                 "timed_operators": len(self.operators),
             }
         )
+
+    @classmethod
+    def estimated(cls, graph: OpGraph, bytes_per_second: float = 2e10) -> Profile:
+        """Return costs in proportion to the bytes that an operator reads and writes.
+
+        Only ratios mean anything, and those not much: it is a start for planners whose placements
+        are measured anyway.
+        """
+        read = [0] * len(graph)
+        for edge in graph.edges:
+            outputs = graph.operators[edge.source].outputs
+            read[edge.target] += sum(outputs[index].bytes_ for index in edge.outputs)
+        costs = []
+        for op in graph.operators:
+            seconds = (op.parameter_bytes + op.output_bytes + read[op.id]) / bytes_per_second
+            costs.append(OperatorProfile(forward_seconds=seconds, backward_seconds=2 * seconds))
+        return cls(graph=graph, device="estimated from sizes", batch_size=1, operators=tuple(costs))
 
     @property
     def seconds(self) -> tuple[float, ...]:

@@ -20,18 +20,17 @@ W its parameter bytes, B the bandwidth and λ the latency of the slowest link th
 * **messages**: what an accelerator receives and what it sends, each in its own direction:
   max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other. A tensor is
   counted once here; how often it is sent takes the whole placement to know
-  (:mod:`drlpp.costs.message_load`).
+  (:mod:`drlpp.costs.placement_rule`).
 * **copies**: where others hold copies of some of the stage's weights, C bytes, the all-reduce
   has W − C of them. For every update of C one of these comes after it, in which nobody computes.
   The stage's gradients of them go out, and others' or the sum come in: C / (m B) more each way. All
   copies make such an update together, of as many minibatches as make whole updates of each of their
   stages. That too takes the whole placement to know
-  (:class:`drlpp.costs.message_load.TiedSums`); by itself, and with ``serial``, a stage counts one
-  for each of its own.
+  (:class:`drlpp.costs.placed_stages.PlacedStages`); by itself a stage counts one for each of its
+  own.
 
-``overlapped`` takes the slower of compute, with what is left of the all-reduce, and messages, since
-these overlap, as the runtime's do. ``serial`` adds up all three, and both directions of the
-messages, as dnn-partitioning does (Tarnawski et al. 2020).
+What counts is the slower of compute, with what is left of the all-reduce, and messages, since these
+overlap.
 """
 
 from __future__ import annotations
@@ -39,14 +38,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link
-
-CostModel = Literal["overlapped", "serial"]
 
 Array = NDArray[numpy.float64]
 Indices = NDArray[numpy.int_]
@@ -86,10 +84,8 @@ class StageWork:
         tied_update_seconds: of their updates, in ``update_seconds``.
         tied_updates: how many there are for each of the stage's own: 1, or less where other stages
             have more replicas, which it takes the whole placement to know
-            (:class:`drlpp.costs.message_load.TiedSums`).
-        microbatches: parts of a minibatch, by which replicas take turns.
-        accumulate: minibatches whose gradients make one update.
-        flushes: whether all stages make their updates together.
+            (:class:`drlpp.costs.placed_stages.PlacedStages`).
+        method: that runs it.
     """
 
     seconds: Array
@@ -104,9 +100,7 @@ class StageWork:
     tied_bytes: Array = field(default_factory=_nothing)
     tied_update_seconds: Array = field(default_factory=_nothing)
     tied_updates: Array = field(default_factory=_nothing)
-    microbatches: int = 1
-    accumulate: int = 1
-    flushes: bool = False
+    method: Method = DEFAULT_METHOD
 
     def chosen(self, stages: int | Sequence[int]) -> StageWork:
         """Return the work of one or some of many stages."""
@@ -128,9 +122,10 @@ class StageWork:
 
     def minibatches_of_update(self, replicas: Any) -> Any:
         """Return how many minibatches make an update of ``replicas``."""
-        if self.flushes:
-            return 0 * replicas + self.accumulate
-        return -(-replicas // (self.accumulate * self.microbatches)) * self.accumulate
+        method = self.method
+        if method.flushes:
+            return 0 * replicas + method.accumulate
+        return -(-replicas // (method.accumulate * method.microbatches)) * method.accumulate
 
 
 class Group(NamedTuple):
@@ -181,7 +176,7 @@ class StageSeconds:
         compute: of an accelerator.
         all_reduce: of its gradients' sums.
         left: what of them no backward hides.
-        messages: of the busier direction, or of both.
+        messages: of the busier direction.
     """
 
     compute: Array
@@ -190,20 +185,16 @@ class StageSeconds:
     messages: Array
 
     @classmethod
-    def of(cls, work: StageWork, group: Group, costs: CostModel = "overlapped") -> StageSeconds:
+    def of(cls, work: StageWork, group: Group) -> StageSeconds:
         """Return the parts of the cost by the formulas above."""
         m = group.replicas
         updates = work.updates_in_a_round(m)
         compute = cls.busy(work, m) / group.speed
         ring = ring_seconds(work.parameter_bytes - work.tied_bytes, group)
         left = numpy.maximum(0.0, ring - work.one_backward_seconds / group.speed)
-        if costs == "serial":
-            bytes_ = work.incoming_bytes + work.outgoing_bytes
-        else:
-            bytes_ = numpy.maximum(work.incoming_bytes, work.outgoing_bytes)
         tied_updates = updates * work.tied_updates
-        ways = 2 if costs == "serial" else 1
-        bytes_ = bytes_ + ways * tied_updates * work.tied_bytes
+        bytes_ = numpy.maximum(work.incoming_bytes, work.outgoing_bytes)
+        bytes_ = bytes_ + tied_updates * work.tied_bytes
         # Nobody computes meanwhile.
         tied = tied_updates * ring_seconds(work.tied_bytes, group) / m
         return cls(
@@ -212,16 +203,6 @@ class StageSeconds:
             updates * left / m + tied,
             bytes_ / (m * group.bandwidth),
         )
-
-    def of_both(self, costs: CostModel = "overlapped") -> StageSeconds:
-        """Return for every stage of a folded pipeline what its accelerator takes for both it holds.
-
-        Where costs overlap, messages are of accelerators already.
-        """
-        both = replace(self, compute=self.compute + self.compute[::-1])
-        if costs == "serial":
-            return replace(both, messages=self.messages + self.messages[::-1])
-        return both
 
     @staticmethod
     def busy(work: StageWork, replicas: int | Indices) -> Array:
@@ -232,10 +213,8 @@ class StageSeconds:
         busy: Array = (work.seconds + shared + updates * update) / replicas
         return busy
 
-    def total(self, costs: CostModel = "overlapped") -> Array:
+    def total(self) -> Array:
         """Return the seconds per minibatch that the stage needs."""
-        if costs == "serial":
-            return self.compute + self.all_reduce + self.messages
         slowest: Array = numpy.maximum(self.compute + self.left, self.messages)
         return slowest
 

@@ -46,15 +46,11 @@ class Workload:
             last, which looks nothing ahead.
         sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
             microbatches.
-        moves_weights: whether weights are predicted at all.
         in_pipeline, replicated: what short runs took longer, as in a
             :class:`~drlpp.costs.profile.Profile`. The simulator has it, formulas do not: they are
             bounds.
         fixed_share: the part of an operator's seconds that every microbatch takes, as there.
-        microbatches: passes that a minibatch takes through a stage.
-        accumulate: minibatches whose gradients make one update.
-        flushes: whether all stages make their updates together.
-        stages_held: how many stages an accelerator holds.
+        method: that runs it.
     """
 
     model: str
@@ -78,12 +74,8 @@ class Workload:
     sharing_seconds_per_byte: float = 0.0
     in_pipeline: RunFactors = NO_FACTORS
     replicated: RunFactors = NO_FACTORS
-    moves_weights: bool = True
     fixed_share: float = 0.0
-    microbatches: int = 1
-    accumulate: int = 1
-    flushes: bool = False
-    stages_held: int = 1
+    method: Method = DEFAULT_METHOD
 
     @classmethod
     def of(cls, profile: Profile, method: Method = DEFAULT_METHOD) -> Workload:
@@ -127,21 +119,22 @@ class Workload:
         """Return the same model under another method, with what its passes take then."""
         # What all microbatches of a minibatch take together, as a multiple of a whole one.
         then, now = (
-            1 + self.fixed_share * (m - 1) for m in (method.microbatches, self.microbatches)
+            1 + self.fixed_share * (m - 1) for m in (method.microbatches, self.method.microbatches)
         )
         return replace(
             self,
             forward_seconds=self.forward_seconds * (then / now),
             backward_seconds=self.backward_seconds * (then / now),
-            moves_weights=method.moves_weights,
-            microbatches=method.microbatches,
-            accumulate=method.accumulate,
-            flushes=method.flushes,
-            stages_held=method.schedule_kind.stages_held,
+            method=method,
         )
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def stages_held(self) -> int:
+        """How many stages an accelerator holds."""
+        return self.method.schedule_kind.stages_held
 
     @cached_property
     def seconds(self) -> Array:
@@ -258,6 +251,7 @@ class Workload:
             last: which stage has the loss.
             working_bytes: as in :class:`StageWork`.
         """
+        parts = self.method.microbatches
         seconds, backward_seconds = total(self.seconds), total(self.backward_seconds)
         update_seconds = total(self.update_seconds)
         parameter_bytes = total(self.parameter_bytes)
@@ -272,17 +266,15 @@ class Workload:
                 apart = (readers > 0) & (readers < len(tie.operators))
                 tied_bytes = tied_bytes + apart * tie.bytes_
                 tied_update_seconds = tied_update_seconds + apart * of_update
-        moving = parameter_bytes * self.prediction_seconds_per_byte * self.moves_weights
-        predicted = moving * ~last / self.accumulate
+        moving = parameter_bytes * self.prediction_seconds_per_byte * self.method.moves_weights
+        predicted = moving * ~last / self.method.accumulate
         overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
         sharing = parameter_bytes * self.sharing_seconds_per_byte
         # At the most.
-        one_backward = (
-            backward_seconds / self.microbatches + self.backward_overhead_seconds + sharing + moving
-        )
-        if self.microbatches > 1:
-            overhead = overhead * self.microbatches
-            seconds, sharing = seconds + sharing * self.microbatches, numpy.zeros_like(sharing)
+        one_backward = backward_seconds / parts + self.backward_overhead_seconds + sharing + moving
+        if parts > 1:
+            overhead = overhead * parts
+            seconds, sharing = seconds + sharing * parts, numpy.zeros_like(sharing)
         return StageWork(
             seconds=seconds + overhead + predicted,
             one_backward_seconds=one_backward,
@@ -296,9 +288,7 @@ class Workload:
             tied_bytes=tied_bytes,
             tied_update_seconds=tied_update_seconds,
             tied_updates=numpy.ones_like(tied_bytes),
-            microbatches=self.microbatches,
-            accumulate=self.accumulate,
-            flushes=self.flushes,
+            method=self.method,
         )
 
     def run_factors(self, placement: Placement) -> list[RunFactors]:

@@ -143,25 +143,14 @@ class StagePairs:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def with_working_bytes(
-        self, workload: Workload, members: Sequence[Sequence[int]], stages: Indices
-    ) -> StagePairs:
-        """Return the same, with what stages need while they compute, for limits of memory.
-
-        Args:
-            workload: that was contracted; in which order its operators compute matters.
-            members: its operators, of each of those that downsets are of.
-            stages: the numbers of those that it is to be found for; the others get nothing.
-        """
+    def with_working_bytes(self, workload: Workload) -> StagePairs:
+        """Return the same, with what stages need while they compute, for limits of memory."""
         found = numpy.zeros(len(self))
-        group_of = numpy.empty(len(workload), dtype=int)
-        for number, group in enumerate(members):
-            group_of[list(group)] = number
         last = self.end == len(self.downsets) - 1
-        for start in range(0, len(stages), _ROWS):
-            rows = stages[start : start + _ROWS]
+        for start in range(0, len(self), _ROWS):
+            rows = slice(start, start + _ROWS)
             inside = self.downsets[self.end[rows]] & ~self.downsets[self.begin[rows]]
-            found[rows] = workload.working_bytes_of_sets(inside[:, group_of], last[rows])
+            found[rows] = workload.working_bytes_of_sets(inside, last[rows])
         return replace(self, work=replace(self.work, working_bytes=found))
 
 

@@ -164,7 +164,7 @@ def planning_problem(
         known,
         replicate=replicate,
         # Without torch an optimizer cannot be asked for its state.
-        memory=MemoryModel.with_state(method, _ADAM_STATE)
+        memory=MemoryModel(method, _ADAM_STATE)
         if optimizer is None
         else MemoryModel.of(method, optimizer),
         seed=seed,

@@ -4,8 +4,7 @@ Baselines minimise rules, which are bounds: these do not know how replicas wait 
 meets at a port, or how many minibatches in flight a link needs. The simulator does. So every
 baseline proposes a placement, data parallelism on every number of accelerators and the fastest
 accelerator alone among them, and a search in the simulator begins with these. What it finds is no
-slower than any of them. Where operators share weights, every baseline also proposes a placement
-that keeps these on one stage.
+slower than any of them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from drlpp.planners.exact.exact import exact
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, memory_shortage
 from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, search
-from drlpp.planners.shared_weights import planned_together
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
 
@@ -248,7 +246,7 @@ def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
 
 
 def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:
-    """Yield what planners find, also with all operators that share weights on one stage.
+    """Yield what planners find.
 
     Raises:
         InvalidInput: a planner finds nothing.
@@ -259,28 +257,19 @@ def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterato
                 f"planner {name} gives every accelerator one stage, and the schedule needs two; "
                 f"use {SEARCH} or {' or '.join(_FOLDING)}"
             )
-        found = [planner(problem)]
-        if problem.workload.ties:
-            with suppress(InvalidInput):
-                found.append(planned_together(planner, problem))
-        for plan in found:
-            single = all(len(stage.accelerators) == 1 for stage in plan.placement.stages)
-            if problem.replicate or single:
-                yield replace(plan, found_by=name)
+        found = planner(problem)
+        single = all(len(stage.accelerators) == 1 for stage in found.placement.stages)
+        if problem.replicate or single:
+            yield replace(found, found_by=name)
 
 
 def _as_if_equal(problem: PlanningProblem) -> Iterator[Plan]:
     """Yield what exact plans for the accelerators of some speed or more, as if all had that one."""
     cluster = problem.cluster
-    limits = [limit for limit in cluster.memory_bytes if limit is not None]
     speeds = sorted(set(cluster.speeds))
-    for slowest in speeds[: _MOST_SPEEDS if len(speeds) > 1 or len(set(limits)) > 1 else 0]:
+    for slowest in speeds[: _MOST_SPEEDS if len(speeds) > 1 else 0]:
         chosen = [a for a, speed in enumerate(cluster.speeds) if speed >= slowest]
-        equal = cluster.part(chosen)
-        equal = equal.with_hosts(
-            host.model_copy(update={"speed": slowest, "memory_bytes": min(limits, default=None)})
-            for host in equal.hosts
-        )
+        equal = cluster.part(chosen).with_speeds([slowest] * len(chosen))
         with suppress(InvalidInput):
             yield Plan(
                 exact(replace(problem, cluster=equal)).placement.on(chosen), found_by="exact"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy
 
-from drlpp.costs.analytic_model import Prediction, predict
+from drlpp.costs.buckets import SumsLeft
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
-from drlpp.costs.placed_stages import PlacedStages, PlacementRule
+from drlpp.costs.placed_stages import PlacedStages
+from drlpp.costs.placement_rule import PlacementRule, Prediction, predict
 from drlpp.costs.profile import Profile
-from drlpp.costs.stage_cost import CostModel
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.placement import Placement
@@ -34,7 +34,6 @@ class PlanningProblem:
     Attributes:
         workload: operators with costs.
         cluster: accelerators with speeds, memories and links.
-        costs: the rule to minimise (:mod:`drlpp.costs.stage_cost`).
         replicate: whether a stage may stand on several accelerators.
         memory: what a stage keeps, for clusters that limit it.
         seed: of planners that draw at random.
@@ -44,7 +43,6 @@ class PlanningProblem:
 
     workload: Workload
     cluster: Cluster
-    costs: CostModel = "overlapped"
     replicate: bool = True
     memory: MemoryModel = DEFAULT_MEMORY
     seed: int = 0
@@ -74,13 +72,9 @@ class PlanningProblem:
         memory = MemoryModel.of(method, optimizer)
         return cls(Workload.of(profile, method), cluster, memory=memory)
 
-    def with_seed(self, seed: int) -> PlanningProblem:
-        """Return a copy with another seed."""
-        return replace(self, seed=seed)
-
     def predict(self, placement: Placement) -> Prediction:
         """Predict what a placement costs by this problem's rule."""
-        return predict(self.workload, self.cluster, placement, self.costs, self.memory)
+        return predict(self.workload, self.cluster, placement, self.memory)
 
 
 def memory_shortage(problem: PlanningProblem, placement: Placement) -> NothingFits:
@@ -109,12 +103,17 @@ class AnalyticObjective:
 
     What it misses is added on top of a time that no placement reaches, so that a search that starts
     outside the limits finds its way in.
+
+    Attributes:
+        problem: whose rule it is.
+        sums: another lower bound, where replicas wait for the sums of their gradients.
     """
 
     def __init__(self, problem: PlanningProblem) -> None:
         cluster = problem.cluster
         self.problem = problem
-        self._rule = PlacementRule(cluster, problem.costs)
+        self.sums = SumsLeft(problem.workload, cluster)
+        self._rule = PlacementRule(cluster)
         self._known: dict[_Key, tuple[float, PlacedStages | None]] = {}
         self._limits = numpy.array(
             [numpy.inf if limit is None else limit for limit in cluster.memory_bytes]
@@ -129,18 +128,6 @@ class AnalyticObjective:
 
     def __call__(self, placement: Placement) -> float:
         """Return seconds per minibatch, with a penalty for missing memory."""
-        seconds, missing = self.seconds_and_missing(placement)
-        return seconds if missing == 0 else _UNREACHABLE_SECONDS * (1 + missing) + seconds
-
-    def fits(self, value: float) -> bool:
-        """Return whether a value of this objective belongs to a placement that fits in memory."""
-        return value < _UNREACHABLE_SECONDS
-
-    def seconds_and_missing(self, placement: Placement) -> tuple[float, float]:
-        """Return seconds per minibatch by the rule, and the missing bytes.
-
-        The bytes are given per byte of memory, added up over the stages.
-        """
         # A search comes back to placements, also with other methods that only memory knows.
         key = tuple((stage.operators, stage.accelerators) for stage in placement.stages)
         found = self._known.get(key)
@@ -149,9 +136,15 @@ class AnalyticObjective:
             found = self._rule.seconds(placed).slowest, placed if self._limited else None
             self._known[key] = found
         seconds, limited = found
-        return seconds, 0.0 if limited is None else self._missing(limited)
+        missing = 0.0 if limited is None else self._missing(limited)
+        return seconds if missing == 0 else _UNREACHABLE_SECONDS * (1 + missing) + seconds
+
+    def fits(self, value: float) -> bool:
+        """Return whether a value of this objective belongs to a placement that fits in memory."""
+        return value < _UNREACHABLE_SECONDS
 
     def _missing(self, placed: PlacedStages) -> float:
+        """Return the missing bytes per byte of memory, added up over the stages."""
         limits = numpy.array([self._limits[list(held)].min() for held in placed.holders])
         needed = placed.on_accelerators(placed.memory_bytes(self.problem.memory))
         if placed.placement.is_folded:

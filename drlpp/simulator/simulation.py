@@ -90,12 +90,12 @@ class Simulation:
         program, placed, parts = self.program, self.pricing.placed, self.method.microbatches
         held = [stage for stages in program.stages_of for stage in stages]
         holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
-        # Counted in the schedule, parts are in flight that planners have whole minibatches for.
-        of_stages = replace(self._memory, microbatches=parts, passes=parts).stage_bytes(
+        of_stages = self._memory.stage_bytes(
             replace(placed.work, working_bytes=placed.working_bytes).chosen(held),
             numpy.array(program.in_flight),
             placed.replicas[held].astype(numpy.float64),
             held,
+            counted=True,
         )
         half_done_bytes = placed.total(placed.workload.half_done_bytes)[held] / parts
         of_stages = of_stages + half_done_bytes * numpy.array(program.half_done)
@@ -235,5 +235,5 @@ def simulate(
     else:
         steady = find_steady_state(endless, pricing.of, enough)
         window = steady.window(pipeline, method, minibatches)
-    memory = memory or MemoryModel.with_state(method)
+    memory = replace(memory or MemoryModel(), method=method)
     return Simulation(placement, pipeline, method, window, steady, pricing, memory)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from drlpp.capturing.blocks import shorten
 from drlpp.capturing.capture import CapturedModel
 from drlpp.costs.profile import OperatorProfile, Profile
-from drlpp.costs.profiles.short_runs import SHORT_MINIBATCHES, run_short, with_short_runs
+from drlpp.costs.short_runs import SHORT_MINIBATCHES, run_short, with_short_runs
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidModel
 from drlpp.io.documents import read_document, write_document

@@ -438,7 +438,7 @@ class ClusterSession:
 
         As many workers measure together as compute at the same time when they train. Then these run
         a few short pipelines, which tell what operators by themselves do not
-        (:mod:`drlpp.costs.profiles.short_runs`).
+        (:mod:`drlpp.costs.short_runs`).
 
         Of ``repeats`` timed passes there are fewer, but five, if they take more than a second.
 

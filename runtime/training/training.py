@@ -82,7 +82,7 @@ class PipelineTrainer:
         checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every host
             writes its own parts of a checkpoint, instead of ``checkpoint.safetensors`` in ``out``.
         workers: how many; has to be the number that the placement knows, which is the default.
-            :func:`drlpp.planners.replanning.replanned` makes a placement for another number.
+            :func:`drlpp.planners.replanning.Replanner` makes a placement for another number.
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
             :class:`~drlpp.runtime.training.elastic_training.ElasticTraining`. What changes is in
             ``changes.jsonl`` and is a note to ``observer``.

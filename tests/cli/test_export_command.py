@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from drlpp.capturing.capture import capture
 from drlpp.cli.main import app
-from drlpp.costs.profiles.estimated_profile import estimate_profile
+from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.exporting.bundle.support import read_facts
 from drlpp.io.documents import write_document
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     decoder = capture(ModelReference.named("tests.exporting.decoder:decoder"))
     row = in_a_row(decoder.graph, 0, 1, 2)
     write_document(folder / "decoder.json", file_of(decoder, row))
-    write_document(folder / "profile.json", estimate_profile(decoder.graph))
+    write_document(folder / "profile.json", Profile.estimated(decoder.graph))
     forked = capture(ModelReference.named("tests.support.models.small:forked"))
     branches = Placement.from_assignment([0, 0, 0, 1, 2, 2, 2, *[3] * 9], (0, 3, 2, 1))
     write_document(folder / "forked.json", file_of(forked, branches, GPIPE))

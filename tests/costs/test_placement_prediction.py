@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drlpp.costs.analytic_model import Prediction, predict
+from drlpp.costs.placement_rule import Prediction, predict
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.buckets import SumsLeft
-from drlpp.costs.message_load import TiedSums
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
@@ -90,7 +89,8 @@ def test_all_stages_at_once_are_what_each_is_by_itself(problem: PlanningProblem,
         for reader in held - {stage_of[transfer.members[0]]}:
             partners[reader].add(stage_of[transfer.members[0]])
             partners[stage_of[transfer.members[0]]].add(reader)
-    pipeline = pipeline_of(workload, placement)
+    placed = PlacedStages(workload, placement)
+    pipeline = placed.pipeline
     assert [
         {edge.source for edge in pipeline.incoming(k)}
         | {edge.target for edge in pipeline.outgoing(k)}
@@ -99,23 +99,15 @@ def test_all_stages_at_once_are_what_each_is_by_itself(problem: PlanningProblem,
     for tied in pipeline.ties:
         for stage in tied:
             partners[stage] |= set(tied) - {stage}
-    work = workload.stage(stages[0].operators, last=last == 0)
-    replicas = [len(stage.accelerators) for stage in stages]
-    updates = TiedSums.of(workload, work, stage_of[:-1], replicas).updates
-    in_flight = pipeline.in_flight(problem.memory.in_flight_per_link)
+    in_flight = pipeline.in_flight(problem.memory.method.in_flight_per_link)
     for k, (stage, found) in enumerate(zip(stages, prediction.stages, strict=True)):
         work = workload.stage(stage.operators, last=k == last)
-        if problem.costs == "overlapped":
-            work = replace(work, tied_updates=updates[k])
+        work = replace(work, tied_updates=placed.work.tied_updates[k])
         others = [a for partner in partners[k] for a in stages[partner].accelerators]
-        seconds = StageSeconds.of(
-            work, Group.of(cluster, stage.accelerators, others), problem.costs
-        )
+        seconds = StageSeconds.of(work, Group.of(cluster, stage.accelerators, others))
         assert found.compute_seconds == pytest.approx(float(seconds.compute))
         assert found.all_reduce_seconds == pytest.approx(float(seconds.all_reduce))
         assert found.all_reduce_left_seconds == pytest.approx(float(seconds.left))
-        if problem.costs == "serial":
-            assert found.message_seconds == pytest.approx(float(seconds.messages))
         assert found.in_flight == in_flight[k]
-        needed = problem.memory.stage_bytes(work, in_flight[k], replicas[k], k)
+        needed = problem.memory.stage_bytes(work, in_flight[k], len(stage.accelerators), k)
         assert found.memory_bytes == pytest.approx(float(needed))

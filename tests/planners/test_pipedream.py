@@ -23,6 +23,7 @@ from drlpp.placement.placement import Placement
 from drlpp.planners.pipedream.cuts import States, chain_of_layers, chain_states, graph_states
 from drlpp.planners.pipedream.pipedream import Cuts, levels_of, pipedream
 from drlpp.planners.problem import PlanningProblem
+from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.planning.every_pipeline import Costs, every_pipeline, placement_of
 from tests.support.planning.public_data import PROFILES
@@ -72,10 +73,13 @@ bandwidths = st.tuples(*[st.sampled_from([0.5, 2.0, 10.0])] * 2)
     replicate=st.booleans(),
     memory=st.builds(
         MemoryModel,
-        weight_copies=st.integers(1, 4),
-        stashes=st.booleans(),
-        recomputes=st.booleans(),
-        in_flight_per_link=st.integers(0, 2),
+        st.builds(
+            Method,
+            policy=st.sampled_from(["vanilla", "pipeoptim", "stash"]),
+            recompute=st.booleans(),
+            in_flight_per_link=st.integers(0, 2),
+        ),
+        state_copies=st.integers(0, 1),
     ),
 )
 @settings(max_examples=70)

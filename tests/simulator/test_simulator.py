@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placement_rule import predict
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.placement.candidate import Candidate
@@ -193,7 +193,7 @@ def test_what_does_not_fit_into_memory_fails() -> None:
     cluster = fast_cluster(2, memory_bytes=4500.0)
     placement = Placement.from_assignment([0, 1], [0, 1])
     assert isinstance(SimulatedCluster(profile, cluster).measure(placement), Measurement)
-    memory = MemoryModel.with_state(Method(), state_copies=2)
+    memory = MemoryModel(Method(), state_copies=2)
     outcome = SimulatedCluster(profile, cluster, memory=memory).measure(placement)
     assert isinstance(outcome, FailedMeasurement)
     assert outcome.failure == "out of memory"

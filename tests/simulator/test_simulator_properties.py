@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.costs.analytic_model import predict
+from drlpp.costs.placement_rule import predict
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.schedule.actions import (

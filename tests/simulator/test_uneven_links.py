@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placement_rule import predict
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -146,7 +146,7 @@ def test_memory_is_that_of_the_prediction(data: st.DataObject, policy: str) -> N
     )
     cluster = with_a_slow_link(stages, 1, 0, 1)
     played = simulate(workload, cluster, straight(stages), method)
-    memory = MemoryModel.with_state(method)
+    memory = MemoryModel(method)
     predicted = predict(workload, cluster, straight(stages), memory=memory)
     assert played.memory_bytes == pytest.approx([s.memory_bytes for s in predicted.stages])
     for stage, bytes_ in enumerate(played.memory_bytes):
@@ -157,7 +157,5 @@ def test_memory_is_that_of_the_prediction(data: st.DataObject, policy: str) -> N
                 "recompute": method.recomputes(stage),
             }
         )
-        told = predict(
-            workload, cluster, straight(stages), memory=MemoryModel.with_state(alone)
-        ).stages[stage]
+        told = predict(workload, cluster, straight(stages), memory=MemoryModel(alone)).stages[stage]
         assert bytes_ == pytest.approx(told.memory_bytes)

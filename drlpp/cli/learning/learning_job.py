@@ -24,9 +24,9 @@ from drlpp.cli.layouts import layout_contenders
 from drlpp.cli.learning.live_run import export_winner, live_run, run_record, say_how_to_train
 from drlpp.cli.learning.race_command import run_and_report
 from drlpp.cli.settings import SearchSettings, model_reference
-from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.contraction import ContractedGraph
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
@@ -352,7 +352,7 @@ def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Ca
         stages, folded = placement.stages, placement.is_folded
         replicated = any(len(stage.accelerators) > 1 for stage in stages)
         kind = len(stages), replicated, folded, method.schedule, method.microbatches
-        late = mean_staleness(pipeline_of(workload, placement), method)
+        late = mean_staleness(PlacedStages(workload, placement).pipeline, method)
         if kind not in least:
             fastest.append(candidate)
         elif late < least[kind]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 
-from drlpp.costs.analytic_model import pipeline_of
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.shared_weights import shared_weights
 from drlpp.report.tables import table_of
 from drlpp.schedule.analysis.staleness import staleness_text
 
@@ -35,9 +33,16 @@ class PlanReport:
     def __init__(self, plan: Plan, problem: PlanningProblem, profile: Profile) -> None:
         self._plan, self._problem = plan, problem
         self._prediction = problem.predict(plan.placement)
-        self._shared = shared_weights(problem, plan.placement)
-        pipeline = pipeline_of(problem.workload, plan.placement)
-        self._staleness = staleness_text(pipeline, plan.method, profile.batch_size)
+        placed = PlacedStages(problem.workload, plan.placement)
+        self._shared = [
+            {
+                "names": [name for tie in members for name in tie.names],
+                "stages": sharing,
+                "bytes_": sum(tie.bytes_ for tie in members),
+            }
+            for sharing, members in placed.ties.items()
+        ]
+        self._staleness = staleness_text(placed.pipeline, plan.method, profile.batch_size)
         stages = zip(plan.placement.stages, self._prediction.stages, strict=True)
         self._stages = [
             ([problem.workload.names[op] for op in stage.operators], stage.accelerators, predicted)
@@ -58,7 +63,7 @@ class PlanReport:
             **_short_record(plan),
             "steadiness": plan.steadiness,
             "seconds_per_minibatch": prediction.seconds_per_minibatch if own is None else own,
-            "rule": self._problem.costs if own is None else plan.note,
+            "rule": "overlapped" if own is None else plan.note,
             "predicted_seconds_per_minibatch": prediction.seconds_per_minibatch,
             "bottleneck": prediction.bottleneck,
             "planner_seconds": plan.planner_seconds,
@@ -67,7 +72,7 @@ class PlanReport:
             "missing_bytes": prediction.missing_bytes,
             "note": plan.note,
             "others": [_short_record(other) for other in plan.others],
-            "shared_weights": [asdict(shared) for shared in self._shared],
+            "shared_weights": self._shared,
             "stages": [
                 {"operators": names, **predicted.model_dump()}
                 for names, _, predicted in self._stages
@@ -130,9 +135,8 @@ class PlanReport:
             yield plan.note
         for shared in self._shared:
             yield (
-                f"{', '.join(shared.names)} on stages {' and '.join(map(str, shared.stages))}: "
-                f"{decimal(round(shared.bytes_))} summed for each update, "
-                f"{seconds_text(shared.seconds)} of messages for a minibatch"
+                f"{', '.join(shared['names'])} on stages {' and '.join(map(str, shared['stages']))}"
+                f": {decimal(round(shared['bytes_']))} summed for each update"
             )
         best: dict[str, Plan] = {}
         for other in plan.others:

@@ -22,20 +22,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy
 from numpy.random import Generator
 
-from drlpp.costs.analytic_model import pipeline_of
-from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.stage_cost import Array
-from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage, Measurement
-from drlpp.planners.search.judge import memory_under
-from drlpp.schedule.method import DEFAULT_METHOD, Method
+from drlpp.planners.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link
 
 # Standard deviations of logarithms: how far off what was declared may be, and what is measured.
@@ -62,31 +59,16 @@ _WIDEST = 0.5
 """The largest standard deviation of a logarithm that is drawn from."""
 
 
-@dataclass(frozen=True)
-class Calibrated:
-    """A workload and a cluster as measurements have corrected them."""
-
-    workload: Workload
-    cluster: Cluster
-
-
-@dataclass
 class Calibration:
     """What was declared, and everything observed since.
 
     Args:
-        workload: as it was declared.
-        cluster: as it was declared.
-        memory: what a stage keeps.
-        method: the schedule that is run.
+        declared: the workload, the cluster, and what a stage keeps.
     """
 
-    workload: Workload
-    cluster: Cluster
-    memory: MemoryModel = DEFAULT_MEMORY
-    method: Method = DEFAULT_METHOD
-
-    def __post_init__(self) -> None:
+    def __init__(self, declared: PlanningProblem) -> None:
+        self.declared = declared
+        self.workload, self.cluster = declared.workload, declared.cluster
         workload, accelerators = self.workload, self.cluster.accelerators
         even = float(workload.seconds.sum()) / accelerators
         declared = workload.forward_overhead_seconds + workload.backward_overhead_seconds
@@ -117,13 +99,13 @@ class Calibration:
         placement, method = candidate.placement, candidate.method
         workload, stages = self.workload.with_method(method), placement.stages
         minibatches, operators = measurement.minibatches, len(workload)
-        in_flight = method.in_flight(pipeline_of(workload, placement))
-        memory = memory_under(self.memory, self.method, method)
+        in_flight = method.in_flight(PlacedStages(workload, placement).pipeline)
+        memory = replace(self.declared.memory, method=method)
         works = [
             workload.stage(stage.operators, last=index == len(stages) - 1)
             for index, stage in enumerate(stages)
         ]
-        overhead = workload.microbatches * (
+        overhead = method.microbatches * (
             workload.forward_overhead_seconds + workload.backward_overhead_seconds
         )
         # What short runs took longer than operators alone the simulator multiplies with again.
@@ -151,7 +133,7 @@ class Calibration:
                 of_parameters = float(work.seconds) - float(seconds.sum()) - overhead
                 of_parameters += updates + float(work.sharing_seconds) * (replicas > 1)
                 extra += max(of_parameters, 0.0)
-            row[operators] = len(held) * workload.microbatches * self._overhead_seconds
+            row[operators] = len(held) * method.microbatches * self._overhead_seconds
             row[operators + 1 : operators + 3] = extra, 1.0
             row[operators + 3 + usage.worker] = -1.0
             busy = usage.busy_seconds * replicas / minibatches / longer[usage.stage].passes
@@ -163,12 +145,12 @@ class Calibration:
         self._links += [usage for usage in measurement.links if usage.seconds > 0]
         self._root = None
 
-    def fit(self) -> Calibrated:
+    def fit(self) -> PlanningProblem:
         """Return the most probable workload and cluster."""
         self._solve()
         return self._calibrated(self._corrections, [mean for mean, _ in self._levels()])
 
-    def sample(self, draw: Generator) -> Calibrated:
+    def sample(self, draw: Generator) -> PlanningProblem:
         """Draw a workload, speeds and links that are as probable as what was observed leaves them.
 
         Memory is the most probable.
@@ -245,7 +227,7 @@ class Calibration:
         ]
         return [link_factors(self.cluster, usages) for usages in of_levels]
 
-    def _calibrated(self, corrections: Array, links: Sequence[Array]) -> Calibrated:
+    def _calibrated(self, corrections: Array, links: Sequence[Array]) -> PlanningProblem:
         workload = self.workload
         operators, accelerators = len(workload), self.cluster.accelerators
         kinds = corrections[operators + 3 + accelerators :]
@@ -276,14 +258,12 @@ class Calibration:
         )
         speeds = merged(numpy.array(self.cluster.speeds) * factors[operators + 3 :])
         cluster, (within, between) = self.cluster.with_speeds(speeds.tolist()), links
-        return Calibrated(
-            corrected,
-            Cluster(
-                hosts=self._with_room(cluster),
-                within_host=_corrected(cluster.within_host, within),
-                between_hosts=cluster.between_hosts and _corrected(cluster.between_hosts, between),
-            ),
+        corrected_cluster = Cluster(
+            hosts=self._with_room(cluster),
+            within_host=_corrected(cluster.within_host, within),
+            between_hosts=cluster.between_hosts and _corrected(cluster.between_hosts, between),
         )
+        return replace(self.declared, workload=corrected, cluster=corrected_cluster)
 
     def _with_room(self, cluster: Cluster) -> tuple[Host, ...]:
         """Return hosts with the memory limits of the formula: peak ≈ scale · needed + rest."""

@@ -111,9 +111,7 @@ class Recalibration:
         self.declared = declared
         self.space = space if isinstance(space, Space) else Space(space, frozenset())
         self.options = options or Options()
-        self.calibration = Calibration(
-            declared.workload, declared.cluster, declared.memory, self.space.method
-        )
+        self.calibration = Calibration(declared)
         self._draw = random.Random(declared.seed)
         self._generator = numpy.random.default_rng(declared.seed)
         self._measured: dict[Candidate, float] = {}
@@ -163,11 +161,10 @@ class Recalibration:
     def surrogate(self) -> Surrogate:
         """The surrogate, which predicts with the most probable costs."""
         if self._surrogate is None:
-            self._surrogate = Surrogate(
-                self.declared, self.calibration.fit(), self.space, failed=self._failures
-            )
+            fitted = self.calibration.fit()
+            self._surrogate = Surrogate(fitted, self.space, failed=self._failures)
             latest = list(self._measured.items())[-_REMEMBERED:]
-            self._surrogate.with_discrepancy({**dict(self.best(_REMEMBERED)), **dict(latest)})
+            self._surrogate.correct({**dict(self.best(_REMEMBERED)), **dict(latest)})
         return self._surrogate
 
     @property
@@ -341,7 +338,6 @@ class Recalibration:
         failures = self._failures
         return [
             Surrogate(
-                self.declared,
                 self.calibration.sample(self._generator),
                 self.space,
                 surrogate.discrepancy.sample(self._generator),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy
 from numpy.random import Generator
@@ -12,7 +12,6 @@ from numpy.random import Generator
 from drlpp.costs.stage_cost import Array
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners.calibration.calibration import Calibrated
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Judge, Space
 
@@ -85,8 +84,7 @@ class Surrogate(Judge):
     """Judges candidates with costs as measurements have corrected them.
 
     Args:
-        problem: what was declared.
-        calibrated: the workload and the cluster as measurements have corrected them.
+        problem: the workload and the cluster as measurements have corrected them.
         space: of the candidates.
         discrepancy: how measured seconds differ from simulated ones.
         failed: as a judge has it.
@@ -95,12 +93,10 @@ class Surrogate(Judge):
     def __init__(
         self,
         problem: PlanningProblem,
-        calibrated: Calibrated,
         space: Space,
         discrepancy: Discrepancy | None = None,
         failed: Iterable[Candidate] = (),
     ) -> None:
-        problem = replace(problem, workload=calibrated.workload, cluster=calibrated.cluster)
         super().__init__(problem, space, failed)
         self.discrepancy = discrepancy or Discrepancy.of()
 
@@ -108,11 +104,8 @@ class Surrogate(Judge):
         """Return the discrepancy's factor."""
         return self.discrepancy.factor(placement)
 
-    def with_discrepancy(self, measured: Mapping[Candidate, float]) -> Surrogate:
-        """Correct this surrogate by how far it is off for candidates of known seconds.
-
-        Returns the surrogate itself.
-        """
+    def correct(self, measured: Mapping[Candidate, float]) -> None:
+        """Learn how far this surrogate is off from candidates of known seconds."""
         self.discrepancy = Discrepancy.of()
         ratios = []
         for candidate, seconds in measured.items():
@@ -120,4 +113,3 @@ class Surrogate(Judge):
             if math.isfinite(seconds) and self.fits(candidate, simulated):
                 ratios.append((candidate.placement, math.log(seconds / simulated)))
         self.discrepancy = Discrepancy.of(ratios)
-        return self

@@ -60,9 +60,7 @@ class States:
     @cached_property
     def work_with_limits(self) -> StageWork:
         """The work of all stages, with what they need while they compute, for limits of memory."""
-        alone = [(operator,) for operator in range(len(self.workload))]
-        everything = numpy.arange(len(self.pairs))
-        return self.pairs.with_working_bytes(self.workload, alone, everything).work
+        return self.pairs.with_working_bytes(self.workload).work
 
     def operators(self, begin: int, end: int) -> tuple[int, ...]:
         """Return the operators of the stage from state ``begin`` to state ``end``."""

@@ -216,7 +216,7 @@ class _Program:
             return self._compute
         memory = self._problem.memory
         # A stage has one more minibatch in flight than replicas of it follow, their links included.
-        in_flight = 1 + ceil((1 + most(memory.in_flight_per_link)) * behind)
+        in_flight = 1 + ceil((1 + most(memory.method.in_flight_per_link)) * behind)
         needed = memory.stage_bytes(self._states.work_with_limits, in_flight)
         return numpy.where(self._states.matrix(needed) <= self.limit, self._compute, numpy.inf)
 

@@ -221,7 +221,7 @@ def _stages(
     behind = numpy.tri(len(cuts), k=-1, dtype=bool)
     each = numpy.full((2, len(groups) + 1, *behind.shape), math.inf)
     for of_held, number in groups.items():
-        seconds = StageSeconds.of(work, of_held, problem.costs).total(problem.costs)
+        seconds = StageSeconds.of(work, of_held).total()
         through = work.seconds / of_held.speed + work.incoming_bytes / of_held.bandwidth
         each[0, number][behind], each[1, number][behind] = seconds[behind], through[behind]
     states = len(cuts) * borders

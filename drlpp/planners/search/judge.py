@@ -15,9 +15,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Self
 
-from drlpp.costs.analytic_model import pipeline_of
-from drlpp.costs.buckets import SumsLeft
-from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -66,8 +64,8 @@ class Judge:
         self.steps = 0
         self._failed = {self.key(candidate): (math.inf, _Known.EXACT) for candidate in failed}
         self._seconds: dict[Hashable, tuple[float, _Known]] = dict(self._failed)
-        self._problems: dict[Method, tuple[PlanningProblem, AnalyticObjective, SumsLeft]] = {}
-        self._rules: dict[Method, tuple[AnalyticObjective, SumsLeft]] = {}
+        self._rules: dict[Method, AnalyticObjective] = {}
+        self._rules_alike: dict[Method, AnalyticObjective] = {}
         self._refused: dict[tuple[Pipeline, Method], bool] = {}
 
     def anew(self) -> Self:
@@ -137,7 +135,7 @@ class Judge:
 
     def problem_of(self, method: Method) -> PlanningProblem:
         """Return the problem as it is under a method of the space."""
-        return self._problem_of(method)[0]
+        return self._rule_of(method).problem
 
     @cached_property
     def _kinds(self) -> tuple[int, ...]:
@@ -147,19 +145,17 @@ class Judge:
         kinds = list(zip(cluster.speeds, cluster.host_of, limits, strict=True))
         return tuple(map(kinds.index, kinds))
 
-    def _problem_of(self, method: Method) -> tuple[PlanningProblem, AnalyticObjective, SumsLeft]:
-        found = self._problems.get(method)
+    def _rule_of(self, method: Method) -> AnalyticObjective:
+        found = self._rules.get(method)
         if found is None:
             base = self.problem
             # By the rule, passes take as long with any of these, of which there are many.
             alike = method.model_copy(update={"in_flight_per_link": 0, "recompute": False})
-            if alike not in self._rules:
+            if alike not in self._rules_alike:
                 problem = replace(base, workload=base.workload.with_method(method))
-                sums = SumsLeft(problem.workload, problem.cluster)
-                self._rules[alike] = AnalyticObjective(problem), sums
-            rule, sums = self._rules[alike]
-            rule = rule.with_memory(memory_under(base.memory, self.space.method, method))
-            found = self._problems[method] = rule.problem, rule, sums
+                self._rules_alike[alike] = AnalyticObjective(problem)
+            memory = replace(base.memory, method=method)
+            found = self._rules[method] = self._rules_alike[alike].with_memory(memory)
         return found
 
     def by_rule(self, candidate: Candidate, limit: float = math.inf) -> float:
@@ -170,20 +166,15 @@ class Judge:
         if self._failed and self.key(candidate) in self._failed:
             return math.inf
         (bound, known), factor = self._by_rule(candidate), self.factor(candidate.placement)
-        if known is _Known.BOUND and bound <= limit / factor:
-            workload = self.problem_of(candidate.method).workload
-            if self._is_refused(candidate, pipeline_of(workload, candidate.placement)):
-                return math.inf
-        return bound * factor
+        below = known is _Known.BOUND and bound <= limit / factor
+        return math.inf if below and self._is_refused(candidate) else bound * factor
 
     def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:
-        _, rule, sums = self._problem_of(candidate.method)
+        rule = self._rule_of(candidate.method)
         bound = rule(candidate.placement)
         if not rule.fits(bound):
             return bound, _Known.MISSING
-        if self.problem.costs == "overlapped":
-            bound = max(bound, sums(candidate.placement))
-        return bound, _Known.BOUND
+        return max(bound, rule.sums(candidate.placement)), _Known.BOUND
 
     def _played(
         self, candidate: Candidate, bound: float = 0.0, limit: float = math.inf
@@ -194,7 +185,7 @@ class Judge:
             return slowest <= _ROUGHLY * bound or fastest > _CLEARLY * limit
 
         problem = self.problem_of(candidate.method)
-        if self._is_refused(candidate, pipeline_of(problem.workload, candidate.placement)):
+        if self._is_refused(candidate):
             return math.inf, _Known.EXACT
         self.played += 1
         simulation = simulate(
@@ -215,9 +206,10 @@ class Judge:
             return seconds, _Known.ROUGH
         return seconds, _Known.BOUND if seconds > limit else _Known.ROUGH
 
-    def _is_refused(self, candidate: Candidate, pipeline: Pipeline) -> bool:
+    def _is_refused(self, candidate: Candidate) -> bool:
         """Return whether the weight policy refuses a candidate, or its staleness is too large."""
         method = candidate.method
+        pipeline = PlacedStages(self.problem_of(method).workload, candidate.placement).pipeline
         # The shape decides, not the numbers of accelerators.
         shape = pipeline.numbered
         if (shape, method) not in self._refused:
@@ -228,11 +220,3 @@ class Judge:
             except InvalidInput:
                 self._refused[shape, method] = True
         return self._refused[shape, method]
-
-
-def memory_under(memory: MemoryModel, before: Method, after: Method) -> MemoryModel:
-    """Return what stages keep under another method that differs in what may vary."""
-    if before == after:
-        return memory
-    state = memory.weight_copies - 2 - before.policy_facts.copies
-    return MemoryModel.with_state(after, state)

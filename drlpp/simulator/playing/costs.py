@@ -14,7 +14,6 @@ import numpy
 from drlpp.costs.buckets import Bucket, buckets_of
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.stage_cost import Array
-from drlpp.costs.tensors import TiedWeights
 from drlpp.schedule.actions import COMPUTATIONS, Cost, Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -134,14 +133,9 @@ class Pricing:
         return numpy.array([one.seconds for one in workload.run_factors(self.placed.placement)])
 
     @cached_property
-    def ties(self) -> dict[tuple[int, ...], list[TiedWeights]]:
-        """The weights that stages hold copies of, in the order of ``Pipeline.ties``."""
-        return self.placed.workload.ties_between(self.placed.stage_of[:-1].tolist())
-
-    @cached_property
     def tied_bytes(self) -> list[float]:
         """The bytes of each copy."""
-        return [sum(tie.bytes_ for tie in members) for members in self.ties.values()]
+        return [sum(tie.bytes_ for tie in members) for members in self.placed.ties.values()]
 
     @cached_property
     def message_bytes(self) -> dict[tuple[Payload, int, int], float]:
@@ -158,7 +152,9 @@ class Pricing:
     def _tied_update_seconds(self) -> list[float]:
         """What an update of a copy takes."""
         workload = self.placed.workload
-        return [sum(map(workload.tied_update_seconds, members)) for members in self.ties.values()]
+        return [
+            sum(map(workload.tied_update_seconds, members)) for members in self.placed.ties.values()
+        ]
 
     @cached_property
     def _moving(self) -> tuple[Array, Array]:
@@ -212,7 +208,7 @@ class Pricing:
         backward = total(workload.backward_seconds) * factors
         of_weights = total(workload.backward_weight_seconds) * factors
         update = placed.work.update_seconds.copy()
-        for stages, seconds in zip(self.ties, self._tied_update_seconds, strict=True):
+        for stages, seconds in zip(self.placed.ties, self._tied_update_seconds, strict=True):
             update[list(stages)] -= seconds
 
         def passes(seconds: Array, besides: Array) -> Array:
@@ -283,7 +279,9 @@ class Pricing:
         ways = [network.ring([numbers[a] for a in held]) for held in holders]
         tied = {
             (stage, number): bytes_
-            for number, (stages, bytes_) in enumerate(zip(self.ties, self.tied_bytes, strict=True))
+            for number, (stages, bytes_) in enumerate(
+                zip(self.placed.ties, self.tied_bytes, strict=True)
+            )
             for stage in stages
         }
         # Where nothing else passes through the ports of a ring, all that counts is how long it

@@ -1,11 +1,9 @@
 """The ports that messages and sums pass through: first come, first served, one after the other.
 
-Every accelerator has a port for what it sends and one for what it receives, since links carry both
-directions at once. A message holds both for bytes / bandwidth of the link between its ends. To
-another host it also passes the network of both hosts; these are shared by all accelerators behind
-them, and held for bytes / their own bandwidth. A message streams: it enters the next port as soon
-as that is free, not when it has left the one before. What an all-reduce sends over a link of its
-ring passes through the same ports, all of a bucket at once.
+A message holds each port on its way (:func:`drlpp.costs.placement_rule.ports_between`) for bytes /
+bandwidth. It streams: it enters the next port as soon as that is free, not when it has left the one
+before. What an all-reduce sends over a link of its ring passes through the same ports, all of a
+bucket at once.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from drlpp.costs.placement_rule import Port, ports_between
 from drlpp.simulator.playing.program import Route
 from drlpp.specs.cluster import Cluster
 
@@ -70,12 +69,12 @@ class Network:
 
     cluster: Cluster
     accelerators: Sequence[int]
-    _shared: dict[tuple[str, int], int] = field(default_factory=dict)
+    _numbers: dict[Port, int] = field(default_factory=dict)
 
     @property
     def ports(self) -> int:
         """How many have been given out."""
-        return 2 * len(self.accelerators) + len(self._shared)
+        return len(self._numbers)
 
     def path(self, route: Route, bytes_: float) -> Path:
         """Return the way of a message of ``bytes_`` on this route."""
@@ -97,20 +96,8 @@ class Network:
     def _way(self, worker: int, other: int, bytes_: float) -> tuple[tuple[Hop, ...], float]:
         """Return what ``bytes_`` from one worker to another pass through, and the latency."""
         sender, receiver = self.accelerators[worker], self.accelerators[other]
-        link = self.cluster.link(sender, receiver)
-        seconds = bytes_ / link.bandwidth_bytes_per_second
-        out, into = (2 * worker, seconds), (2 * other + 1, seconds)
-        if not self.cluster.level(sender, receiver):
-            return (out, into), link.latency_seconds
-        between = (
-            self._host("out of host", sender, bytes_),
-            self._host("into host", receiver, bytes_),
+        hops = tuple(
+            (self._numbers.setdefault(port, self.ports), bytes_ / bandwidth)
+            for port, bandwidth in ports_between(self.cluster, sender, receiver)
         )
-        return (out, *between, into), link.latency_seconds
-
-    def _host(self, what: str, accelerator: int, bytes_: float) -> Hop:
-        port = self._port(what, self.cluster.host_of[accelerator])
-        return port, bytes_ / self.cluster.network(accelerator).bandwidth_bytes_per_second
-
-    def _port(self, what: str, number: int) -> int:
-        return self._shared.setdefault((what, number), self.ports)
+        return hops, self.cluster.link(sender, receiver).latency_seconds

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.profiles.estimated_profile import estimate_profile
+from drlpp.costs.profile import Profile
 from drlpp.exporting.layouts.module_layout import ModuleLayout, nearest_layout
 from drlpp.exporting.layouts.programs import MODULE_FORMATS
 from drlpp.exporting.nearest import Nearest
@@ -36,7 +36,7 @@ def written(
     """The layout of three stages that a format has written."""
     form = MODULE_FORMATS[name]
     nearest = Nearest(Candidate(in_a_row(captured.graph, 0, 1, 2), METHOD), ())
-    seconds = estimate_profile(captured.graph).seconds
+    seconds = Profile.estimated(captured.graph).seconds
     units = form.units(captured.task.module, captured.graph)
     layout = nearest_layout(nearest, captured.graph, units, seconds)
     assert str(to) in form.write(layout, captured, notes, to) or name == "deepspeed"

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from drlpp.capturing.capture import capture
-from drlpp.costs.profiles.estimated_profile import estimate_profile
+from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.module_layout import Unit, layers_of, nearest_layout, units_of
 from drlpp.exporting.layouts.programs import DEEPSPEED_CONTAINERS as CONTAINERS
@@ -85,7 +85,7 @@ def test_what_the_model_computes_goes_with_what_it_reads(forked) -> None:
     graph = forked.graph
     placement = in_a_row(graph, 0, 1)
     units = units_of(forked.task.module, graph, CONTAINERS)
-    layout = nearest_layout(chain_of(placement), graph, units, estimate_profile(graph).seconds)
+    layout = nearest_layout(chain_of(placement), graph, units, Profile.estimated(graph).seconds)
     stage_of = layout.nearest.candidate.placement.stage_of_operator(len(graph))
     for operator in graph.operators:
         if not operator.module:

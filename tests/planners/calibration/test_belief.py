@@ -46,7 +46,7 @@ def test_who_knows_everything_is_sure_and_stops() -> None:
     profile = generate("chain", 8, 0)
     problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
     space = Space(Method())
-    told = Surrogate(problem, Calibration(problem.workload, problem.cluster).fit(), space)
+    told = Surrogate(Calibration(problem).fit(), space)
     unsure = Belief.of([told], [], None, Limits(judged=300), 0)
     assert (unsure.gain, unsure.confidence) == (1.0, 0.0)
     best = min(unsure.candidates, key=told)
@@ -72,7 +72,7 @@ def test_a_search_ends_by_itself_within_sixteen_measurements_and_is_right() -> N
     while len(found.measured) < 16 and (proposals := found.propose(1)):
         found.tell(proposals[0], truth.measure(proposals[0]))
     true = PlanningProblem(Workload.of(profile), truth.cluster)
-    told = Surrogate(true, Calibration(true.workload, true.cluster).fit(), Space(Method()))
+    told = Surrogate(Calibration(true).fit(), Space(Method()))
     known = Belief.of([told], [], None, Limits(), 0)
     best = min(told(candidate) for candidate in known.candidates)
     assert found.best(1)[0][1] <= 1.01 * best

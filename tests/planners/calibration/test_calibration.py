@@ -19,7 +19,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners.baselines import gpipe
-from drlpp.planners.calibration.calibration import Calibrated, Calibration, merged
+from drlpp.planners.calibration.calibration import Calibration, merged
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
@@ -54,7 +54,7 @@ def measure(measurer: SimulatedCluster, placement: Placement) -> Measurement:
 
 def observed(
     calibration: Calibration, truth: SimulatedCluster, placements: Iterable[Placement]
-) -> Calibrated:
+) -> PlanningProblem:
     for placement in placements:
         calibration.observe(Candidate(placement, truth.method), measure(truth, placement))
     return calibration.fit()
@@ -69,7 +69,7 @@ def random_placements(workload: Workload, cluster: Cluster, count: int) -> list[
 def test_without_measurements_what_was_declared_is_believed() -> None:
     workload = Workload.of(generate("blocks", 20, 0))
     cluster = local_cluster(4, LINK, speeds=[1, 1, 0.5, 0.5])
-    fitted = Calibration(workload, cluster).fit()
+    fitted = Calibration(PlanningProblem(workload, cluster)).fit()
     assert fitted.workload.seconds == pytest.approx(workload.seconds)
     assert fitted.cluster.speeds == pytest.approx(cluster.speeds)
     assert fitted.cluster.within_host == LINK
@@ -78,7 +78,7 @@ def test_without_measurements_what_was_declared_is_believed() -> None:
 def test_one_data_parallel_measurement_tells_undeclared_speeds() -> None:
     profile = generate("chain", 12, 0)
     truth = SimulatedCluster(profile, local_cluster(4, LINK, speeds=[1, 1, 0.5, 0.25]))
-    calibration = Calibration(Workload.of(profile), local_cluster(4, LINK))
+    calibration = Calibration(PlanningProblem(Workload.of(profile), local_cluster(4, LINK)))
     everything = Placement.from_assignment([0] * 12, [0] * 4)
     speeds = numpy.array(observed(calibration, truth, [everything]).cluster.speeds)
     assert speeds / speeds[0] == pytest.approx([1, 1, 0.5, 0.25], rel=0.03)
@@ -114,7 +114,7 @@ def _errors(family: str, seed: int) -> tuple[NDArray[numpy.float64], NDArray[num
     factors = numpy.random.default_rng(seed).lognormal(0.0, 0.3, 16).tolist()
     workload = Workload.of(scaled(profile, factors))
     truth = SimulatedCluster(profile, local_cluster(4, LINK))
-    calibration = Calibration(workload, local_cluster(4, LINK))
+    calibration = Calibration(PlanningProblem(workload, local_cluster(4, LINK)))
     placements = random_placements(workload, truth.cluster, 40)
     fitted, true = observed(calibration, truth, placements[:30]), Workload.of(profile)
 
@@ -154,10 +154,12 @@ def test_what_is_declared_and_true_stays(method: Method, sizes: tuple[int, ...])
         output_bytes=[1] * count,
     )
     cluster = local_cluster(3, LINK, memory_bytes=1e12)
-    workload, memory = Workload.of(profile, method), MemoryModel.with_state(method)
+    workload, memory = Workload.of(profile, method), MemoryModel(method)
     placement = gpipe(PlanningProblem(workload, cluster)).placement
     truth = SimulatedCluster(profile, cluster, method=method, memory=memory)
-    fitted = observed(Calibration(workload, cluster, memory, method), truth, [placement])
+    fitted = observed(
+        Calibration(PlanningProblem(workload, cluster, memory=memory)), truth, [placement]
+    )
     assert fitted.workload.seconds == pytest.approx(workload.seconds, rel=0.02)
     assert fitted.cluster.speeds == pytest.approx([1.0] * 3, rel=0.02)
     assert fitted.cluster.memory_bytes == pytest.approx([1e12] * 3, rel=0.05)
@@ -167,7 +169,7 @@ def test_a_profile_that_is_off_as_a_whole_is_not_taken_for_speeds() -> None:
     profile = generate("chain", 12, 5)
     workload = Workload.of(scaled(profile, [0.01] * 12))
     truth = SimulatedCluster(profile, local_cluster(4, LINK))
-    calibration = Calibration(workload, local_cluster(4, LINK))
+    calibration = Calibration(PlanningProblem(workload, local_cluster(4, LINK)))
     placement = Placement.from_assignment([0] * 4 + [1] * 4 + [2] * 4, [0, 1, 2, 3])
     fitted = observed(calibration, truth, [placement])
     speeds = numpy.array(fitted.cluster.speeds)
@@ -185,7 +187,7 @@ def test_links_of_every_level_are_corrected_on_their_own() -> None:
     declared = Cluster(hosts=hosts, within_host=LINK, between_hosts=LINK)
     slow = Link(bandwidth_bytes_per_second=1e8, latency_seconds=5e-5)
     truth = SimulatedCluster(profile, Cluster(hosts=hosts, within_host=LINK, between_hosts=slow))
-    calibration = Calibration(Workload.of(profile), declared)
+    calibration = Calibration(PlanningProblem(Workload.of(profile), declared))
     placements = random_placements(calibration.workload, declared, 10)
     found = observed(calibration, truth, placements).cluster
     assert found.within_host.bandwidth_bytes_per_second == pytest.approx(1e9, rel=0.05)
@@ -202,7 +204,7 @@ def test_what_short_runs_took_longer_is_not_taken_for_operators() -> None:
     )
     cluster = local_cluster(4, LINK)
     truth = SimulatedCluster(profile, cluster)
-    calibration = Calibration(Workload.of(profile), cluster)
+    calibration = Calibration(PlanningProblem(Workload.of(profile), cluster))
     placements = random_placements(calibration.workload, cluster, 12)
     fitted = observed(calibration, truth, placements)
     seconds = fitted.workload.seconds / calibration.workload.seconds
@@ -213,7 +215,7 @@ def test_what_short_runs_took_longer_is_not_taken_for_operators() -> None:
 def test_memory_limits_become_those_of_the_formula() -> None:
     profile = generate("chain", 12, 2)
     cluster = local_cluster(2, LINK, memory_bytes=1e9)
-    calibration = Calibration(Workload.of(profile), cluster)
+    calibration = Calibration(PlanningProblem(Workload.of(profile), cluster))
     truth = SimulatedCluster(profile, local_cluster(2, LINK))
     for placement in random_placements(calibration.workload, cluster, 8):
         outcome = measure(truth, placement)
@@ -232,7 +234,7 @@ def test_memory_limits_become_those_of_the_formula() -> None:
 def test_samples_vary_where_nothing_was_measured_and_agree_where_much_was() -> None:
     profile = generate("chain", 8, 3)
     truth = SimulatedCluster(profile, local_cluster(2, LINK))
-    calibration = Calibration(Workload.of(profile), local_cluster(2, LINK))
+    calibration = Calibration(PlanningProblem(Workload.of(profile), local_cluster(2, LINK)))
     halves = Placement.from_assignment([0] * 4 + [1] * 4, [0, 1])
     observed(calibration, truth, [halves] * 5)
     draw = numpy.random.default_rng(0)
@@ -261,6 +263,6 @@ def test_a_memory_limit_leaves_room_for_what_has_run() -> None:
     profile = generate("chain", 9, 0)
     limit = 11.0
     workload, cluster = Workload.of(profile), local_cluster(3, LINK, memory_bytes=limit)
-    calibration = Calibration(workload, cluster, MemoryModel.with_state(Method()))
+    calibration = Calibration(PlanningProblem(workload, cluster, memory=MemoryModel(Method())))
     calibration._memory = [(5.0, 5.6), (8.0, 8.9), (10.5, 10.9)]
     assert min(calibration.fit().cluster.memory_bytes) >= 10.5

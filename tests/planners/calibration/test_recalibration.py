@@ -167,7 +167,7 @@ def test_a_limit_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
     placements = list(evolve(problem, 40))
     candidates = [Candidate(placement, Method()) for placement in placements]
     fitted = Recalibration(problem).calibration.fit()
-    exact, limited = (Surrogate(problem, fitted, Space(Method(), frozenset())) for _ in range(2))
+    exact, limited = (Surrogate(fitted, Space(Method(), frozenset())) for _ in range(2))
     limit = sorted(map(exact.exactly, candidates))[5]
     for candidate in candidates:
         seconds, found = exact.exactly(candidate), limited(candidate, limit)
@@ -183,7 +183,7 @@ def test_what_failed_is_infinite_however_a_surrogate_is_asked(anew: bool) -> Non
         Candidate(Placement.from_assignment([0] * cut + [1] * (16 - cut), (0, 1)), Method())
         for cut in (8, 9)
     )
-    told = Surrogate(problem, fitted, Space(Method()), failed=[failed])
+    told = Surrogate(fitted, Space(Method()), failed=[failed])
     told = told.anew() if anew else told
     # Equal accelerators are the same to it.
     elsewhere = Candidate(failed.placement.on((2, 3)), Method())

@@ -66,7 +66,7 @@ def stages_of(
         beside = [accelerators[a] for a in (begin - 1, end) if 0 <= a < len(accelerators)]
         group = Group.of(problem.cluster, tuple(sorted(accelerators[begin:end])), beside)
         work = problem.workload.stage(part, last=number == len(parts) - 1)
-        seconds = StageSeconds.of(work, group, problem.costs).total(problem.costs)
+        seconds = StageSeconds.of(work, group).total()
         messages = work.incoming_bytes / group.bandwidth
         found.append((float(seconds), float(work.seconds / group.speed + messages)))
     return found

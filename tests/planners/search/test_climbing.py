@@ -39,9 +39,7 @@ def problem(operators: int = 10, seed: int = 0, memory: float | None = None) -> 
             host.model_copy(update={"memory_bytes": memory}) for host in cluster.hosts
         )
     method = Method()
-    return PlanningProblem(
-        Workload.of(profile, method), cluster, memory=MemoryModel.with_state(method)
-    )
+    return PlanningProblem(Workload.of(profile, method), cluster, memory=MemoryModel(method))
 
 
 def played(problem: PlanningProblem, candidate: Candidate) -> float:
@@ -173,7 +171,7 @@ def test_whatever_is_looked_at_can_be_run_and_is_no_faster_than_the_rule(
 ) -> None:
     profile = generate(family, operators, seed)
     cluster = local_cluster(accelerators, SLOW)
-    memory = MemoryModel.with_state(FLUSHING)
+    memory = MemoryModel(FLUSHING)
     given = PlanningProblem(Workload.of(profile, FLUSHING), cluster, memory=memory)
     judge = Noting(given, SCHEDULES)
     judge.asked = set()
@@ -193,9 +191,7 @@ def test_two_stages_on_every_accelerator_are_chosen_where_they_wait_less() -> No
     """Twelve equal operators, and messages that take no time: ZB-V waits for nothing."""
     _, profile = chain_of(seconds=[3] * 12, parameter_bytes=[1] * 12, output_bytes=[1] * 12)
     cluster = local_cluster(3, Link(bandwidth_bytes_per_second=1e12))
-    given = PlanningProblem(
-        Workload.of(profile, FLUSHING), cluster, memory=MemoryModel.with_state(FLUSHING)
-    )
+    given = PlanningProblem(Workload.of(profile, FLUSHING), cluster, memory=MemoryModel(FLUSHING))
     # Without replicas, which would wait for nobody either.
     given = replace(given, replicate=False)
     apart = Space(FLUSHING, frozenset())
@@ -212,7 +208,7 @@ def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
     given = PlanningProblem(
         Workload.of(profile, method),
         local_cluster(3, SLOW),
-        memory=MemoryModel.with_state(method),
+        memory=MemoryModel(method),
     )
     fixed = Space(method, frozenset())
     found = best_plan(given, fixed, limits=SHORT)
@@ -239,7 +235,7 @@ def test_a_search_finds_what_fits_only_with_another_method() -> None:
     """Without recomputation no planner's placement fits."""
     method = Method()
     profile = chain(*[3] * 6, parameter_bytes=1, output_bytes=100, kept_bytes=1_000_000)
-    memory = MemoryModel.with_state(method)
+    memory = MemoryModel(method)
     recompute = frozenset({Vary.RECOMPUTE})
 
     cluster = local_cluster(2, SLOW, memory_bytes=4_000_000)

@@ -47,7 +47,7 @@ def chain_problem(
         workload.with_method(method),
         cluster,
         replicate=False,
-        memory=MemoryModel.with_state(method),
+        memory=MemoryModel(method),
     )
 
 
@@ -168,7 +168,7 @@ def test_the_smallest_depth_that_is_about_as_fast_and_possible_is_planned() -> N
             host.model_copy(update={"memory_bytes": memory}) for host in cluster_of(3).hosts
         )
         method = Method.model_validate(options)
-        given = PlanningProblem(workload, cluster, memory=MemoryModel(weight_copies=4))
+        given = PlanningProblem(workload, cluster)
         return simulated(given, Space(method), Plan(straight(3)))
 
     # The second stage sends 3 s forward and 3 s back, which one more for each link all but hides.

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise, product
 from typing import Any, NamedTuple
 
-from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.pipedream.pipedream import Level
@@ -122,7 +122,8 @@ class Costs:
 
     def stage_bytes(self, placement: Placement, memory: MemoryModel) -> list[float]:
         """As the runtime has the stages: what each needs on an accelerator."""
-        in_flight = pipeline_of(self.workload, placement).in_flight(memory.in_flight_per_link)
+        pipeline = PlacedStages(self.workload, placement).pipeline
+        in_flight = pipeline.in_flight(memory.method.in_flight_per_link)
         last = len(placement.stages) - 1
         return [
             float(memory.stage_bytes(self.workload.stage(s.operators, last=k == last), n))

@@ -17,7 +17,7 @@ from typing import Any
 import networkx
 import numpy
 
-from drlpp.costs.memory import MemoryModel
+from drlpp.costs.stage_cost import Group, StageSeconds, StageWork
 from drlpp.costs.tensors import Transfer
 from drlpp.costs.workload import Workload
 from drlpp.planners.problem import PlanningProblem
@@ -27,7 +27,7 @@ _LINK = Link(bandwidth_bytes_per_second=1.0)
 
 
 def read_instance(path: Path) -> PlanningProblem:
-    """Read an instance with its own rule: one device for each stage, and nothing overlaps."""
+    """Read an instance: one device for each stage; by its own rule, :func:`serial`."""
     content = json.loads(path.read_text())
     nodes, edges = content["nodes"], content["edges"]
     operator_of, order = _operators(nodes, edges)
@@ -56,9 +56,16 @@ def read_instance(path: Path) -> PlanningProblem:
             if (others := sorted(found - {operator_of[node]}))
         ),
     )
-    cluster = local_cluster(content["maxFPGAs"], _LINK, memory_bytes=content["maxSizePerFPGA"])
-    memory = MemoryModel(weight_copies=1)
-    return PlanningProblem(workload, cluster, costs="serial", replicate=False, memory=memory)
+    return PlanningProblem(workload, local_cluster(content["maxFPGAs"], _LINK), replicate=False)
+
+
+def serial(work: StageWork, group: Group) -> StageSeconds:
+    """Let nothing overlap, neither passes with messages nor both directions of these."""
+    messages = (work.incoming_bytes + work.outgoing_bytes) / group.bandwidth
+    nothing = numpy.zeros_like(messages)
+    return StageSeconds(
+        StageSeconds.busy(work, 1) / group.speed + messages, nothing, nothing, nothing
+    )
 
 
 def _operators(

@@ -14,6 +14,7 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.moves import random_order
+from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 
 amounts = st.integers(0, 9).map(float)
@@ -25,12 +26,8 @@ def workloads(
     max_operators: int = 6,
     overheads: bool = True,
     divided: bool = False,
-    free: bool = False,
 ) -> Workload:
-    """Tensors may have any members, the loss among them; edges are a part of what they imply.
-
-    With ``free``, a third of the operators cost nothing, and are planned with their neighbours.
-    """
+    """Tensors may have any members, the loss among them; edges are a part of what they imply."""
     count = draw(st.integers(1, max_operators))
     members = st.lists(st.integers(0, count), min_size=2, max_size=4, unique=True)
     transfers = []
@@ -41,14 +38,8 @@ def workloads(
         transfers.append(Transfer((source, *readers), draw(amounts), draw(amounts)))
         edges |= {(source, reader) for reader in readers if reader < count and draw(st.booleans())}
 
-    costs = numpy.ones(count)
-    if free:
-        costs = numpy.array(
-            draw(st.lists(st.sampled_from([1, 1, 0]), min_size=count, max_size=count))
-        )
-
     def column() -> numpy.ndarray:
-        return costs * numpy.array(draw(st.lists(amounts, min_size=count, max_size=count)))
+        return numpy.array(draw(st.lists(amounts, min_size=count, max_size=count)))
 
     parameter_bytes, update_seconds = column(), column()
     ties = draw(_ties(count)) if count > 1 else []
@@ -74,7 +65,7 @@ def workloads(
         ties=tuple(ties),
         edges=tuple(sorted(edges)),
         transfers=tuple(transfers),
-        microbatches=draw(_PARTS) if divided else 1,
+        method=Method(microbatches=draw(_PARTS) if divided else 1),
         **{name: draw(st.sampled_from([0.0, 0.5])) for name in _OVERHEADS if overheads},
     )
 
@@ -133,22 +124,23 @@ def problems(
     hosts: int = 2,
     overheads: bool = True,
     divided: bool = False,
-    free: bool = False,
 ) -> PlanningProblem:
     """Any problem, where minibatches are ``divided`` with up to three microbatches."""
     return PlanningProblem(
-        workload=draw(workloads(max_operators, overheads, divided, free)),
+        workload=draw(workloads(max_operators, overheads, divided)),
         cluster=draw(clusters(max_accelerators, hosts)),
-        costs=draw(st.sampled_from(["overlapped", "serial"])),
         replicate=draw(st.booleans()),
         memory=draw(
             st.builds(
                 MemoryModel,
-                st.sampled_from([1, 2, 4]),
-                st.booleans(),
-                in_flight_per_link=st.sampled_from([0, 0, 1]),
-                microbatches=_PARTS if divided else st.just(1),
-                accumulate=_PARTS if divided else st.just(1),
+                st.builds(
+                    Method,
+                    policy=st.sampled_from(["vanilla", "pipeoptim", "stash"]),
+                    in_flight_per_link=st.sampled_from([0, 0, 1]),
+                    microbatches=_PARTS if divided else st.just(1),
+                    accumulate=_PARTS if divided else st.just(1),
+                ),
+                st.sampled_from([0, 1, 2]),
             )
         ),
         seed=draw(st.integers(0, 9)),

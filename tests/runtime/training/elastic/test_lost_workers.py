@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost
-from drlpp.planners.replanning import Elastic, replanned
+from drlpp.planners.replanning import Elastic, Replanner
 from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from tests.support.losable_hosts import LosableHost, LosableHosts
 from tests.support.models.counting import BATCH_SIZE, every_sample
@@ -103,7 +103,7 @@ def test_too_few_workers_end_it_and_it_resumes_on_fewer(
         fit(captured, hosts, strikes, tmp_path, elastic=Elastic(3, 4))
     document = file_of(captured, in_a_row(captured.graph, 0, 1, 2, 3), METHODS["stash"], ONE)
     trainer = PipelineTrainer(
-        replanned(document, captured.graph, 2),
+        Replanner(document, captured.graph).file(2),
         model=captured,
         out=tmp_path,
         resume=True,

@@ -1,31 +1,21 @@
-"""Plans of models that share weights, against every placement and by numbers written by hand."""
+"""What stages that share weights cost, by numbers written by hand."""
 
-from dataclasses import replace
-
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placement_rule import predict
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.planners import Space, best_plan, exact
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.shared_weights import join_sharing, planned_together, shared_weights
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.planning.brute_force import every_placement
 from tests.support.strategies.graphs import cluster_of, tied_chain
-from tests.support.strategies.problems import check_placement, workloads
 
 STASH = Method(policy="stash")
 
 
 def problem_of(profile: Profile, accelerators: int, bandwidth: float) -> PlanningProblem:
     cluster = local_cluster(accelerators, Link(bandwidth_bytes_per_second=bandwidth))
-    return PlanningProblem(Workload.of(profile), cluster, memory=MemoryModel.with_state(STASH))
+    return PlanningProblem(Workload.of(profile), cluster, memory=MemoryModel(STASH))
 
 
 def test_a_stage_has_one_copy_and_exchanges_those_that_others_have() -> None:
@@ -51,48 +41,6 @@ def test_copies_take_messages_and_memory() -> None:
     # loss has two.
     assert first.memory_bytes == 4 * 10 + 2 + 2 * 8 + 2
     assert last.memory_bytes == 3 * 8 + 2 + 8 + 2
-
-
-@given(st.data())
-@settings(max_examples=25)
-def test_joined_operators_cost_what_they_do_apart(data: st.DataObject) -> None:
-    """And no placement with the weights on one stage is lost."""
-    workload = data.draw(workloads(max_operators=5))
-    joined = join_sharing(workload)
-    assert not any(tie.trained for tie in joined.workload.ties)
-    whole, groups = (one.stage(range(len(one)), last=True) for one in (workload, joined.workload))
-    assert groups.parameter_bytes == pytest.approx(whole.parameter_bytes)
-    assert groups.update_seconds == pytest.approx(whole.update_seconds)
-    assert sorted(op for group in joined.members for op in group) == list(range(len(workload)))
-    problem = PlanningProblem(workload, local_cluster(2, Link(bandwidth_bytes_per_second=2.0)))
-    smaller = replace(problem, workload=joined.workload)
-    kept = {
-        problem.predict(placement).seconds_per_minibatch
-        for placement in every_placement(workload, 2, replicate=True)
-        if not workload.ties_between(placement.stage_of_operator(len(workload)))
-    }
-    found = {
-        smaller.predict(placement).seconds_per_minibatch
-        for placement in every_placement(joined.workload, 2, replicate=True)
-    }
-    assert sorted(found) == pytest.approx(sorted(kept)) or min(found) == pytest.approx(min(kept))
-    best = planned_together(exact, problem).placement
-    check_placement(problem, best)
-    assert problem.predict(best).seconds_per_minibatch == pytest.approx(min(kept))
-
-
-def test_what_sharing_costs_is_said_in_numbers() -> None:
-    problem = problem_of(tied_chain([6, 6, 6], 8), 3, bandwidth=16.0)
-    problem = replace(problem, replicate=False)
-    found = best_plan(problem, Space(STASH, frozenset()), "exact")
-    (shared,) = shared_weights(problem, found.placement)
-    assert shared.names == ("wte",)
-    assert shared.stages[0] == 0
-    assert (shared.bytes_, shared.seconds) == (8, 0.5)
-    # All operators stand between the two: one stage.
-    assert found.others[0].configuration == "1"
-    assert found.others[0].seconds_per_minibatch == pytest.approx(18 + 5)
-    assert found.seconds_per_minibatch < found.others[0].seconds_per_minibatch
 
 
 def test_copies_are_updated_together() -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from drlpp import Placement, simulate
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.analytic_model import predict
 from drlpp.costs.contraction import ContractedGraph
+from drlpp.costs.placement_rule import predict
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.exporting.layouts.cut_at import CutAt

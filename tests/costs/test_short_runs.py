@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile, RunFactors
-from drlpp.costs.profiles.short_runs import (
+from drlpp.costs.short_runs import (
     MOST,
     USUAL_SPREAD,
     short_placements,

@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 
-from drlpp.costs.analytic_model import predict
 from drlpp.costs.buckets import SumsLeft
+from drlpp.costs.placement_rule import predict
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import Measurement, Outcome
