@@ -34,7 +34,7 @@ class PlanReport:
         self._plan, self._problem = plan, problem
         self._prediction = problem.predict(plan.placement)
         placed = PlacedStages(problem.workload, plan.placement)
-        self._shared = [
+        self._shared: list[dict[str, Any]] = [
             {
                 "names": [name for tie in members for name in tie.names],
                 "stages": sharing,

@@ -71,8 +71,8 @@ class Calibration:
         self.workload, self.cluster = declared.workload, declared.cluster
         workload, accelerators = self.workload, self.cluster.accelerators
         even = float(workload.seconds.sum()) / accelerators
-        declared = workload.forward_overhead_seconds + workload.backward_overhead_seconds
-        self._overhead_seconds = max(declared, _SMALLEST_OVERHEAD * even)
+        overhead = workload.forward_overhead_seconds + workload.backward_overhead_seconds
+        self._overhead_seconds = max(overhead, _SMALLEST_OVERHEAD * even)
         # Of every busy worker what it adds up, as declared, and the logarithm of its seconds.
         self._rows: list[Array] = []
         self._logs: list[float] = []

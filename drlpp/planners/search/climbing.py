@@ -113,8 +113,8 @@ def search(
     Args:
         judge: of the candidates.
         starts: valid ones, whose methods are in the judge's space.
-        limits: on how long it lasts; by default twice the patience where speeds are unlike. What is
-            given is judged in any case.
+        limits: on how long it lasts; by default twice the patience where speeds are unlike, or
+            there is no start. What is given is judged in any case.
         seed: the same leads to the same result.
 
     Returns:
@@ -124,8 +124,8 @@ def search(
         NothingFits: nothing that it came by fits into memory, and can be run.
     """
     if limits is None:
-        unlike = len(set(judge.problem.cluster.speeds)) > 1
-        limits = replace(Limits(), patience=2 * Limits.patience) if unlike else Limits()
+        hard = not starts or len(set(judge.problem.cluster.speeds)) > 1
+        limits = replace(Limits(), patience=2 * Limits.patience) if hard else Limits()
     return _Search(judge, limits, random.Random(seed)).run(starts)
 
 
