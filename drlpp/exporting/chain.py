@@ -22,22 +22,10 @@ from torch import fx
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
-from drlpp.errors import InvalidInput
 from drlpp.runtime.stage.stages import Argument, ModelInput, StageOutput, StageProgram
-from drlpp.schedule.actions import (
-    Action,
-    AllReduce,
-    Backward,
-    Forward,
-    Receive,
-    Recompute,
-    Send,
-    Update,
-)
-from drlpp.schedule.kinds.registry import names_to_suggest
+from drlpp.schedule.actions import Backward, Forward
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Schedule
 from drlpp.specs.batches import tensors_in
 
 
@@ -107,55 +95,21 @@ def _specs(programs: Sequence[StageProgram]) -> dict[Argument, TensorSpec]:
     return found
 
 
-Rows = list[list[str]]
+def schedule_csv(stages: int, method: Method) -> str:
+    """Return the schedule of a step: a row for each stage of a chain, without messages, updates.
 
-
-def chain_schedule(stages: int, method: Method, minibatches: int) -> Schedule:
-    """Return the schedule of a chain of ``stages`` stages, one worker each.
-
-    Raises:
-        InvalidInput: the schedule has several stages on each.
+    Args:
+        stages: one worker each.
+        method: flushes, and makes backwards in one piece.
     """
-    kind = method.schedule_kind
-    if kind.stages_held > 1:
-        able = names_to_suggest(lambda other: other.flushes and other.stages_held == 1)
-        raise InvalidInput(
-            f"schedule {kind.name} has {kind.stages_held} stages on every accelerator, and a rank "
-            f"of an export has one; plan with {able} (--method-option schedule=…)"
-        )
-    return method.schedule_for(Pipeline.straight(*[1] * stages), minibatches)
+    schedule = method.schedule_for(Pipeline.straight(*[1] * stages), method.accumulate)
 
+    def cell(stage: int, action: Forward | Backward) -> str:
+        part = action.minibatch * method.microbatches + action.microbatch
+        return f"{stage}{'F' if isinstance(action, Forward) else 'B'}{part}"
 
-def computations(schedule: Schedule) -> Rows:
-    """Return the cells of every stage of a chain of single workers, without messages, updates.
-
-    Raises:
-        InvalidInput: the schedule has an action that no cell expresses.
-    """
-    return [
-        [
-            cell
-            for action in schedule.actions[worker]
-            if (cell := _cell(action, stage, schedule.microbatches))
-        ]
-        for stage, (worker,) in enumerate(schedule.pipeline.stages)
-    ]
-
-
-def _cell(action: Action, stage: int, microbatches: int) -> str | None:
-    match action:
-        case Forward(minibatch, microbatch):
-            return f"{stage}F{minibatch * microbatches + microbatch}"
-        case Backward(minibatch, microbatch):
-            return f"{stage}B{minibatch * microbatches + microbatch}"
-        case Send() | Receive() | AllReduce() | Recompute() | Update():
-            return None
-    raise InvalidInput(
-        f"the schedule has the action {type(action).__name__}, which an export for torch cannot "
-        "express yet; choose another schedule (--method-option schedule=…)"
+    rows = (
+        [cell(stage, action) for action in actions if isinstance(action, Forward | Backward)]
+        for stage, actions in sorted(schedule.actions.items())
     )
-
-
-def csv_text(rows: Rows) -> str:
-    """Return the content of a file."""
     return "".join(f"{','.join(row)}\n" for row in rows)

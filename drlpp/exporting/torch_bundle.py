@@ -13,7 +13,7 @@ import torch
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import InvalidInput
-from drlpp.exporting.chain import Link, chain_schedule, chained, computations, csv_text
+from drlpp.exporting.chain import Link, chained, schedule_csv
 from drlpp.exporting.nearest import Nearest
 from drlpp.exporting.stage_source import loss_tensors, stages_source
 from drlpp.runtime.deploying.stage_cutting import cut_stages
@@ -93,7 +93,6 @@ def write_bundle(
         )
     part = captured.microbatch(method.microbatches)
     links = chained(cut_stages(part, nearest.candidate.placement), part)
-    rows = computations(chain_schedule(len(links), method, method.accumulate))
     facts = _facts(captured, nearest, optimizer, links) | {"seed": seed}
     source = stages_source(links, part, version("drlpp"))
     package = folder / PACKAGE
@@ -101,7 +100,7 @@ def write_bundle(
     for path in sorted(_TEMPLATE.glob("*.py")):
         shutil.copy(path, package)
     (package / "stages.py").write_text(source)
-    (package / "schedule.csv").write_text(csv_text(rows))
+    (package / "schedule.csv").write_text(schedule_csv(len(links), method))
     (package / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
     stored = {
         "model": captured.state,

@@ -75,10 +75,13 @@ class ImportedByName(Record):
 def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[..., Any]:
     module_name, _, attribute = path.partition(":")
     if module_name.endswith(".py"):
-        name = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
+        file = Path(module_name).with_suffix("")
+        # From here, or from its own folder.
+        parts = (file.name,) if file.is_absolute() else file.parts
+        name = ".".join(part for part in parts if part != "..")
         raise error_type(
             f"{what} {path!r}: expected 'package.module:name', as Python imports it, not a file; "
-            f"like {name}:{attribute}"
+            f"like {name}:{attribute or 'FUNCTION'}"
         )
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         raise error_type(f"{what} {path!r}: expected 'package.module:name', as Python imports it")

@@ -6,7 +6,6 @@ import ast
 import functools
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -36,13 +35,10 @@ class _Held:
 class ModelReference(ImportedByName):
     """Where a model comes from: a name in the zoo or ``package.module:factory``, and its options.
 
-    The name ``huggingface`` stands for a local folder of transformers, its option ``folder``.
-
-    The factory is called with the options as keyword arguments and returns a :class:`Task`, or
-    any tuple with the same first elements, such as ``(module, inputs)``.
-
-    Of a task or a factory that no import path leads to there is the name alone, such as
-    ``<Decoder>``, in a file and in every other process.
+    The name ``huggingface`` stands for a local folder of transformers, its option ``folder``. A
+    factory is called with the options as keyword arguments and returns a :class:`Task`, or any
+    tuple with the same first elements, such as ``(module, inputs)``. Of a task or a factory that no
+    import path leads to, a file and every other process have the name alone, such as ``<Decoder>``.
     """
 
     what: ClassVar[str] = "model"
@@ -167,19 +163,10 @@ class ModelReference(ImportedByName):
                 "or is a table's; name a factory of the same model: --model "
                 "package.module:factory, in Python model=…"
             )
-        if ":" in self.name:
+        if ":" in self.name or self.name.endswith(".py"):
             return self.imported(InvalidModel)
         if self.name == huggingface.__name__:
             return huggingface
-        if self.name.endswith(".py"):
-            path = Path(self.name)
-            # From here, or from its own folder.
-            parts = (path.stem,) if path.is_absolute() else path.with_suffix("").parts
-            module = ".".join(part for part in parts if part != "..")
-            raise InvalidModel(
-                f"model {self.name!r} is a file; name the function in it that returns the task, as "
-                f"Python imports it: {module}:FUNCTION"
-            )
         if self.name not in ZOO:
             hint = did_you_mean(self.name, ZOO) or f"it has {', '.join(ZOO)}."
             raise InvalidModel(

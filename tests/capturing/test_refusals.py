@@ -224,7 +224,7 @@ double.register_fake(torch.empty_like)
         (with_loss(F.mse_loss, score=lambda o, t: (o, o)), "score of|one tensor, not 2"),
         (with_loss(F.mse_loss, score=lambda o, t: o.mean()), "score of|one number for each"),
         # What stands for a model.
-        (lambda: "convformer.py", "is a file|convformer:FUNCTION"),
+        (lambda: "convformer.py", "not a file|convformer:FUNCTION"),
         (lambda: nn.Linear(4, 4), "Linear|drlpp.Task("),
     ],
 )

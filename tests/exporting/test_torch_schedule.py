@@ -7,13 +7,7 @@ from itertools import product
 import pytest
 from torch.distributed.pipelining import schedules
 
-from drlpp.errors import InvalidInput
-from drlpp.exporting.chain import (
-    Rows,
-    chain_schedule,
-    computations,
-    csv_text,
-)
+from drlpp.exporting.chain import schedule_csv
 from drlpp.schedule.method import Method
 from drlpp.torch_versions import pipelines_take_functions
 
@@ -27,20 +21,18 @@ FLUSHED = [
 ]
 STAGES = (1, 2, 3, 4)
 
+Rows = list[list[str]]
+
 
 def exported(method: Method, stages: int) -> Rows:
     """With sends and receives where torch's runtime places them when it reads the rows."""
-    rows = computations(chain_schedule(stages, method, method.accumulate))
+    rows = [line.split(",") for line in schedule_csv(stages, method).splitlines()]
     actions = {
         rank: [action for cell in row if (action := schedules._Action.from_str(cell))]
         for rank, row in enumerate(rows)
     }
     lowered = schedules._add_send_recv(actions, lambda stage: stage, stages)
     return [[str(action) for action in lowered[rank]] for rank in sorted(lowered)]
-
-
-def cells_of(text: str) -> Rows:
-    return [line.split(",") for line in text.splitlines()]
 
 
 def simulated_by_torch(rows: Rows) -> None:
@@ -78,15 +70,10 @@ def meet(rows: Rows) -> None:
 
 @pytest.mark.parametrize(("method", "stages"), list(product(FLUSHED, STAGES)))
 def test_nobody_waits_for_ever(method: Method, stages: int) -> None:
-    rows = cells_of(csv_text(exported(method, stages)))
+    rows = exported(method, stages)
     assert len(rows) == stages
     simulated_by_torch(rows)
     meet(rows)
     order = {k: [schedules._Action.from_str(cell) for cell in row] for k, row in enumerate(rows)}
     parts = method.microbatches * method.accumulate
     schedules._validate_schedule(order, stages, stages, parts)
-
-
-def test_two_stages_on_a_rank_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="zb-v has 2 stages on every accelerator"):
-        chain_schedule(4, Method(schedule="zb-v", policy="sync", microbatches=4), 1)

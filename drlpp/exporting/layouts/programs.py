@@ -18,7 +18,7 @@ from torch import nn
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import OpGraph
-from drlpp.exporting.chain import chain_schedule, computations, csv_text
+from drlpp.exporting.chain import schedule_csv
 from drlpp.exporting.layouts.module_layout import ModuleLayout, Unit, layers_of, units_of
 
 TORCHTITAN_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
@@ -47,9 +47,8 @@ def _write_torchtitan(
     """Write ``parallelism.toml`` and ``schedule.csv`` into ``folder``, which is made."""
     method, batch_size = layout.nearest.candidate.method, captured.task.batch_size
     folder.mkdir(parents=True, exist_ok=True)
-    rows = computations(chain_schedule(len(layout.units), method, method.accumulate))
     schedule = folder / "schedule.csv"
-    schedule.write_text(csv_text(rows))
+    schedule.write_text(schedule_csv(len(layout.units), method))
     parts = [[name for unit in stage for name in unit.modules] for stage in layout.units]
     options = folder / "parallelism.toml"
     options.write_text(
