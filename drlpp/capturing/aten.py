@@ -15,37 +15,14 @@ from torch.utils import _pytree as pytree
 EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
 """The key in the ``meta`` of nodes that a model runs with autocast disabled."""
 
-# Views are recognised by their schema; these copy or create, but do no arithmetic.
+# Views are recognised by their schema; these copy, do so where they cannot view, or create.
 _FREE_OF_WORK = frozenset(
     [
-        "_to_copy",
-        "arange",
-        "clone",
-        "contiguous",
-        "copy",
-        "detach_copy",
-        "empty",
-        "empty_like",
-        "expand_as",
-        "eye",
-        "flatten",
-        "full",
-        "full_like",
-        "lift_fresh_copy",
-        "linspace",
-        "new_empty",
-        "new_full",
-        "new_ones",
-        "new_zeros",
-        "ones",
-        "ones_like",
-        "reshape",
-        "scalar_tensor",
-        "to",
-        "type_as",
-        "view_as",
-        "zeros",
-        "zeros_like",
+        *("_to_copy", "clone", "contiguous", "copy", "detach_copy", "lift_fresh_copy", "to"),
+        *("expand_as", "flatten", "reshape", "type_as", "view_as"),
+        *("arange", "eye", "linspace", "scalar_tensor"),
+        *("empty", "empty_like", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like"),
+        *("new_empty", "new_full", "new_ones", "new_zeros"),
     ]
 )
 

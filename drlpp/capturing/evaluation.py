@@ -36,8 +36,7 @@ def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
         if not node.users and any(target.op == "get_attr" for target in written(node)):
             result.graph.erase_node(node)
         elif isinstance(node.target, torch._ops.OpOverload):
-            switched = _switches(node)
-            _set_arguments(node, switched)
+            switched = _switch(node)
             random = torch.Tag.nondeterministic_seeded in node.target.tags
             # A call of attention without this argument drops nothing.
             quiet = any(known.name == "dropout_p" for known in node.target._schema.arguments)
@@ -52,30 +51,28 @@ def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
     return result
 
 
-def _switches(node: fx.Node) -> dict[str, bool | float]:
-    """Return the arguments of ``node`` that are different in evaluation."""
-    arguments = named_arguments(node)
-    values: dict[str, bool | float] = {
-        "train": False,
-        "training": False,
-        "use_input_stats": False,
-        "dropout_p": 0.0,
-    }
-    switched = {name: value for name, value in values.items() if name in arguments}
-    if arguments.get("running_mean", node) is None:
-        # Without running statistics a normalisation uses the minibatch's in evaluation as well.
-        return {}
-    return switched
+_IN_EVALUATION: dict[str, bool | float] = {
+    "train": False,
+    "training": False,
+    "use_input_stats": False,
+    "dropout_p": 0.0,
+}
 
 
-def _set_arguments(node: fx.Node, switched: dict[str, bool | float]) -> None:
+def _switch(node: fx.Node) -> bool:
+    """Set the arguments of ``node`` that are different in evaluation; return whether it has any."""
     assert isinstance(node.target, torch._ops.OpOverload)
+    given = named_arguments(node)
+    if given.get("running_mean", node) is None:
+        # Without running statistics a normalisation uses the minibatch's in evaluation as well.
+        return False
+    switched = _IN_EVALUATION.keys() & given.keys()
     for index, argument in enumerate(node.target._schema.arguments):
-        if argument.name in switched:
-            if index < len(node.args):
-                node.update_arg(index, switched[argument.name])
-            else:
-                node.update_kwarg(argument.name, switched[argument.name])
+        if argument.name in switched and index < len(node.args):
+            node.update_arg(index, _IN_EVALUATION[argument.name])
+        elif argument.name in switched:
+            node.update_kwarg(argument.name, _IN_EVALUATION[argument.name])
+    return bool(switched)
 
 
 def check_evaluation(captured: CapturedModel, graph: fx.GraphModule) -> None:

@@ -292,34 +292,20 @@ def _attributes(part: nn.Module) -> Mapping[str, Any]:
     return {key: value for key, value in vars(part).items() if key not in left_out}
 
 
-def _content(value: object, alive: list[object]) -> object:
+def _content(value: object, alive: list[object]) -> list[object]:
     """Return something that stays equal as long as ``value`` does not change.
 
-    Containers are looked into, and objects with attributes. Tensors and modules are known by their
-    ids, and are added to ``alive``.
+    Containers are looked into. Other objects are known by their ids, and are added to ``alive``.
     """
-    seen: list[object] = []
-
-    def look(value: object, depth: int) -> None:
-        leaves, structure = pytree.tree_flatten(value)
-        seen.append(repr(structure))
-        for leaf in leaves:
-            match leaf:
-                case bool() | int() | float() | complex() | str() | bytes():
-                    seen.append(repr(leaf))
-                case set() | frozenset():
-                    seen.append(sorted(map(repr, leaf)))
-                case random.Random():
-                    seen.append(leaf.getstate())
-                case numpy.random.Generator():
-                    seen.append(repr(leaf.bit_generator.state))
-                case _:
-                    seen.append(id(leaf))
-                    alive.append(leaf)
-                    inside = getattr(leaf, "__dict__", None)
-                    opaque = isinstance(leaf, Tensor | nn.Module | type) or callable(leaf)
-                    if depth and isinstance(inside, dict) and not opaque:
-                        look(inside, depth - 1)
-
-    look(value, depth=3)
+    leaves, structure = pytree.tree_flatten(value)
+    seen: list[object] = [repr(structure)]
+    for leaf in leaves:
+        match leaf:
+            case bool() | int() | float() | complex() | str() | bytes():
+                seen.append(repr(leaf))
+            case set() | frozenset():
+                seen.append(sorted(map(repr, leaf)))
+            case _:
+                seen.append(id(leaf))
+                alive.append(leaf)
     return seen
