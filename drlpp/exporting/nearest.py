@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
@@ -41,8 +42,16 @@ def nearest_chain(
         batch_size: samples of a minibatch.
         trains_itself: whether the format is of a program with passes of its own.
         only_1f1b: whether the format has no other order than flushed 1F1B.
+
+    Raises:
+        InvalidInput: accelerators hold two stages each.
     """
     placement, method = plan.placement, plan.method
+    if method.schedule_kind.stages_held > 1:
+        raise InvalidInput(
+            f"schedule {method.schedule} has two stages on every accelerator, and a rank of an "
+            f"export has one; plan for {FLUSHED_1F1B.name} (--method-option schedule=…)"
+        )
     notes = [
         f"stage {index} has {len(stage.accelerators)} replicas; a stage of the export has one "
         f"worker, here accelerator {stage.accelerators[0]}"

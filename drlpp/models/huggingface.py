@@ -197,34 +197,32 @@ def _loaded(folder: Path) -> PreTrainedModel:
             f"{folder} has no config.json; expected a folder that save_pretrained has written "
             "(nothing is downloaded: transformers' snapshot_download does that)"
         )
+    name, pickled = "no class", False
     try:
         config = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-        name = (config.architectures or ("no class",))[0]
+        name = (config.architectures or (name,))[0]
         kind: Any = getattr(transformers, name, None)
-        if kind is None:
-            raise InvalidModel(
-                f"{folder}: config.json names {name} as architectures, which transformers does not "
-                "have; load the model in Python and give it to drlpp.from_huggingface"
-            )
-        if any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        if kind is not None and any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
             return kind.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
             )
-        if any(folder.glob("*.bin")):
-            raise InvalidModel(
-                f"{folder} has weights as a pickle, which may run code; load them in Python, and "
-                "save_pretrained writes them as safetensors"
-            )
-        return kind(config)
-    except InvalidModel:
-        raise
+        pickled = kind is not None and any(folder.glob("*.bin"))
+        if kind is not None and not pickled:
+            return kind(config)
     except Exception as error:
         message = " ".join(str(error).split())
         raise InvalidModel(
             f"{folder} cannot be loaded by transformers: {type(error).__name__}: {message}"
         ) from error
+    raise InvalidModel(
+        f"{folder} has weights as a pickle, which may run code; load them in Python, and "
+        "save_pretrained writes them as safetensors"
+        if pickled
+        else f"{folder}: config.json names {name} as architectures, which transformers does not "
+        "have; load the model in Python and give it to drlpp.from_huggingface"
+    )
 
 
 def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -> dict[str, Tensor]:
@@ -252,19 +250,17 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -
     ]
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions < 1:
-        positions = None
-    else:
-        # RoBERTa and its like count from behind the position of padding.
-        paddings = (one.padding_idx for one in tables if one.padding_idx is not None)
-        positions -= next(paddings, -1) + 1
+        tables, positions = [], _LENGTH
+    # RoBERTa and its like count from behind the position of padding.
+    paddings = (one.padding_idx for one in tables if one.padding_idx is not None)
+    positions -= next(paddings, -1) + 1
     # Where positions are computed, as in Llama, there may be more than the configuration says.
-    if tables and length is not None and positions is not None and length > positions:
+    if tables and length is not None and length > positions:
         raise InvalidModel(
             f"model {name} has {positions} positions, but length is {length}; give at most that "
             f"many: --model-option length={positions}, in Python length={positions}"
         )
-    usual = _LENGTH if positions is None else min(_LENGTH, positions)
-    tokens = torch.randint(config.vocab_size, (batch_size, length or usual))
+    tokens = torch.randint(config.vocab_size, (batch_size, length or min(_LENGTH, positions)))
     return {
         "input_ids": tokens,
         "attention_mask": torch.ones_like(tokens),

@@ -1,14 +1,21 @@
+"""Files are read as they were written, or refused in one line; a full disk is told."""
+
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from drlpp.envs.measuring.search_file import SearchFile
-from drlpp.errors import InvalidFile
+from drlpp.errors import InvalidFile, StorageFailure
 from drlpp.io.documents import read_any_document, read_document, write_document
+from drlpp.io.files import reporting_disk_errors
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.strategies.graphs import cluster_of
 
@@ -85,13 +92,14 @@ def test_a_damaged_file_is_refused_by_name_and_field(
 
 
 def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFile, match="no such file"):
-        read_document(tmp_path / "none.json", Cluster)
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidFile, match="cannot be read"):
-        read_document(tmp_path / "binary.json", Cluster)
-    with pytest.raises(InvalidFile, match="is a folder; name a file in it"):
-        read_document(tmp_path, Cluster)
+    for path, problem in (
+        (tmp_path / "none.json", "no such file"),
+        (tmp_path / "binary.json", "cannot be read"),
+        (tmp_path, "is a folder; name a file in it"),
+    ):
+        with pytest.raises(InvalidFile, match=problem):
+            read_document(path, Cluster)
 
 
 def test_a_failed_write_leaves_the_old_file(
@@ -107,3 +115,43 @@ def test_a_failed_write_leaves_the_old_file(
         write_document(path, cluster_of(1))
     assert read_document(path, Cluster) == TWO_HOSTS
     assert os.listdir(tmp_path) == ["cluster.json"]
+
+
+def test_a_full_disk_is_told_and_a_missing_file_is_not(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageFailure, match=r"some\.file: cannot be written \(No space left"),
+        reporting_disk_errors(Path("some.file")),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(FileNotFoundError), reporting_disk_errors(tmp_path):
+        (tmp_path / "nothing").read_text()
+
+
+def test_measurements_before_a_full_disk_are_kept(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: the system refuses in the same way."""
+    program = """
+import sys
+from pathlib import Path
+from drlpp.placement.measurements_file import Header
+from drlpp.schedule.method import Method
+from drlpp.io.files import append
+from drlpp.errors import StorageFailure
+try:
+    while True:
+        append(Path(sys.argv[1]), Header(model="m", graph_fingerprint="f", accelerators=1,
+                                         minibatches=1, method=Method()))
+except StorageFailure as failure:
+    print(failure)
+"""
+    path = tmp_path / "measurements.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)),
+    )
+    assert done.stdout == f"{path}: cannot be written (File too large)\n", done.stderr
+    whole = path.read_bytes().split(b"\n")[:-1]
+    assert len(whole) > 5
+    assert len(set(whole)) == 1

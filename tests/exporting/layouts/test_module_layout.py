@@ -138,6 +138,14 @@ def test_a_method_flushes_there(decoder, method, only_1f1b, wanted, note: str) -
     assert "".join(found.notes).startswith(note)
 
 
+def test_two_stages_on_an_accelerator_are_refused(decoder) -> None:
+    folded = GPIPE.model_copy(update={"schedule": "zb-v"})
+    placement = in_a_row(decoder.graph, 0, 1, 1, 0)
+    plan = ExecutionPlan.of(Candidate(placement, folded), decoder.graph, 2)
+    with pytest.raises(InvalidInput, match="zb-v has two stages on every accelerator"):
+        nearest_chain(plan, 8)
+
+
 def test_programs_are_told_of_parameters_that_stages_share() -> None:
     captured = capture(ModelReference.named("tests.support.models.tied:tied"))
     candidate = Candidate(placements(captured)["straight"], Method())
