@@ -39,8 +39,6 @@ ADAM = OptimizerSpec(name="adam", options={"lr": 0.01, "weight_decay": 0.01, "ep
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4, clip_norm=0.5)
 FLUSHED = Method(schedule="1f1b-flush", policy="sync", microbatches=2, accumulate=3)
 
-ON_FOUR = {"gpipe": (GPIPE, ADAM), "flushed": (FLUSHED, ADAM)}
-
 DRIVER = """
 import os
 import sys
@@ -49,8 +47,8 @@ import torch.distributed as dist
 from importlib import import_module
 
 dist.init_process_group("gloo")
-data = torch.load("data.pt")
 for name in sys.argv[1:]:
+    data = torch.load(f"{name}-data.pt")
     pipeline = import_module(f"{name}.pipeline").Pipeline(torch.device("cpu"))
     facts = pipeline.facts
     for step in range(%d):
@@ -100,26 +98,48 @@ def reference_state(
     return executor.state()
 
 
-def check_trainings(
-    captured: CapturedModel,
-    placement: Placement,
-    trainings: dict[str, tuple[Method, OptimizerSpec]],
-    folder: Path,
+@pytest.mark.system
+def test_trained_on_four_ranks_without_drlpp_as_by_our_reference(
+    captured: CapturedModel, tmp_path: Path
 ) -> None:
-    """Train all of them in one start of the ranks."""
-    nearest = {n: nearest_of(captured, placement, method) for n, (method, _) in trainings.items()}
-    for name, (_, optimizer) in trainings.items():
-        write_bundle(captured, nearest[name], optimizer, folder / f"{name}-folder", SEED)
-        shutil.move(folder / f"{name}-folder" / PACKAGE, folder / name)
-    task = captured.task
-    (targets,) = tensors_in(task.targets)
-    data = {"inputs": tensors_in(task.inputs), "targets": targets, "order": order(captured)}
-    torch.save(data, folder / "data.pt")
-    (folder / "driver.py").write_text(DRIVER % STEPS)
-    torchrun(len(placement.stages), "driver.py", *trainings, folder=folder)
-    for name, (_, optimizer) in trainings.items():
-        found = torch.load(folder / f"{name}.pt")
-        wanted = reference_state(captured, nearest[name], optimizer)
+    """All in one start of the ranks.
+
+    A skip passes through two stages. The decoder of ``translating`` reads target tokens, and
+    positions that no state_dict holds. ``own`` has inputs by keyword and a loss of its own. Of
+    ``shared`` a weight is on stages 0 and 1, one on 0, 2 and 3; each counts once in the norm for
+    clipping.
+    """
+    reference = ModelReference.named("tests.support.models.translating:translating")
+    translating = capture(reference.model_copy(update={"options": {"dtype": "float64"}}))
+    assert translating.constants
+    own = capture(structured.own_loss())
+    shared = capture(ModelReference.named("tests.support.models.tied:tied"), seed=1)
+    straight = tied.placements(shared)["straight"]
+    assert list(straight.ties(shared.graph)) == [(0, 1), (0, 2, 3)]
+    clipped = FLUSHED.model_copy(update={"clip_norm": 0.05})
+    trainings = {
+        "gpipe": (captured, GPIPE, ADAM),
+        "flushed": (captured, FLUSHED, ADAM),
+        "inputs": (translating, GPIPE.model_copy(update={"microbatches": 2}), SGD),
+        "own": (own, FLUSHED, SGD),
+        "shared": (shared, GPIPE, SGD),
+        "clipped": (shared, clipped, SGD),
+    }
+    nearest = {}
+    for name, (model, method, optimizer) in trainings.items():
+        placement = straight if model is shared else in_a_row(model.graph, 0, 1, 2, 3)
+        nearest[name] = nearest_of(model, placement, method)
+        write_bundle(model, nearest[name], optimizer, tmp_path / f"{name}-folder", SEED)
+        shutil.move(tmp_path / f"{name}-folder" / PACKAGE, tmp_path / name)
+        task = model.task
+        (targets,) = tensors_in(task.targets)
+        data = {"inputs": tensors_in(task.inputs), "targets": targets, "order": order(model)}
+        torch.save(data, tmp_path / f"{name}-data.pt")
+    (tmp_path / "driver.py").write_text(DRIVER % STEPS)
+    torchrun(4, "driver.py", *trainings, folder=tmp_path)
+    for name, (model, _, optimizer) in trainings.items():
+        found = torch.load(tmp_path / f"{name}.pt")
+        wanted = reference_state(model, nearest[name], optimizer)
         assert found.keys() == wanted.keys()
         for key, value in wanted.items():
             torch.testing.assert_close(
@@ -130,50 +150,9 @@ def check_trainings(
                 msg=lambda text, at=f"{name}, {key}": f"{at}: {text}",
             )
         moved = next(key for key, value in wanted.items() if value.dim() > 1)
-        assert not torch.equal(found[moved], captured.state[moved]), name
-
-
-@pytest.mark.system
-def test_trained_on_four_ranks_without_drlpp_as_by_our_reference(
-    captured: CapturedModel, tmp_path: Path
-) -> None:
-    """A skip passes through two stages."""
-    check_trainings(captured, in_a_row(captured.graph, 0, 1, 2, 3), ON_FOUR, tmp_path)
-
-
-@pytest.mark.system
-def test_later_stages_read_inputs_of_the_model(tmp_path: Path) -> None:
-    """The decoder reads target tokens, and positions that no state_dict holds."""
-    reference = ModelReference.named("tests.support.models.translating:translating")
-    translating = capture(reference.model_copy(update={"options": {"dtype": "float64"}}))
-    placement = in_a_row(translating.graph, 0, 1, 2)
-    assert translating.constants
-    trainings = {"gpipe": (GPIPE.model_copy(update={"microbatches": 2}), SGD)}
-    check_trainings(translating, placement, trainings, tmp_path)
-
-
-@pytest.mark.system
-def test_inputs_by_keyword_and_a_loss_of_the_models_own(tmp_path: Path) -> None:
-    own = capture(structured.own_loss())
-    trainings = {"flushed": (FLUSHED, SGD)}
-    check_trainings(own, in_a_row(own.graph, 0, 1), trainings, tmp_path)
-
-
-@pytest.mark.system
-def test_copies_of_shared_weights_stay_the_same(tmp_path: Path) -> None:
-    """A weight on stages 0 and 1, one on 0, 2 and 3; each counts once in the norm for clipping."""
-    shared = capture(ModelReference.named("tests.support.models.tied:tied"), seed=1)
-    placement = tied.placements(shared)["straight"]
-    assert list(placement.ties(shared.graph)) == [(0, 1), (0, 2, 3)]
-    clipped = FLUSHED.model_copy(update={"clip_norm": 0.05})
-    trainings = {
-        "gpipe": (GPIPE, SGD),
-        "flushed": (FLUSHED, ADAM),
-        "clipped": (clipped, SGD),
-    }
-    check_trainings(shared, placement, trainings, tmp_path)
+        assert not torch.equal(found[moved], model.state[moved]), name
     rebuilt = shared.reference.build()
-    rebuilt.module.load_state_dict(torch.load(tmp_path / "gpipe.pt"))
+    rebuilt.module.load_state_dict(torch.load(tmp_path / "shared.pt"))
 
 
 def test_a_bundle_says_how_to_give_inputs_and_refuses_several_targets(tmp_path: Path) -> None:
