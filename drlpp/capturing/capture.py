@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -163,7 +162,12 @@ def _capture(
     if task.loss is None and returns_loss(module):
         task = task._replace(loss=loss_of_outputs)
     outputs = [outputs_of(group) for group in groups]
-    state = _tensors(task.module.state_dict())
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    state = {
+        name: value.detach()
+        for name, value in task.module.state_dict().items()
+        if isinstance(value, Tensor)
+    }
     captured = CapturedModel(
         reference=reference,
         graph=described(str(reference), module, groups, outputs),
@@ -175,7 +179,7 @@ def _capture(
             for index, node in enumerate(nodes)
         },
         state=state,
-        constants=_constants(module, state),
+        constants={n: value.detach() for n, value in buffers.items() if n not in state},
         aliases=_aliases(task.module, module),
         task=task,
         loss=capture_loss(module, task, reference),
@@ -237,15 +241,6 @@ def microbatch_size(task: Task, microbatches: int) -> int:
             "microbatches; choose a number that divides it"
         )
     return task.batch_size // microbatches
-
-
-def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in state.items() if isinstance(value, Tensor)}
-
-
-def _constants(module: fx.GraphModule, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    buffers = dict(module.named_buffers(remove_duplicate=False))
-    return {name: value.detach() for name, value in buffers.items() if name not in state}
 
 
 def _aliases(model: nn.Module, module: fx.GraphModule) -> dict[str, str]:

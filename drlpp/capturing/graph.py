@@ -106,22 +106,19 @@ class OpGraph(Document):
             twice, _ = Counter(names).most_common(1)[0]
             raise ValueError(f"two operators are named {twice!r}; names are to be unique")
         for edge in self.edges:
-            if not 0 <= edge.source < edge.target < len(self.operators):
+            if not edge.source < edge.target < len(self):
                 raise ValueError(
                     f"edge {edge.source} -> {edge.target}: expected "
-                    f"0 <= source < target < {len(self.operators)}, so that there is no cycle"
+                    f"0 <= source < target < {len(self)}, so that there is no cycle"
                 )
             available = len(self.operators[edge.source].outputs)
-            if not all(0 <= index < available for index in edge.outputs):
+            if any(index >= available for index in edge.outputs):
                 raise ValueError(
                     f"edge {edge.source} -> {edge.target} reads outputs {edge.outputs}, but "
                     f"operator {edge.source} has {available}"
                 )
         for number, output in self.outputs:
-            if not (
-                0 <= number < len(self.operators)
-                and 0 <= output < len(self.operators[number].outputs)
-            ):
+            if number >= len(self) or output >= len(self.operators[number].outputs):
                 raise ValueError(
                     f"the model returns output {output} of operator {number}, which does not exist"
                 )

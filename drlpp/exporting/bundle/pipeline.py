@@ -128,15 +128,10 @@ class Pipeline:
 
 
 class _TiedWeights:
-    """The copies of this rank; all ranks make one, in the same order.
+    """The copies of this rank, by what stages share; all ranks make one, in the same order.
 
-    Args:
-        stage: the module of this rank.
-        ties: for every set of stages the names of the weights that they share.
-
-    Attributes:
-        counted_elsewhere: names of those that an earlier stage has too, whose gradients count there
-            where the norm of all is taken.
+    The gradients of those ``counted_elsewhere`` count on an earlier stage where the norm of all is
+    taken.
     """
 
     def __init__(self, stage: nn.Module, ties: Sequence[tuple[list[int], list[str]]]) -> None:

@@ -44,18 +44,10 @@ class _Convolution(nn.Module):
 
 
 class _WithHeads(nn.Module):
-    """Layers in a row, a linear layer behind them, and auxiliary heads on what some layers give.
+    """Layers in a row, a linear layer behind them, and ``heads``, each with the layer it reads.
 
     Shapes: ``(batch, 3, input size, input size)`` to logits ``(batch, classes)``, and those of
     every head behind them, in training and in evaluation.
-
-    Args:
-        layers: by name, the heads among them, each behind the layer that it reads.
-        heads: by the name of a head, that of the layer that it reads.
-        channels: of the last layer.
-        classes: number of classes.
-        dropout: ahead of the linear layer.
-        deviation: of weights, which are drawn from a normal, cut at two σ.
     """
 
     def __init__(
@@ -74,6 +66,7 @@ class _WithHeads(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(channels, classes)
+        # From a normal, cut at two σ.
         draw = partial(nn.init.trunc_normal_, std=deviation, a=-2 * deviation, b=2 * deviation)
         draw_weights(self, draw, draw)
 
@@ -176,14 +169,9 @@ def googlenet(
 class _Mixed(nn.Module):
     """A block of Inception-V3: convolutions and a pooling, whose channels are put side by side.
 
-    Args:
-        channels: that it reads.
-        convolutions: by their names in torchvision: which one each reads (none for the block's
-            input), its channels, its kernel, and its stride if that is not 1. What none reads is
-            given away.
-        pooled: channels of the convolution behind an average pooling; 0 for a max pooling of
-            stride 2 without one.
-        width: factor on all channels.
+    ``convolutions`` has by torchvision's name which one each reads (none for the block's input),
+    its channels, its kernel, and its stride if that is 2. What none reads is given away. ``pooled``
+    are the channels of the convolution behind an average pooling, 0 for a max pooling without one.
     """
 
     def __init__(
@@ -282,8 +270,7 @@ _INCEPTION_V3: dict[str, tuple[Mapping[str, Any], int]] = {
 class _InceptionV3Head(nn.Module):
     """A classifier on 5 × 5 averages of windows of 5 positions in steps of 3.
 
-    Images of fewer than 299 pixels leave less than the 17 × 17 positions that give 5 × 5 such
-    windows; then windows are laid evenly.
+    Fewer than 299 pixels leave fewer positions than 17 × 17; then windows are laid evenly.
     """
 
     def __init__(self, channels: int, input_size: int, classes: int, width: float) -> None:

@@ -92,8 +92,8 @@ class _Decoder(nn.Module):
 class _GNMT(nn.Module):
     """Encoder, attention and decoder, with teacher forcing.
 
-    Attention starts from the first decoder layer's state at the same token, as in public
-    implementations, so that each layer runs over the whole sentence at once.
+    As in public implementations, attention starts from the first decoder layer's state at the same
+    token, so that each layer runs over the whole sentence at once.
     """
 
     def __init__(self, vocabulary: int, hidden: int, layers: int, dropout: float) -> None:
