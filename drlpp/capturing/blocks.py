@@ -20,6 +20,7 @@ from torch import fx
 
 from drlpp.capturing.aten import is_call
 from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.folding import described
 from drlpp.capturing.graph import Edge, OpGraph
 from drlpp.torch_versions import graph_compiled_when_used
 
@@ -92,9 +93,7 @@ def _shorten_once(captured: CapturedModel) -> Shortened | None:
         [_described(passing, node) for node in members[op.id]] for op in captured.graph.operators
     ]
     blocks = next(find_blocks(captured.graph, nodes=nodes), None)
-    if blocks is None:
-        return None
-    return _shortened(captured, blocks, _without(captured, members, blocks))
+    return None if blocks is None else _without(captured, members, blocks)
 
 
 def find_blocks(
@@ -177,11 +176,8 @@ def _described(passing: Set[fx.Node], node: fx.Node) -> object:
 
 def _without(
     captured: CapturedModel, members: Mapping[int, Sequence[fx.Node]], blocks: Blocks
-) -> fx.GraphModule:
-    """Return the graph without the blocks to leave out.
-
-    What they give, the last block that stays gives in their place.
-    """
+) -> Shortened:
+    """Leave blocks out; what they give, the last block that stays gives in their place."""
     instead: dict[fx.Node, fx.Node] = {}
     for operator in blocks.left_out:
         others = members[blocks.last_kept(operator)]
@@ -196,54 +192,18 @@ def _without(
     for node in graph.find_nodes(op="get_attr"):
         if not node.users:
             graph.erase_node(node)
-    return graph_compiled_when_used(captured.module, graph)
-
-
-def _shortened(captured: CapturedModel, blocks: Blocks, module: fx.GraphModule) -> Shortened:
-    whole = captured.graph
-    kept = [op for op in range(len(whole)) if op not in blocks.left_out]
+    module = graph_compiled_when_used(captured.module, graph)
+    operators = range(len(captured.graph))
+    kept = [op for op in operators if op not in blocks.left_out]
     number = {op: place for place, op in enumerate(kept)}
-    staying = frozenset(kept)
-    number |= {op: number[blocks.last_kept(op)] for op in blocks.left_out}
-    read: dict[tuple[int, int], set[int]] = {}
-    for edge in whole.edges:
-        if edge.target not in blocks.left_out:
-            read.setdefault((number[edge.target], number[edge.source]), set()).update(edge.outputs)
-    operators_of = {n: number[op] for n, op in captured.operator_of.items()}
-    names = {node.name for node in module.graph.nodes}
-    graph = OpGraph(
-        model=whole.model,
-        operators=tuple(
-            whole.operators[op].model_copy(update={"id": place}) for place, op in enumerate(kept)
-        ),
-        edges=tuple(
-            Edge(source=source, target=target, outputs=tuple(sorted(outputs)))
-            for (target, source), outputs in sorted(read.items())
-        ),
-        outputs=tuple((number[op], index) for op, index in whole.outputs),
-        shared_parameters=tuple(
-            shared.model_copy(update={"operators": operators})
-            for shared in whole.shared_parameters
-            if len(operators := tuple(number[o] for o in shared.operators if o in staying)) > 1
-        ),
-    )
+    groups = [tuple(copies[node] for node in members[op]) for op in kept]
     repeated = range(blocks.begin, blocks.left_out.stop)
     return Shortened(
-        replace(
-            captured,
-            graph=graph,
-            module=module,
-            operator_of={name: op for name, op in operators_of.items() if name in names},
-            output_nodes={
-                (number[op], index): name
-                for (op, index), name in captured.output_nodes.items()
-                if name in names
-            },
-        ),
+        replace(captured, module=module, **described(captured.graph.model, module, groups)),
         tuple(
             tuple(number[equal] for equal in blocks.all_kept(op))
             if op in repeated
             else (number[op],)
-            for op in range(len(whole))
+            for op in operators
         ),
     )

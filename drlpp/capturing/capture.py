@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from drlpp.capturing.data_flow import refuse_changed_inputs
 from drlpp.capturing.evaluation import check_evaluation, evaluation_graph
 from drlpp.capturing.export import export_graph
-from drlpp.capturing.folding import described, fold, outputs_of, tie_notes
+from drlpp.capturing.folding import described, fold, tie_notes
 from drlpp.capturing.graph import OpGraph
 from drlpp.capturing.loss import (
     capture_loss,
@@ -161,7 +161,6 @@ def _capture(
         raise InvalidModel(f"model {reference} computes nothing from its inputs")
     if task.loss is None and returns_loss(module):
         task = task._replace(loss=loss_of_outputs)
-    outputs = [outputs_of(group) for group in groups]
     buffers = dict(module.named_buffers(remove_duplicate=False))
     state = {
         name: value.detach()
@@ -170,14 +169,8 @@ def _capture(
     }
     captured = CapturedModel(
         reference=reference,
-        graph=described(str(reference), module, groups, outputs),
         module=module,
-        operator_of={node.name: id_ for id_, group in enumerate(groups) for node in group},
-        output_nodes={
-            (id_, index): node.name
-            for id_, nodes in enumerate(outputs)
-            for index, node in enumerate(nodes)
-        },
+        **described(str(reference), module, groups),
         state=state,
         constants={n: value.detach() for n, value in buffers.items() if n not in state},
         aliases=_aliases(task.module, module),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import TypedDict
 
 import networkx
 from networkx.utils import UnionFind
@@ -227,19 +228,20 @@ def _readers(node: fx.Node) -> list[fx.Node]:
     return [user for user in node.users if is_call(user)]
 
 
-def outputs_of(group: Group) -> tuple[fx.Node, ...]:
-    """Return the nodes of ``group`` that other operators or the caller read."""
-    members = set(group)
-    return tuple(node for node in group if not node.users.keys() <= members)
+class Described(TypedDict):
+    """An operator graph, and which nodes its operators and their outputs are (CapturedModel)."""
+
+    graph: OpGraph
+    operator_of: dict[str, int]
+    output_nodes: dict[tuple[int, int], str]
 
 
-def described(
-    model: str,
-    module: fx.GraphModule,
-    groups: Sequence[Group],
-    outputs: Sequence[tuple[fx.Node, ...]],
-) -> OpGraph:
-    """Return the operator graph of nodes in groups, with the ``outputs`` of each group."""
+def described(model: str, module: fx.GraphModule, groups: Sequence[Group]) -> Described:
+    """Return the operator graph of the nodes of a module in groups, and their names.
+
+    Outputs of an operator are the nodes that others or the caller read.
+    """
+    outputs = [[node for node in group if not node.users.keys() <= set(group)] for group in groups]
     source_of = {node: (i, j) for i, nodes in enumerate(outputs) for j, node in enumerate(nodes)}
     bytes_of = {name: value.nbytes for name, value in module.named_parameters()}
     weights = _weights(module, bytes_of)
@@ -272,7 +274,7 @@ def described(
             if producer != id_:
                 read.setdefault(producer, set()).add(index)
         edges += [Edge(source=i, target=id_, outputs=tuple(sorted(read[i]))) for i in sorted(read)]
-    return OpGraph(
+    graph = OpGraph(
         model=model,
         operators=tuple(operators),
         edges=tuple(edges),
@@ -287,6 +289,11 @@ def described(
             for name, sharing in readers.items()
             if len(sharing) > 1
         ),
+    )
+    return Described(
+        graph=graph,
+        operator_of={node.name: id_ for id_, group in enumerate(groups) for node in group},
+        output_nodes={place: node.name for node, place in source_of.items()},
     )
 
 
