@@ -241,7 +241,7 @@ def described(model: str, module: fx.GraphModule, groups: Sequence[Group]) -> De
 
     Outputs of an operator are the nodes that others or the caller read.
     """
-    outputs = [[node for node in group if not node.users.keys() <= set(group)] for group in groups]
+    outputs = [_given_away(group) for group in groups]
     source_of = {node: (i, j) for i, nodes in enumerate(outputs) for j, node in enumerate(nodes)}
     bytes_of = {name: value.nbytes for name, value in module.named_parameters()}
     weights = _weights(module, bytes_of)
@@ -295,6 +295,11 @@ def described(model: str, module: fx.GraphModule, groups: Sequence[Group]) -> De
         operator_of={node.name: id_ for id_, group in enumerate(groups) for node in group},
         output_nodes={place: node.name for node, place in source_of.items()},
     )
+
+
+def _given_away(group: Group) -> list[fx.Node]:
+    members = set(group)
+    return [node for node in group if not node.users.keys() <= members]
 
 
 def _weights(module: fx.GraphModule, known: Container[str]) -> dict[fx.Node, frozenset[str]]:
