@@ -54,10 +54,10 @@ def _parts_of(value: object) -> list[object]:
     """Return what may hold a generator: attributes, and the values of small containers."""
     if isinstance(value, Tensor | torch.nn.Module | type):
         return []
-    if isinstance(value, Mapping):
-        return list(value.values()) if len(value) <= _LONGEST_CONTAINER else []
-    if isinstance(value, list | tuple):
-        return list(value) if len(value) <= _LONGEST_CONTAINER else []
+    if isinstance(value, Mapping | list | tuple):
+        if len(value) > _LONGEST_CONTAINER:
+            return []
+        return list(value.values() if isinstance(value, Mapping) else value)
     return list(getattr(value, "__dict__", {}).values())
 
 

@@ -32,6 +32,8 @@ Loader = DataLoader
 TRAINING, HELD_OUT = "the training loader", "the held-out loader"
 """What errors and notes call the two loaders of a training."""
 
+_DIED = " (a process of the loader has ended; the system may have killed it for want of memory)"
+
 _FRAME = re.compile(r'\n  File ".*", line \d+, in .*(?:\n  .*)*\n')
 
 
@@ -85,9 +87,11 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
                 except DRLPPError:
                     raise
                 except (Exception, SystemExit) as error:
+                    # What torch raises if a process dies while it hands over loaded data.
+                    died = isinstance(error, ConnectionError | EOFError)
                     raise DataError(
                         f"{name} raised {type(error).__name__} after {count} minibatches: "
-                        f"{_message_of(error)}{_what_it_means(error)}"
+                        f"{_message_of(error)}{_DIED if died else ''}"
                     ) from error
                 state = torch.get_rng_state()
             yield batch
@@ -109,13 +113,6 @@ def _end_processes(loader: Loader, iterator: object) -> None:
     # Those that stay (``persistent_workers``) are wanted again.
     if isinstance(iterator, _MultiProcessingDataLoaderIter) and not loader.persistent_workers:
         iterator._shutdown_workers()
-
-
-def _what_it_means(error: BaseException) -> str:
-    """Explain an error that torch raises if a process dies while it hands over loaded data."""
-    if not isinstance(error, ConnectionError | EOFError):
-        return ""
-    return " (a process of the loader has ended; the system may have killed it for want of memory)"
 
 
 def _message_of(error: BaseException) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,24 +18,43 @@ if TYPE_CHECKING:
     from drlpp.specs.batches import Batch
 
 
-class MinibatchSource(Protocol):
-    """Gives a stage its inputs and targets."""
+class MinibatchSource(ABC):
+    """Gives a stage its inputs and targets.
+
+    Attributes:
+        microbatches: parts of a minibatch along its first dimension.
+        device: that a minibatch is wanted on.
+    """
+
+    microbatches: int
+    device: torch.device
 
     def input(self, index: int, part: MicrobatchId) -> Tensor:
         """Return one of the model's inputs for (minibatch, microbatch)."""
+        return self._take(self._tensors(part)[0][index], part)
 
     def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the targets for (minibatch, microbatch), one or several."""
+        return tuple(self._take(tensor, part) for tensor in self._tensors(part)[1])
 
     def wait_for(self, minibatch: int) -> None:
-        """Return when the minibatch is there."""
+        """Return when the minibatch is there: at once, if all are."""
 
     def passed(self, through: int) -> None:
         """Note that the minibatches before number ``through`` are not needed any more."""
 
+    @abstractmethod
+    def _tensors(self, part: MicrobatchId) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Return inputs and targets that have the samples of a part, or more."""
+
+    def _take(self, tensor: Tensor, part: MicrobatchId) -> Tensor:
+        if self.microbatches > 1 and tensor.numel():
+            tensor = tensor.chunk(self.microbatches)[part[1]]
+        return to_device_async(tensor, self.device)
+
 
 @dataclass(frozen=True)
-class Minibatches:
+class Minibatches(MinibatchSource):
     """Samples in memory, taken in a given order.
 
     Every worker reads the samples that its stage needs by itself, so inputs never travel through
@@ -44,8 +65,6 @@ class Minibatches:
         labels: targets, samples first.
         order: for every minibatch the indices of its samples, (minibatches, batch size); None to
             give all samples every time, uncopied.
-        microbatches: parts of a minibatch along its first dimension.
-        device: that a minibatch is wanted on.
     """
 
     samples: Batch
@@ -63,26 +82,12 @@ class Minibatches:
 
     def inputs(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the model's inputs for (minibatch, microbatch)."""
-        return tuple(self._take(tensor, part) for tensor in pytree.tree_leaves(self.samples))
+        return tuple(self._take(tensor, part) for tensor in self._tensors(part)[0])
 
-    def input(self, index: int, part: MicrobatchId) -> Tensor:
-        """Return one of the model's inputs for (minibatch, microbatch)."""
-        return self._take(pytree.tree_leaves(self.samples)[index], part)
-
-    def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
-        """Return the targets for (minibatch, microbatch), one or several."""
-        return tuple(self._take(tensor, part) for tensor in pytree.tree_leaves(self.labels))
-
-    def wait_for(self, minibatch: int) -> None:
-        """Return at once: all minibatches are there."""
-
-    def passed(self, through: int) -> None:
-        """Do nothing: all minibatches are kept."""
+    def _tensors(self, part: MicrobatchId) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        return pytree.tree_leaves(self.samples), pytree.tree_leaves(self.labels)
 
     def _take(self, tensor: Tensor, part: MicrobatchId) -> Tensor:
-        minibatch, microbatch = part
         if self.order is not None:
-            tensor = tensor[self.order[minibatch % len(self.order)]]
-        if self.microbatches > 1 and tensor.numel():
-            tensor = tensor.chunk(self.microbatches)[microbatch]
-        return to_device_async(tensor, self.device)
+            tensor = tensor[self.order[part[0] % len(self.order)]]
+        return super()._take(tensor, part)

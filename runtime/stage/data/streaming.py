@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from drlpp.runtime.device.devices import to_device_async
 from drlpp.runtime.ipc.protocol import Reading, Stream
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.schedule.actions import MicrobatchId
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def write_chunk(path: Path, minibatches: Sequence[Samples]) -> None:
     temporary.replace(path)
 
 
-class StreamedMinibatches:
+class StreamedMinibatches(MinibatchSource):
     """What a worker reads of a stream: chunk after chunk, each as long as any part needs it.
 
     Args:
@@ -58,19 +58,11 @@ class StreamedMinibatches:
     ) -> None:
         self.stream = stream
         self._folder = folder
-        self._microbatches = microbatches
-        self._device = device
+        self.microbatches = microbatches
+        self.device = device
         self._tell = tell
         self._chunks: dict[int, list[_Minibatch]] = {}
         self._oldest_needed = 0
-
-    def input(self, index: int, part: MicrobatchId) -> Tensor:
-        """Return one of the model's inputs for (minibatch, microbatch)."""
-        return self._take(self._minibatch(part)[0][index], part)
-
-    def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
-        """Return the targets for (minibatch, microbatch), one or several."""
-        return tuple(self._take(tensor, part) for tensor in self._minibatch(part)[1])
 
     def wait_for(self, minibatch: int) -> None:
         """Return when the minibatch is there."""
@@ -91,13 +83,10 @@ class StreamedMinibatches:
     def _place(self, minibatch: int) -> tuple[int, int]:
         return divmod(minibatch - self.stream.first, self.stream.chunk_minibatches)
 
-    def _minibatch(self, part: MicrobatchId) -> _Minibatch:
+    def _tensors(self, part: MicrobatchId) -> _Minibatch:
         self.wait_for(part[0])
         chunk, index = self._place(part[0])
         return self._chunks[chunk][index]
 
     def _take(self, tensor: Tensor, part: MicrobatchId) -> Tensor:
-        tensor = in_memory(tensor)
-        if self._microbatches > 1 and tensor.numel():
-            tensor = tensor.chunk(self._microbatches)[part[1]]
-        return to_device_async(tensor, self._device)
+        return super()._take(in_memory(tensor), part)

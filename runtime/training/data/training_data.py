@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sized
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -158,10 +158,14 @@ class LoadedData(TrainingData):
         self._seed = seed
         self._note = cache(note)
         self._state = self._current_state()
-        self._check_first(self._train, one_by_one=True)
+        self._check_first(self._train, TRAINING)
         if self._held_out is not None:
-            self._check_first(self._held_out, one_by_one=False)
-        known = self._known_minibatches()
+            self._check_first(self._held_out, HELD_OUT)
+        samples, known = self._known_samples(self._train), None
+        # The loader's own attribute is None where it was given a sampler of batches.
+        batch_size = getattr(self._train.batch_sampler, "batch_size", None)
+        if samples is not None and batch_size == self.batch_size:
+            known = samples // self.batch_size
         self._wants_all = minibatches in (None, known)
         if minibatches is None:
             minibatches = self._count_minibatches() if known is None else known
@@ -239,8 +243,8 @@ class LoadedData(TrainingData):
                 # A sampler may draw once more when it is asked past its end.
                 if last and self._wants_all and next(whole, None) is not None:
                     self._note(
-                        f"{TRAINING} gives more than {self.minibatches} minibatches in an epoch "
-                        "behind the first: those beyond are not trained on"
+                        f"{TRAINING} gives more minibatches in an epoch than the "
+                        f"{self.minibatches} that are expected: those beyond are not trained on"
                     )
                 if number >= begin:
                     yield minibatch
@@ -274,28 +278,18 @@ class LoadedData(TrainingData):
             f"for minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
         )
 
-    def _check_first(self, loader: Loader, *, one_by_one: bool) -> None:
+    def _check_first(self, loader: Loader, name: str) -> None:
         """Raise an error if the first minibatch does not fit, before any worker starts."""
-        name = TRAINING if loader is self._train else HELD_OUT
         with preserve_rng_state(loader):
             batch = next(iterate(loader, epoch_seed(self._seed, 0), name=name), None)
         if batch is None:
             raise InvalidInput(f"{name} gives no minibatch at all; at least one is needed")
         samples = self._unpack(batch, name)
-        if one_by_one and len(samples) > self.batch_size:
+        if name == TRAINING and len(samples) > self.batch_size:
             raise self._too_large(samples)
 
     def _known_samples(self, loader: Loader) -> int | None:
         return known_samples(loader) if self._unpack.keeps_count else None
-
-    def _known_minibatches(self) -> int | None:
-        """Return the minibatches of an epoch of the training loader, None if only loading tells."""
-        samples = self._known_samples(self._train)
-        # The loader's own attribute is None where it was given a sampler of batches.
-        batch_size = getattr(self._train.batch_sampler, "batch_size", None)
-        if samples is None or batch_size != self.batch_size:
-            return None
-        return samples // self.batch_size
 
     def _count_minibatches(self) -> int:
         self._note(
@@ -316,7 +310,7 @@ class LoadedData(TrainingData):
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
                 count += len(self._unpack(batch, HELD_OUT))
-                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
+                if count > _MOST_HELD_OUT_SAMPLES and not isinstance(self._held_out.dataset, Sized):
                     raise InvalidInput(
                         f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
                         "has no length, so it may never end; give a data set with __len__, or "
@@ -327,13 +321,6 @@ class LoadedData(TrainingData):
     def _current_state(self) -> LoaderState:
         generators = generators_of(self._train)
         return LoaderState(tuple(generator.get_state() for generator in generators))
-
-
-def _has_length(loader: Loader) -> bool:
-    try:
-        return len(loader) >= 0
-    except TypeError:
-        return False
 
 
 def _hash_of(samples: Samples) -> str:

@@ -8,19 +8,23 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
+from drlpp.capturing.graph import OpGraph
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import in_turns, words
 
-MINIBATCHES, BATCH, SAMPLES, WIDTH = 9, 8, 40, 6
+WORKERS, MINIBATCHES, BATCH, SAMPLES, WIDTH = 4, 9, 8, 40, 6
 
 
 class Unusual(nn.Module):
@@ -58,7 +62,7 @@ def _targets(count: int) -> Tensor:
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
     captured = capture(ModelReference.named("tests.runtime.reference.test_plain_training:unusual"))
-    with ClusterSession(captured, workers=3) as session:
+    with ClusterSession(captured, workers=WORKERS) as session:
         session.use_samples([_inputs()], _targets(SAMPLES))
         yield session
 
@@ -106,34 +110,102 @@ def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=name)
 
 
+# Methods that are asynchronous elsewhere: a single stage has no staleness.
 TRAINED = [
-    ((0,), Method(policy="sync"), 1),
-    ((0, 0, 0), Method(policy="sync"), 3),
     ((0,), Method(policy="pipeoptim", microbatches=4), 1),
     ((0,), Method(policy="vanilla", microbatches=2, accumulate=3), 3),
     ((0, 0), Method(policy="stash", microbatches=4), 1),
     ((0, 0, 0), Method(policy="sync", microbatches=2, clip_norm=1e9), 2),
-    ((0, 1, 2), Method(schedule="gpipe", policy="sync"), 1),
-    ((0, 1, 2), Method(schedule="gpipe", policy="sync", microbatches=4), 1),
-    ((0, 0, 1), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
-    ((0, 1, 2), Method(schedule="zb-h1", policy="sync", microbatches=4), 1),
-    ((0, 1, 1), Method(schedule="zb-h1", policy="sync", microbatches=2, accumulate=3), 3),
 ]
 
 
-@pytest.mark.parametrize(("trained", "optimizer"), in_turns(TRAINED, OPTIMIZERS), ids=words)
-def test_methods_without_staleness_equal_a_plain_loop(
-    session: ClusterSession, trained: tuple[tuple[int, ...], Method, int], optimizer: str
-) -> None:
-    accelerators, method, together = trained
-    operators = len(session.graph)
-    stages = max(accelerators) + 1
-    placement = Placement.from_assignment(
-        [stages * i // operators for i in range(operators)], accelerators
-    )
+def _check(
+    session: ClusterSession,
+    placement: Placement,
+    method: Method,
+    optimizer: str,
+    together: int,
+) -> Deployment:
     spec, build = OPTIMIZERS[optimizer]
     deployment = session.deploy(placement, method, spec)
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
-    module = _trained_plainly(build, together)
-    _assert_equal(state, module)
+    _assert_equal(state, _trained_plainly(build, together))
+    return deployment
+
+
+@pytest.mark.parametrize(("trained", "optimizer"), in_turns(TRAINED, OPTIMIZERS), ids=words)
+def test_a_single_stage_equals_a_plain_loop(
+    session: ClusterSession, trained: tuple[tuple[int, ...], Method, int], optimizer: str
+) -> None:
+    accelerators, method, together = trained
+    placement = Placement.from_assignment([0] * len(session.graph), accelerators)
+    _check(session, placement, method, optimizer, together)
+
+
+@st.composite
+def placements(draw: st.DrawFn, graph: OpGraph) -> Placement:
+    """Any cut into stages along the graph's edges, on any workers, with any replicas."""
+    stages = draw(st.integers(1, WORKERS))
+    stage_of: list[int] = []
+    contiguous = draw(st.booleans())
+    for operator in graph.operators:
+        read = [stage_of[edge.source] for edge in graph.edges if edge.target == operator.id]
+        earliest = max(stage_of if contiguous else read, default=0)
+        nearest = st.integers(earliest, min(earliest + 1, stages - 1))
+        stage_of.append(draw(nearest if contiguous else st.integers(earliest, stages - 1)))
+    used = sorted(set(stage_of))
+    workers = draw(st.permutations(range(WORKERS)))[: draw(st.integers(len(used), WORKERS))]
+    holders = [*used, *(draw(st.sampled_from(used)) for _ in workers[len(used) :])]
+    stage_of_worker = dict(zip(workers, holders, strict=True))
+    return Placement.model_validate(
+        {
+            "stages": [
+                {
+                    "operators": tuple(i for i, k in enumerate(stage_of) if k == stage),
+                    "accelerators": tuple(
+                        w for w, k in sorted(stage_of_worker.items()) if k == stage
+                    ),
+                }
+                for stage in used
+            ]
+        }
+    )
+
+
+@st.composite
+def methods(draw: st.DrawFn, placement: Placement) -> tuple[Method, int]:
+    """A synchronous method, and how many minibatches make one of its updates."""
+    accumulate = draw(st.integers(1, 3))
+    recompute = draw(st.booleans())
+    kinds = ["gpipe", "1f1b-flush", "zb-h1"] + ["1f1b"] * (len(placement.stages) == 1)
+    kind = draw(st.sampled_from(kinds))
+    microbatches = draw(st.sampled_from([1, 2, 4]))
+    method = Method(
+        schedule=kind,
+        policy="sync",
+        microbatches=microbatches,
+        accumulate=accumulate,
+        recompute=recompute,
+    )
+    replicas = len(placement.stages[0].accelerators) if kind == "1f1b" else 1
+    # Data parallelism gives every replica a part for each update.
+    return method, accumulate * -(-replicas // (accumulate * microbatches))
+
+
+@given(data=st.data())
+@settings(max_examples=12, derandomize=True, database=None)
+def test_synchronous_methods_equal_a_plain_loop_on_any_placement(
+    session: ClusterSession, data: st.DataObject
+) -> None:
+    placement = data.draw(placements(session.graph))
+    method, together = data.draw(methods(placement))
+    event(f"{len(placement.stages)} stages")
+    event(str(method.schedule))
+    # Weight decay moves even a weight whose gradient is zero, but not one that has none.
+    deployment = _check(session, placement, method, "adamw", together)
+    for workers in deployment.plan.pipeline.stages:
+        held = session.stages_of(workers)
+        for worker in workers[1:]:
+            for name, value in held[worker]["model"].items():
+                assert torch.equal(value, held[workers[0]]["model"][name]), (worker, name)

@@ -1,7 +1,6 @@
 """Passes in float16: losses are scaled, and updates skipped whose gradients overflow.
 
-Against the reference executor for methods of every kind, and against torch's own GradScaler in a
-plain loop, whose scale is set anew after every step so that it stays as it is.
+Against the reference executor; `test_mixed_precision.py` holds a stage against torch's GradScaler.
 """
 
 from collections.abc import Iterator
@@ -28,14 +27,9 @@ from drlpp.runtime import (
 from drlpp.runtime.reference.reference import ReferenceResult
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.models import gathering
 from tests.support.training.against_reference import train_twice
 from tests.support.training.pipelines import (
-    assert_state,
-    draw,
     in_a_row,
-    random_order,
-    trained_parameters,
 )
 from tests.support.training.placement_files import file_of
 
@@ -165,77 +159,6 @@ def test_asynchronous_weights_equal_the_reference_and_predictions_follow_the_las
     method = Method.model_validate({**options, "precision": "float16", "loss_scale": OVERFLOWING})
     found = _both(captured, session, placement, method, optimizer)
     assert all(0 < skipped < MINIBATCHES for skipped in found.skipped_updates)
-
-
-GATHERING = gathering.REFERENCE.model_copy(update={"options": {"dtype": "float32"}})
-GATHERED = 8
-
-
-@pytest.fixture(scope="module")
-def gathering_session() -> Iterator[ClusterSession]:
-    with ClusterSession(capture(GATHERING), workers=2) as session:
-        session.use_samples(*gathering.samples("float32"))
-        yield session
-
-
-def _train_with_scaler(scale: float, together: int, clip_norm: float) -> tuple[nn.Module, int]:
-    """The usual loop of torch's documentation; how many steps were skipped."""
-    module = GATHERING.build().module
-    optimizer = torch.optim.SGD(trained_parameters(module), lr=0.05, momentum=0.9)
-    order = random_order(gathering.SAMPLES, GATHERED, gathering.BATCH)
-    minibatches = draw(*gathering.samples("float32"), order)
-    # Workers divide by the number of minibatches in the end, after their backwards.
-    scale = scale * together
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    skipped = 0
-    for first in range(0, len(minibatches), together):
-        optimizer.zero_grad()
-        for minibatch in minibatches[first : first + together]:
-            inputs, targets = minibatch
-            with torch.autocast("cpu", torch.float16):
-                loss = gathering.objective(module(*inputs), targets) / together
-            scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        if clip_norm:
-            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
-        scaler.step(optimizer)
-        skipped += any(
-            not weight.grad.isfinite().all()
-            for weight in module.parameters()
-            if weight.grad is not None
-        )
-        scaler.update(scale)
-    return module, skipped
-
-
-@pytest.mark.parametrize(
-    ("scale", "together", "clip_norm"),
-    [
-        (1024.0, 1, 0.5),
-        (2.0**16, 2, 0.0),
-    ],
-)
-def test_a_single_stage_equals_torchs_own_scaler(
-    gathering_session: ClusterSession, scale: float, together: int, clip_norm: float
-) -> None:
-    method = Method(
-        schedule="gpipe",
-        policy="sync",
-        accumulate=together,
-        precision="float16",
-        loss_scale=scale,
-        clip_norm=clip_norm,
-    )
-    spec = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
-    deployment = gathering_session.deploy(in_a_row(gathering_session.graph, 0), method, spec)
-    order = random_order(gathering.SAMPLES, GATHERED, gathering.BATCH)
-    _, results = gathering_session.run(deployment, GATHERED, RunOptions(order=order))
-    state, _ = gathering_session.collect(deployment)
-    module, skipped = _train_with_scaler(scale, together, clip_norm)
-    assert results[0].skipped_updates == skipped
-    assert (skipped > 0) == (scale > 1024)
-    assert skipped < GATHERED // together
-    assert_state(state, module, rtol=1e-5, atol=1e-6)
 
 
 def _data(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:

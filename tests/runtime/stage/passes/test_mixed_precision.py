@@ -32,7 +32,7 @@ from tests.support.training.pipelines import (
     trained_parameters,
 )
 
-MINIBATCHES, RATE = 6, 0.05
+MINIBATCHES, RATE = 8, 0.05
 SPEC = OptimizerSpec(name="sgd", options={"lr": RATE, "momentum": 0.9})
 SINGLE = REFERENCE.model_copy(update={"options": {"dtype": "float32"}})
 
@@ -87,6 +87,68 @@ def test_several_stages_are_as_close_as_bfloat16_is(
     # Bfloat16 itself changes the weights, and the cuts change them by less than that.
     assert 1e-5 < rounding < 1e-2
     assert _largest_difference(state, wanted) < rounding
+
+
+def _train_with_scaler(scale: float, together: int, clip_norm: float) -> tuple[nn.Module, int]:
+    """The usual loop of torch's documentation; how many steps were skipped.
+
+    The scale is set anew after every step, so that it stays as it is.
+    """
+    module = SINGLE.build().module
+    optimizer = torch.optim.SGD(trained_parameters(module), lr=RATE, momentum=0.9)
+    order = random_order(SAMPLES, MINIBATCHES, BATCH)
+    minibatches = draw(*samples("float32"), order)
+    # Workers divide by the number of minibatches in the end, after their backwards.
+    scale = scale * together
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    skipped = 0
+    for first in range(0, len(minibatches), together):
+        optimizer.zero_grad()
+        for minibatch in minibatches[first : first + together]:
+            inputs, targets = minibatch
+            with torch.autocast("cpu", torch.float16):
+                loss = objective(module(*inputs), targets) / together
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        if clip_norm:
+            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        scaler.step(optimizer)
+        skipped += any(
+            not weight.grad.isfinite().all()
+            for weight in module.parameters()
+            if weight.grad is not None
+        )
+        scaler.update(scale)
+    return module, skipped
+
+
+@pytest.mark.parametrize(
+    ("scale", "together", "clip_norm"),
+    [
+        (1024.0, 1, 0.5),
+        (2.0**16, 2, 0.0),
+    ],
+)
+def test_a_single_stage_equals_torchs_own_scaler(
+    session: ClusterSession, scale: float, together: int, clip_norm: float
+) -> None:
+    method = Method(
+        schedule="gpipe",
+        policy="sync",
+        accumulate=together,
+        precision="float16",
+        loss_scale=scale,
+        clip_norm=clip_norm,
+    )
+    deployment = session.deploy(in_a_row(session.graph, 0), method, SPEC)
+    order = random_order(SAMPLES, MINIBATCHES, BATCH)
+    _, results = session.run(deployment, MINIBATCHES, RunOptions(order=order))
+    state, _ = session.collect(deployment)
+    module, skipped = _train_with_scaler(scale, together, clip_norm)
+    assert results[0].skipped_updates == skipped
+    assert (skipped > 0) == (scale > 1024)
+    assert skipped < MINIBATCHES // together
+    assert_state(state, module, rtol=1e-5, atol=1e-6)
 
 
 class PartlyExact(nn.Module):
