@@ -26,7 +26,7 @@ from drlpp.runtime.reference.reference_weights import (
     StageHistory,
     Weights,
 )
-from drlpp.schedule.analysis.update_rates import update_rates
+from drlpp.schedule.analysis.weight_versions import update_rates
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -12,11 +12,7 @@ from drlpp.io.documents import StrictRecord
 from drlpp.io.quantities import Count, one_of
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.kinds.kind import ScheduleKind
-from drlpp.schedule.kinds.registry import (
-    find_schedule_kind,
-    names_to_suggest,
-    training_kinds,
-)
+from drlpp.schedule.kinds.registry import find_schedule_kind, training_kinds
 from drlpp.schedule.per_stage import (
     PerLink,
     PerStage,
@@ -121,14 +117,10 @@ class Method(StrictRecord):
             raise ValueError(
                 f"policy {self.policy} has no meaning on schedule {self.schedule}; use {SYNC.name}"
             )
-        if self.microbatches > 1 and not kind.takes_microbatches:
-            able = names_to_suggest(lambda kind: kind.takes_microbatches)
-            raise ValueError(f"schedule {kind.name} has no microbatches; use {able} for them")
-        if self.in_flight_per_link and not kind.takes_in_flight_per_link:
-            able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link)
+        if self.in_flight_per_link and kind.flushes:
             raise ValueError(
-                f"schedule {kind.name} {kind.reason_of_depth}, so in_flight_per_link has no "
-                f"meaning on it; use {able}"
+                f"schedule {kind.name} empties the pipeline before every update, so "
+                f"in_flight_per_link has no meaning on it; use {ONE_F_ONE_B.name}"
             )
         if self.needs_recomputation and self.recompute is not True:
             raise ValueError(
@@ -211,11 +203,7 @@ class Method(StrictRecord):
         synchronous = self.policy_facts.synchronous or usual.policy_facts.synchronous
         if stages > 1 and self.policy != usual.policy and not synchronous:
             yield self.policy
-        if (
-            stages > 1
-            and self.schedule_kind.takes_in_flight_per_link
-            and self.in_flight_per_link != usual.in_flight_per_link
-        ):
+        if stages > 1 and not self.flushes and self.in_flight_per_link != usual.in_flight_per_link:
             yield f"+{links_text(self.in_flight_per_link)} in flight"
         if self.recompute != usual.recompute:
             yield recomputing_text(self.recompute)
@@ -295,7 +283,7 @@ class Method(StrictRecord):
 
     def in_flight(self, pipeline: Pipeline) -> tuple[int, ...]:
         """Return for every stage the parts that a replica has in flight in steady state."""
-        return self.schedule_kind.in_flight(pipeline, self.in_flight_per_link)
+        return pipeline.in_flight(self.in_flight_per_link)
 
     def parts_in_between(self, pipeline: Pipeline) -> list[int]:
         """Return for every stage the parts between a part's forward and its backward: (d − 1)·m.

@@ -34,13 +34,7 @@ def of_links(per_link: int | tuple[int, ...], stages: int) -> tuple[int, ...]:
     Raises:
         InvalidInput: so many stages have more or fewer links.
     """
-    if isinstance(per_link, tuple) and len(per_link) != stages - 1:
-        raise InvalidInput(
-            f"in_flight_per_link has {len(per_link)} numbers, one for each link between "
-            f"{len(per_link) + 1} stages; the placement has {_stages(stages)}: give "
-            + (f"{stages - 1} numbers, or one for all links" if stages > 2 else "one number")
-        )
-    return per_link if isinstance(per_link, tuple) else (per_link,) * (stages - 1)
+    return _each("in_flight_per_link", per_link, stages - 1, "link", stages)
 
 
 def of_stages(each: bool | tuple[bool, ...], stages: int) -> tuple[bool, ...]:
@@ -49,13 +43,21 @@ def of_stages(each: bool | tuple[bool, ...], stages: int) -> tuple[bool, ...]:
     Raises:
         InvalidInput: there are more or fewer values than stages.
     """
-    if isinstance(each, tuple) and len(each) != stages:
+    return _each("recompute", each, stages, "stage", stages)
+
+
+def _each(
+    option: str, given: _Value | tuple[_Value, ...], count: int, what: str, stages: int
+) -> tuple[_Value, ...]:
+    if not isinstance(given, tuple):
+        return (given,) * count
+    if len(given) != count:
+        several = f", or {count}, one for each {what}" if count > 1 else ""
         raise InvalidInput(
-            f"recompute has {len(each)} values, one for each stage; the placement has "
-            f"{_stages(stages)}: give "
-            + (f"{stages} values, or one for all stages" if stages > 1 else "one value")
+            f"{option} has {len(given)} values, and the placement has "
+            f"{stages} stage{'s' * (stages > 1)}: give one value{several}"
         )
-    return each if isinstance(each, tuple) else (each,) * stages
+    return given
 
 
 def links_text(per_link: int | tuple[int, ...]) -> str:
@@ -94,10 +96,6 @@ def refuse_lists(*given: object) -> None:
             "a list of in_flight_per_link or recompute is for one number of stages, and here it is "
             "still to be chosen; give one value for all of them"
         )
-
-
-def _stages(count: int) -> str:
-    return f"{count} stages" if count > 1 else "one stage"
 
 
 def _one_or_each(value: Any, check: ValidatorFunctionWrapHandler) -> Any:

@@ -24,14 +24,14 @@ from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import Action, AllReduce, Message, Receive, Send, Update
 from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
 from drlpp.schedule.kinds.kind import Share
-from drlpp.schedule.kinds.registry import find_schedule_kind, names_to_suggest
+from drlpp.schedule.kinds.registry import find_schedule_kind
 from drlpp.schedule.lowering import (
     Lowering,
     received_as_sent,
     with_recomputation,
     with_whole_backwards,
 )
-from drlpp.schedule.per_stage import of_links, of_stages
+from drlpp.schedule.per_stage import of_stages
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.ties import ties_of, with_ties
 
@@ -109,36 +109,23 @@ def build_schedule(
         minibatches: how many run.
         kind: the name of one of :data:`drlpp.schedule.kinds.registry.SCHEDULE_KINDS`.
         microbatches, accumulate, in_flight_per_link, recompute: as in
-            :class:`drlpp.schedule.method.Method`.
+            :class:`drlpp.schedule.method.Method`, which checks that they fit the kind.
         share_norm: share the norm of all stages' gradients before an update. Only where a schedule
             flushes: otherwise stages make their updates at different times.
         through: every worker stops with the update that contains the minibatches below this; for
             looking at how a schedule begins.
 
     Raises:
-        InvalidInput: for numbers that are too small or too large, microbatches or minibatches in
-            flight where the kind has none, or an order in which copies cannot be kept the same.
+        InvalidInput: for no minibatch or too many, lists of another length than the pipeline, a
+            kind for another number of stages on a worker, or an order in which copies cannot be
+            kept the same.
     """
-    if min(minibatches, microbatches, accumulate) < 1:
-        raise InvalidInput(
-            f"minibatches is {minibatches}, microbatches {microbatches} and accumulate "
-            f"{accumulate}; all must be at least 1"
-        )
+    if minibatches < 1:
+        raise InvalidInput(f"minibatches is {minibatches}; at least 1 is expected")
     chosen = find_schedule_kind(kind)
-    if microbatches > 1 and not chosen.takes_microbatches:
-        able = names_to_suggest(lambda kind: kind.takes_microbatches)
-        raise InvalidInput(f"a {kind} schedule has no microbatches; use kind {able} for them")
-    if min(of_links(in_flight_per_link, len(pipeline.stages)), default=0) < 0:
-        raise InvalidInput(f"in_flight_per_link is {in_flight_per_link}; 0 or more is expected")
-    if in_flight_per_link and not chosen.takes_in_flight_per_link:
-        able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link)
-        raise InvalidInput(
-            f"a {kind} schedule has no minibatches in flight beyond its own; use kind {able} with "
-            f"in_flight_per_link {in_flight_per_link}"
-        )
     check_length(pipeline, minibatches, microbatches)
     chosen.check_stages_held(pipeline)
-    in_flight = chosen.in_flight(pipeline, in_flight_per_link)
+    in_flight = pipeline.in_flight(in_flight_per_link)
     recomputing = of_stages(recompute, len(pipeline.stages))
     together = [
         chosen.minibatches_of_update(len(workers), accumulate, microbatches)

@@ -21,7 +21,7 @@ of all gradients has the sum in it, once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
@@ -71,14 +71,11 @@ class Tie:
         return found
 
 
-def update_of(tie: Tie | None) -> Callable[[Action], bool]:
-    """Return what says whether an action updates a stage's copy of the weights of a tie.
-
-    With None, whether it updates the weights that no other stage holds.
-    """
+def is_update(action: Action, tie: Tie | None) -> bool:
+    """Return whether an action updates the weights of a tie, or those of one stage alone."""
     if tie is None:
-        return lambda action: isinstance(action, Update)
-    return lambda action: isinstance(action, TiedUpdate) and action.tie == tie.number
+        return isinstance(action, Update)
+    return isinstance(action, TiedUpdate) and action.tie == tie.number
 
 
 def ties_of(

@@ -27,21 +27,12 @@ from drlpp.schedule.actions import (
 )
 from drlpp.schedule.schedule import Schedule, in_order
 
-FORWARD, RECOMPUTE, BACKWARD = Forward.span, Recompute.span, Backward.span
-BACKWARD_INPUT, BACKWARD_WEIGHT = BackwardInput.span, BackwardWeight.span
-UPDATE, ALL_REDUCE, SENDING = Update.span, AllReduce.span, Send.span
 PREDICTION = SpanKind("prediction")
 
 KINDS = (
-    FORWARD,
-    RECOMPUTE,
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
+    *(kind.span for kind in (Forward, Recompute, Backward, BackwardInput, BackwardWeight)),
     PREDICTION,
-    UPDATE,
-    ALL_REDUCE,
-    SENDING,
+    *(kind.span for kind in (Update, AllReduce, Send)),
     WAITING,
 )
 """All kinds, in the order of legends and columns."""

@@ -20,9 +20,9 @@ from drlpp.schedule.actions import (
     TiedUpdate,
     Update,
 )
-from drlpp.schedule.analysis.update_rates import update_rates
+from drlpp.schedule.analysis.weight_versions import update_rates
 from drlpp.schedule.cut import Segment, cut_schedule
-from drlpp.schedule.ties import Tie, update_of
+from drlpp.schedule.ties import Tie, is_update
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.data import Samples
 
@@ -164,7 +164,7 @@ def _uses_in(
     passing = segment.in_flight.union(
         action.part for action in segment.actions if isinstance(action, Pass)
     )
-    newest = version + sum(map(update_of(tie), segment.actions))
+    newest = version + sum(is_update(action, tie) for action in segment.actions)
     # Parts come in order, and so do the versions that they use.
     later = dropwhile(lambda part: part <= segment.last, uses)
     ahead = takewhile(lambda part: uses[part].stashed <= newest, later)
@@ -173,9 +173,12 @@ def _uses_in(
 
 def _several_contribute(actions: Sequence[Action], tie: Tie | None) -> bool:
     """Return whether an update has several contributions, or any is summed over replicas."""
-    is_update = update_of(tie)
     return any(
-        (isinstance(action, Update | TiedUpdate) and is_update(action) and action.contributions > 1)
+        (
+            isinstance(action, Update | TiedUpdate)
+            and is_update(action, tie)
+            and action.contributions > 1
+        )
         or (isinstance(action, AllReduce) and action.content == "gradients")
         for action in actions
     )

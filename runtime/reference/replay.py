@@ -33,7 +33,7 @@ from drlpp.schedule.actions import (
     Update,
 )
 from drlpp.schedule.schedule import in_order
-from drlpp.schedule.ties import Tie, update_of
+from drlpp.schedule.ties import Tie, is_update
 from drlpp.schedule.weight_policies import WeightUse
 
 if TYPE_CHECKING:
@@ -112,12 +112,11 @@ class Replay:
     def _rates_of(self, stage: int, tie: Tie | None = None) -> list[float]:
         """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
         delay = 1 + (self._copies(tie)[0] if tie else self._executor.stages[stage]).delay
-        is_update = update_of(tie)
         base = self._options.rates or [self._executor.rate]
         worker = self._schedule.pipeline.stages[stage][0]
         rates, first = [], 0
         for action in self._schedule.actions[worker]:
-            if isinstance(action, Update | TiedUpdate) and is_update(action):
+            if isinstance(action, Update | TiedUpdate) and is_update(action, tie):
                 rate = base[min(action.through, len(base)) - 1]
                 annealing = self._method.annealing_minibatches
                 if annealing:

@@ -28,13 +28,8 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.timeline import (
-    ALL_REDUCE,
-    BACKWARD,
-    FORWARD,
     KINDS,
     PREDICTION,
-    SENDING,
-    UPDATE,
     WAITING,
     TimedAction,
     play,
@@ -58,20 +53,20 @@ def test_an_actions_predictions_are_told_apart() -> None:
     ]
     assert [(span.kind, span.start, span.end, span.number) for span in spans_of(timeline)] == [
         (PREDICTION, 1.0, 1.25, "3"),
-        (FORWARD, 1.25, 1.75, "3"),
+        (Forward.span, 1.25, 1.75, "3"),
         (PREDICTION, 1.75, 2.0, "3"),
-        (SENDING, 2.0, 2.5, ""),
+        (Send.span, 2.0, 2.5, ""),
         (WAITING, 2.5, 3.5, ""),
-        (UPDATE, 3.5, 4.0, ""),
+        (Update.span, 3.5, 4.0, ""),
     ]
     (use,) = time_use(spans_of(timeline), 1.5, 3.75)
     assert use.seconds == {
         **dict.fromkeys(KINDS, 0.0),
-        FORWARD: 0.25,
+        Forward.span: 0.25,
         PREDICTION: 0.25,
-        SENDING: 0.5,
+        Send.span: 0.5,
         WAITING: 1.0,
-        UPDATE: 0.25,
+        Update.span: 0.25,
     }
     assert use.utilisation == pytest.approx(0.75 / 2.25)
     assert use.bubble == pytest.approx(1.5 / 2.25)
@@ -91,7 +86,7 @@ def test_spans_are_the_whole_timeline(pipeline: Pipeline, minibatches: int, kind
     timeline = play(schedule, seconds)
     spans = spans_of(timeline)
     last = max(timed.end for timed in timeline)
-    kinds = {FORWARD: Forward, BACKWARD: Backward, UPDATE: Update, ALL_REDUCE: AllReduce}
+    kinds = {kind.span: kind for kind in (Forward, Backward, Update, AllReduce)}
     uses = time_use(spans, 0.0, last)
     assert [use.worker for use in uses] == list(pipeline.workers)
     for use in uses:
@@ -142,7 +137,7 @@ def test_the_simulator_predicts_where_weights_are_stale() -> None:
     uses = time_use(spans_of(found.timeline), found.completions[0], found.completions[-1])
     # 4 bytes for each of four minibatches at half speed; the last stage has nothing to predict.
     assert [use.seconds[PREDICTION] for use in uses] == [pytest.approx(4 * 4 * 0.125 / 0.5), 0.0]
-    assert uses[0].seconds[FORWARD] == pytest.approx(4 * 1 / 0.5)
+    assert uses[0].seconds[Forward.span] == pytest.approx(4 * 1 / 0.5)
 
 
 def seconds_of(worker: int, action: Action) -> float:

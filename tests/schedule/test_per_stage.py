@@ -57,6 +57,8 @@ def test_a_link_counts_for_all_stages_before_it() -> None:
     forked = Pipeline(((0,), (1,), (2,), (3,)), edges)
     assert forked.in_flight((0, 1, 0)) == (4, 2, 2, 1)
     assert forked.in_flight((3, 1, 0)) == (6, 2, 2, 1)
+    wide = Pipeline(((0,), (1,), (2, 3, 4), (5,)), edges)
+    assert wide.in_flight() == (5, 2, 2, 1)
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "1f1b-flush", "gpipe", "zb-h1", "zb-v"])
@@ -76,9 +78,13 @@ def test_the_stages_recompute_that_are_to(kind: str) -> None:
 @pytest.mark.parametrize(
     ("options", "stages", "message"),
     [
-        ({"in_flight_per_link": (1, 0)}, 2, "has 2 numbers, .* has 2 stages: give one number"),
-        ({"in_flight_per_link": (1, 0)}, 4, "has 4 stages: give 3 numbers, or one for all links"),
-        ({"recompute": (True, False)}, 3, "recompute has 2 values, .* give 3 values, or one"),
+        ({"in_flight_per_link": (1, 0)}, 2, "has 2 values, .* has 2 stages: give one value$"),
+        (
+            {"in_flight_per_link": (1, 0)},
+            4,
+            "has 4 stages: .*, or 3, one for each link",
+        ),
+        ({"recompute": (True, False)}, 3, "recompute has 2 values, .* or 3, one for each stage"),
     ],
 )
 def test_a_list_of_another_length_is_refused(

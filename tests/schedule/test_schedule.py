@@ -53,12 +53,6 @@ def test_numbers_that_make_no_sense() -> None:
     pipeline = Pipeline.straight(1, 1)
     for options, message in (
         ({"minibatches": 0}, "minibatches is 0"),
-        ({"minibatches": 1, "kind": "forward", "microbatches": 2}, "use kind 1f1b"),
-        ({"minibatches": 1, "in_flight_per_link": -1}, "in_flight_per_link is -1; 0 or more"),
-        (
-            {"minibatches": 1, "kind": "gpipe", "in_flight_per_link": 1},
-            "a gpipe schedule has no .* use kind 1f1b",
-        ),
         ({"minibatches": 10**12}, r"is \d+ passes; up to 4000000 are written"),
         ({"minibatches": 10**6, "kind": "gpipe", "microbatches": 3}, "passes; up to 4000000"),
     ):
@@ -187,3 +181,19 @@ def test_in_flight_is_a_limit_and_is_reached(
             assert in_flight == 0
             mine = len(range(replica, minibatches, len(workers)))
             assert most == min(pipeline.in_flight(per_link)[stage], mine)
+
+
+def test_noam() -> None:
+    """⌈workers / replicas of the input stage⌉ (pipedream §3.2)."""
+    assert Pipeline.straight(1, 1, 1, 1).in_flight() == (4, 3, 2, 1)
+    assert Pipeline.straight(2, 1).in_flight()[0] == 2
+    assert Pipeline.straight(15, 1).in_flight()[0] == 2
+    assert Pipeline.straight(3, 2, 1).in_flight()[0] == 2
+    assert Pipeline.straight(4).in_flight() == (1,)
+
+
+def test_ranks_of_many_stages_that_all_exchange_tensors() -> None:
+    """There are 2⁶² paths to the last of them."""
+    pairs = [(source, target, True) for target in range(64) for source in range(target)]
+    pipeline = Pipeline.connecting(((stage,) for stage in range(64)), pairs)
+    assert [pipeline.rank(stage) for stage in range(64)] == list(range(64))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import Action, Receive, Send, TiedUpdate, Update
-from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.analysis.weight_versions import (
     stage_delay,
     tied_delay,
+    update_rates,
     weight_uses,
     weight_versions,
 )

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.kinds.registry import SCHEDULE_KINDS, names_to_suggest
+from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import collapsed, most, refuse_lists
 
@@ -96,22 +97,18 @@ class Space:
         kind = self.method.schedule_kind
         vary = self.vary
         if vary is None:
-            usual = {Vary.DEPTH} if kind.takes_in_flight_per_link else set()
+            usual = set() if kind.flushes else {Vary.DEPTH}
             vary = frozenset(usual)
-        elif Vary.DEPTH in vary and not kind.takes_in_flight_per_link:
-            able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link)
+        elif Vary.DEPTH in vary and kind.flushes:
             raise InvalidInput(
-                f"schedule {kind.name} {kind.reason_of_depth} and has no in-flight depth to vary; "
-                f"leave it out, or use {able}"
+                f"schedule {kind.name} empties the pipeline before every update and has no "
+                f"in-flight depth to vary; leave it out, or use {ONE_F_ONE_B.name}"
             )
         if Vary.SCHEDULE in vary and not kind.flushes:
             raise InvalidInput(
                 f"schedule {kind.name} has staleness, which no other kind has: schedules vary "
                 "where there is to be none; use --policy sync, or leave it out"
             )
-        if Vary.MICROBATCHES in vary and not kind.takes_microbatches:
-            able = names_to_suggest(lambda kind: kind.takes_microbatches)
-            raise InvalidInput(f"schedule {kind.name} has no microbatches to vary; use {able}")
         values = {what: tuple(self._values_of(what)) for what in Vary if what in vary}
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "methods", tuple(self._all()))

@@ -1,4 +1,4 @@
-"""Which weights a microbatch meets on a worker, counted in the schedule.
+"""Which weights a microbatch meets on a worker, and the rates of updates, counted in the schedule.
 
 A stage's weights are numbered by its updates; those a run starts with are number 0. A run is an
 epoch, which begins and ends with an empty pipeline, so all counts begin anew in each. In steady
@@ -14,7 +14,7 @@ is (D − rank − 1) / M in the mean, and never more than one with as many micr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import (
@@ -25,12 +25,12 @@ from drlpp.schedule.actions import (
     TiedUpdate,
     Update,
 )
-from drlpp.schedule.kinds.registry import names_to_suggest
+from drlpp.schedule.kinds.registry import names_that_flush
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import of_links, of_stages
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.ties import Tie, update_of
+from drlpp.schedule.ties import Tie, is_update
 from drlpp.schedule.weight_policies import Lookahead, PartCounts, WeightUse
 
 
@@ -44,15 +44,13 @@ def weight_versions(
     forward: dict[MicrobatchId, int] = {}
     found: dict[MicrobatchId, PartCounts] = {}
     version = 0
-    is_update = update_of(tie)
     for action in schedule.actions[worker]:
         match action:
-            case Forward(minibatch, microbatch):
-                forward[minibatch, microbatch] = version
-            case Backward(minibatch, microbatch) | BackwardWeight(minibatch, microbatch):
-                part = (minibatch, microbatch)
-                found[part] = PartCounts(forward[part], version)
-            case Update() | TiedUpdate() if is_update(action):
+            case Forward():
+                forward[action.part] = version
+            case Backward() | BackwardWeight():
+                found[action.part] = PartCounts(forward[action.part], version)
+            case Update() | TiedUpdate() if is_update(action, tie):
                 version = action.version
     return found
 
@@ -109,8 +107,7 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
         raise InvalidInput(
             f"policy {method.policy} cannot run a {configuration} placement on a {method.schedule} "
             "schedule, where weights change between forward and backward; use schedule "
-            f"{names_to_suggest(lambda kind: kind.flushes and kind.stages_held == 1)}, or another "
-            "policy"
+            f"{names_that_flush()}, or another policy"
         )
     return delays
 
@@ -166,15 +163,13 @@ def weight_uses(
 
 def _contained(schedule: Schedule, worker: int, tie: Tie | None = None) -> list[int]:
     """Return for every version of the worker's weights how many minibatches it contains."""
-    is_update = update_of(tie)
-    return [
-        0,
-        *(
-            action.through
-            for action in schedule.actions[worker]
-            if isinstance(action, Update | TiedUpdate) and is_update(action)
-        ),
-    ]
+    return [0, *(update.through for update in _updates(schedule, worker, tie))]
+
+
+def _updates(schedule: Schedule, worker: int, tie: Tie | None) -> Iterator[Update | TiedUpdate]:
+    for action in schedule.actions[worker]:
+        if isinstance(action, Update | TiedUpdate) and is_update(action, tie):
+            yield action
 
 
 def _contained_when_entering(
@@ -233,3 +228,48 @@ def _updates_until_input(schedule: Schedule, stage: int, contained: list[int]) -
     """
     together = contained[1] * schedule.microbatches if len(contained) > 1 else 1
     return schedule.pipeline.rank(stage) // (2 * together)
+
+
+def update_rates(
+    schedule: Schedule,
+    worker: int,
+    method: Method,
+    rates: Sequence[float],
+    *,
+    asynchronous_before: int = 0,
+    tie: Tie | None = None,
+) -> list[float]:
+    """Return the learning rate of every update that ``worker`` makes in a run, in order.
+
+    An update of several minibatches takes the rate of the last. T1 (pipemare eq. 4) divides the
+    rate of stage i in step k by τ_i^(1 − min(k/K, 1)): while the model is young, by the stage's
+    delay. Steps are counted in minibatches, so that stages with and without replicas anneal over
+    the same data.
+
+    Args:
+        schedule: of the run.
+        worker: whose updates.
+        method: says whether there is T1, and its K.
+        rates: the base learning rate for every minibatch of the run; what comes after the last
+            has its rate.
+        asynchronous_before: minibatches that were trained asynchronously before this run, k of
+            its first.
+        tie: whose weights are updated; None for those that only one stage holds.
+    """
+    anneals = method.annealing_minibatches > 0 and not schedule.flushes
+    if anneals:
+        pipeline = schedule.pipeline
+        if tie is None:
+            delay = 1 + steady_delay(pipeline, pipeline.stage_of(worker), method)
+        else:
+            delay = 1 + tied_delay(pipeline, tie, method)
+    found: list[float] = []
+    first = 0
+    for update in _updates(schedule, worker, tie):
+        rate = rates[min(update.through, len(rates)) - 1]
+        if anneals:
+            step = asynchronous_before + first
+            rate /= delay ** (1 - min(step / method.annealing_minibatches, 1.0))
+        found.append(rate)
+        first = update.through
+    return found

@@ -50,28 +50,20 @@ def flushed(share: Share, most_in_flight: int | None = None) -> Iterator[Computa
 
 ONE_F_ONE_B = ScheduleKind(
     name="1f1b",
-    summary="asynchronous: forwards and backwards alternate, and no stage waits for an update of "
-    "another",
     order=_asynchronous,
     flushes=False,
-    takes_microbatches=True,
-    takes_in_flight_per_link=True,
 )
 
 # PipeDream-Flush, DAPPLE: as many microbatches are in flight as minibatches are asynchronously.
 FLUSHED_1F1B = ScheduleKind(
     name="1f1b-flush",
-    summary="the microbatches of an update in 1F1B order, then the update",
     order=lambda share: flushed(share, share.in_flight),
     flushes=True,
-    takes_microbatches=True,
 )
 
 # In pipedream §2.2; with one microbatch, naive model parallelism.
 GPIPE = ScheduleKind(
     name="gpipe",
-    summary="all forwards of an update's microbatches, then all backwards, then the update",
     order=flushed,
     flushes=True,
-    takes_microbatches=True,
 )

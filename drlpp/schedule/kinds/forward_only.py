@@ -21,7 +21,6 @@ def _order(share: Share) -> Iterator[Computation]:
 
 FORWARD_ONLY = ScheduleKind(
     name="forward",
-    summary="forward passes only, for evaluation",
     order=_order,
     flushes=False,
     trains=False,

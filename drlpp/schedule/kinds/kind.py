@@ -68,33 +68,24 @@ class ScheduleKind:
 
     Attributes:
         name: as users write it.
-        summary: for help and documentation.
         order: the computations of a worker, in order. A forward comes before its backward, and an
             update behind the backwards that contribute to it. Recomputation is added elsewhere, and
             halves of a backward are put together on stages that send no gradients.
         flushes: whether the pipeline is empty at every update, so that all passes of it meet the
             same weights. Otherwise a worker performs, once ``in_flight`` of its parts are on their
-            way, one backward for each forward.
-        takes_microbatches: whether a minibatch may have several parts.
-        takes_in_flight_per_link: whether a user may choose how many parts are in flight.
+            way, one backward for each forward, and a user may choose how many are in flight.
         splits_backward: whether backwards come in two halves. Both halves need the same weights, so
             such a kind flushes.
         stages_held: how many stages a worker holds: one, or two of a folded pipeline.
         trains: whether there are backwards and updates.
-        in_flight: from the pipeline and the parts per link, those that a replica of every stage
-            has in flight in steady state.
     """
 
     name: str
-    summary: str
     order: Callable[[Share], Iterator[Computation]]
     flushes: bool
-    takes_microbatches: bool = False
-    takes_in_flight_per_link: bool = False
     splits_backward: bool = False
     stages_held: int = 1
     trains: bool = True
-    in_flight: Callable[[Pipeline, int | tuple[int, ...]], tuple[int, ...]] = Pipeline.in_flight
 
     def check_stages_held(self, pipeline: Pipeline) -> None:
         """Check that workers hold as many stages as the kind gives passes of.
@@ -115,13 +106,6 @@ class ScheduleKind:
         raise InvalidInput(
             f"a {self.name} schedule is for one stage on each accelerator; here they hold two"
         )
-
-    @property
-    def reason_of_depth(self) -> str:
-        """Why there is no in-flight depth to choose, where there is none."""
-        if self.flushes:
-            return "empties the pipeline before every update"
-        return "has as many minibatches in flight as its order needs"
 
     def minibatches_of_update(self, replicas: int, accumulate: int, microbatches: int = 1) -> int:
         """Return the number of minibatches whose gradients make one update of a stage.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from drlpp.errors import InvalidInput
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
@@ -35,11 +33,7 @@ def training_kinds() -> list[str]:
     return [kind.name for kind in SCHEDULE_KINDS.values() if kind.trains]
 
 
-def names_to_suggest(can: Callable[[ScheduleKind], bool]) -> str:
-    """Return the training kinds that can do something, for an error message.
-
-    Kinds for one stage on each accelerator come first, and of these the shortest name.
-    """
-    able = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and can(kind)]
-    able.sort(key=lambda kind: (kind.stages_held, len(kind.name)))
-    return " or ".join(kind.name for kind in able)
+def names_that_flush() -> str:
+    """Return the kinds that flush, with one stage on each accelerator, for an error message."""
+    kinds = SCHEDULE_KINDS.values()
+    return " or ".join(kind.name for kind in kinds if kind.flushes and kind.stages_held == 1)

@@ -40,10 +40,7 @@ def _order(share: Share) -> Iterator[Computation]:
 
 ZERO_BUBBLE_H1 = ScheduleKind(
     name="zb-h1",
-    summary="1F1B with a flush and backwards in two halves: gradients of inputs at once, those of "
-    "weights where a worker would wait",
     order=_order,
     flushes=True,
-    takes_microbatches=True,
     splits_backward=True,
 )

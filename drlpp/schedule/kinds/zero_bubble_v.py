@@ -86,10 +86,8 @@ class _Turns:
 
 ZERO_BUBBLE_V = ScheduleKind(
     name="zb-v",
-    summary="two stages on every accelerator, there and back, and backwards in two halves",
     order=_order,
     flushes=True,
-    takes_microbatches=True,
     splits_backward=True,
     stages_held=2,
 )

@@ -8,7 +8,7 @@ import pytest
 from drlpp.runtime.device.clocks import ProcessorClock
 from drlpp.runtime.worker.executor import Executor
 from drlpp.schedule.actions import Forward
-from drlpp.schedule.timeline import FORWARD, WAITING, TimedAction, spans_of, time_use
+from drlpp.schedule.timeline import WAITING, TimedAction, spans_of, time_use
 
 
 def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
@@ -40,5 +40,5 @@ def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
     assert times == [(5, 7), (12, 14)]
     timeline = [TimedAction(0, a, *t) for a, t in zip(actions, times, strict=True)]
     (use,) = time_use(spans_of(timeline), 5, 14)
-    assert use.seconds[FORWARD] == 4
+    assert use.seconds[Forward.span] == 4
     assert use.seconds[WAITING] == 5

@@ -13,6 +13,7 @@ from drlpp.schedule.actions import MicrobatchId, Update
 from drlpp.schedule.analysis.weight_versions import (
     stage_delay,
     steady_delay,
+    update_rates,
     weight_uses,
     weight_versions,
 )
@@ -217,3 +218,34 @@ def test_counts_on_a_branch_follow_its_own_way_to_the_end() -> None:
     pipeline = Pipeline(((0,), (1,), (2,), (3,), (4,)), edges)
     uses = _uses(pipeline, 12, policy="pipeoptim")
     assert [uses[worker][9, 0].forward_lead for worker in range(5)] == [3, 2, 1, 1, 0]
+
+
+STRAIGHT = Pipeline.straight(1, 1, 1, 1)
+T1 = Method(policy="pipemare", annealing_minibatches=8)
+
+
+def test_t1_is_pipemares_equation_4() -> None:
+    """α_{k,i} = α_{k,base} / τ_i^{p_k}, p_k = 1 − min(k/K, 1), τ = 4, 3, 2, 1."""
+    schedule = T1.schedule_for(STRAIGHT, 12)
+    assert update_rates(T1.schedule_for(STRAIGHT, 1), 0, T1, [1.0]) == [0.25], "steady, not counted"
+    base = [0.1 + 0.01 * k for k in range(12)]
+    for rank, delay in enumerate([4, 3, 2, 1]):
+        wanted = [base[k] / delay ** (1 - min(k / 8, 1)) for k in range(12)]
+        assert update_rates(schedule, rank, T1, base) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_t1_goes_on_in_the_next_run_and_leaves_synchronous_ones_alone() -> None:
+    schedule = T1.schedule_for(STRAIGHT, 4)
+    later = update_rates(schedule, 0, T1, [0.5], asynchronous_before=4)
+    assert later == pytest.approx([0.5 / 4 ** (1 - k / 8) for k in range(4, 8)])
+    flushing = T1.synchronous(STRAIGHT)
+    flushed = flushing.schedule_for(STRAIGHT, 4)
+    assert update_rates(flushed, 0, flushing, [0.5]) == [0.5] * 4
+
+
+def test_an_update_of_several_minibatches_takes_the_rate_of_the_last() -> None:
+    method = Method(policy="vanilla", accumulate=2)
+    schedule = method.schedule_for(Pipeline.straight(3, 1), 6)
+    rates = [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert update_rates(schedule, 0, method, rates) == [4.0, 5.0]
+    assert update_rates(schedule, 3, method, rates) == [2.0, 4.0, 5.0]

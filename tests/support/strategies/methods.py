@@ -27,6 +27,6 @@ def uneven(draw: st.DrawFn, method: Method, stages: int) -> Method:
     if draw(st.booleans()):
         return method
     values = {**method.model_dump(), "recompute": draw(recomputing(stages))}
-    if method.schedule_kind.takes_in_flight_per_link:
+    if not method.flushes:
         values["in_flight_per_link"] = draw(depths(stages))
     return Method.model_validate(values)

@@ -20,9 +20,9 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
         pipeline,
         draw(st.integers(1, 12)),
         kind.name,
-        draw(st.integers(1, 4)) if kind.takes_microbatches else 1,
+        draw(st.integers(1, 4)) if kind.trains else 1,
         accumulate=draw(st.integers(1, 4)),
-        in_flight_per_link=draw(depths(stages)) if kind.takes_in_flight_per_link else 0,
+        in_flight_per_link=0 if kind.flushes else draw(depths(stages)),
         recompute=draw(recomputing(stages)),
         share_norm=kind.flushes and draw(st.booleans()),
     )
