@@ -112,7 +112,7 @@ RayCluster = Annotated[
     str | None,
     option(
         "Ray cluster that the workers run on, instead of this machine: auto, HOST:PORT of its "
-        "head, ray://HOST:PORT, or a cluster.yaml with the hosts of it to use.",
+        "head, or a cluster.yaml with the hosts of it to use.",
         "CLUSTER",
         "--cluster",
     ),

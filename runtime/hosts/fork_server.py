@@ -21,9 +21,6 @@ from typing import Any
 from drlpp.errors import InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 
-_UNKNOWN_EXIT_CODE = 255
-"""What multiprocessing says if the server that would have reported the exit code has ended."""
-
 SERVER_HAS_ENDED = (
     "the server that workers are forked from has ended, which the system may have killed for want "
     "of memory"
@@ -85,7 +82,8 @@ def forking_context() -> ForkServerContext:
 
 def describe_exit(code: int | None) -> str:
     """Say how a process has ended."""
-    if code == _UNKNOWN_EXIT_CODE:
+    # What multiprocessing says if the server that would have reported the exit code has ended.
+    if code == 255:
         return f"is given up: {SERVER_HAS_ENDED}"
     if code == -signal.SIGKILL:
         return "was killed by SIGKILL, as the system does for want of memory"

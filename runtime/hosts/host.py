@@ -37,6 +37,8 @@ Event = Answered | Ended
 class WorkerHost(ABC):
     """Some workers of a session, on one machine.
 
+    Whatever it is asked, it raises ``HostLost`` if the machine does not answer.
+
     Attributes:
         workers: their numbers.
         name: of the host; workers with the same name share it.
@@ -58,46 +60,26 @@ class WorkerHost(ABC):
 
     @abstractmethod
     def open_store(self) -> StoreAddress:
-        """Open a store on this machine, in which the workers of all hosts find each other.
-
-        It is there until the workers are ended.
-
-        Raises:
-            HostLost: the machine does not answer.
-        """
+        """Open a store on this machine, until the workers end: there those of all hosts meet."""
 
     @abstractmethod
     def start(self, posts: Sequence[WorkerSpec]) -> None:
-        """Begin to start the workers anew; none runs.
-
-        Raises:
-            HostLost: the machine does not answer.
-        """
+        """Begin to start the workers anew; none runs."""
 
     @abstractmethod
     def finish_start(self) -> None:
-        """Wait until the workers have been started.
-
-        Raises:
-            HostLost: the machine does not answer.
-        """
+        """Wait until the workers have been started."""
 
     @abstractmethod
     def is_whole(self) -> bool:
         """Return whether all workers run that were started last; none were at first."""
 
     def has_returned(self, worker: int) -> bool:
-        """Return whether a worker that was given up can be started again.
-
-        A kind of host that gets nothing back says no. Whoever is asked may take no time for it.
-        """
+        """Return at once whether a worker that was given up can be started again."""
         return False
 
     def rejoin(self) -> None:
-        """Be asked for everything again, after workers that were given up have returned.
-
-        None of the host's workers run then, it has no files, and it may be another machine.
-        """
+        """Be used again, after it has returned: without workers or files, maybe elsewhere."""
 
     @abstractmethod
     def send(self, worker: int, command: Command) -> None:
@@ -109,11 +91,7 @@ class WorkerHost(ABC):
 
     @abstractmethod
     def events(self, ready: Container[Any]) -> list[Event]:
-        """Return the events of those waitables that are ready.
-
-        Raises:
-            HostLost: the machine does not answer.
-        """
+        """Return the events of those waitables that are ready."""
 
     @abstractmethod
     def publish(self, path: Path) -> None:
@@ -129,11 +107,7 @@ class WorkerHost(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Ask the machine for a sign of life.
-
-        Raises:
-            HostLost: it gives none.
-        """
+        """Ask the machine for a sign of life."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing import connection as mp_connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -33,6 +33,17 @@ from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.worker.worker_process import worker_main
 
 
+class _Running(NamedTuple):
+    """A worker's process, the channel to it, and a file that is ready when the process has ended.
+
+    The file says so whatever becomes of the server; there is none for one that ended at once.
+    """
+
+    process: ForkServerProcess
+    channel: Channel
+    end: int | None
+
+
 class LocalHost(WorkerHost):
     """Some workers of a session as processes of this machine.
 
@@ -41,15 +52,9 @@ class LocalHost(WorkerHost):
     it is frozen when it is needed, it is killed too, and another takes its place.
 
     Args:
-        workers: their numbers.
+        workers, name, address: as in :class:`WorkerHost`.
         folder: for the files that commands name, and for long messages.
-        name: of this machine.
-        address: where other workers reach these.
-        limits: how long to wait for a worker to begin, and to end.
-
-    Attributes:
-        folder, limits: as in the arguments; the limits may be replaced.
-        store: where workers find each other, if this host has it; None while none run.
+        limits: how long to wait for a worker to begin, and to end; may be replaced.
     """
 
     def __init__(
@@ -67,17 +72,13 @@ class LocalHost(WorkerHost):
         self.cores = tuple(available_cores())
         self.folder = folder
         self.limits = limits
-        self._context = forking_context()
-        self._processes: dict[int, ForkServerProcess] = {}
-        # Files that are ready when the process has ended, whoever else knows.
-        self._ends: dict[int, int] = {}
-        self._channels: dict[int, Channel] = {}
+        self._running: dict[int, _Running] = {}
         self._started = 0
         self.store: dist.TCPStore | None = None
 
     @property
     def process_ids(self) -> list[int]:
-        return [process.pid for process in self._processes.values() if process.pid is not None]
+        return [one.process.pid for one in self._running.values() if one.process.pid is not None]
 
     def open_store(self) -> StoreAddress:
         self.store, found = open_store(self.address)
@@ -91,9 +92,10 @@ class LocalHost(WorkerHost):
         """
         warm_up()
         self._started = len(posts)
+        context = forking_context()
         for post in posts:
-            ours, theirs = self._context.Pipe()
-            process = self._context.Process(
+            ours, theirs = context.Pipe()
+            process = context.Process(
                 target=worker_main,
                 args=(post, Channel(theirs, str(self.folder))),
                 name=f"drlpp-worker-{post.worker}",
@@ -117,38 +119,40 @@ class LocalHost(WorkerHost):
             finally:
                 frozen.cancel()
                 theirs.close()
-            self._processes[post.worker] = process
-            self._channels[post.worker] = Channel(ours, str(self.folder))
             assert process.pid is not None
+            end = None
             with suppress(ProcessLookupError):
-                self._ends[post.worker] = os.pidfd_open(process.pid)
+                end = os.pidfd_open(process.pid)
+            channel = Channel(ours, str(self.folder))
+            self._running[post.worker] = _Running(process, channel, end)
 
     def finish_start(self) -> None:
-        """Return at once: the workers have been started."""
+        pass
 
     def is_whole(self) -> bool:
-        return 0 < self._started == len(self._processes) and all(
-            process.is_alive() for process in self._processes.values()
+        return 0 < self._started == len(self._running) and all(
+            one.process.is_alive() for one in self._running.values()
         )
 
     def send(self, worker: int, command: Command) -> None:
         with suppress(BrokenPipeError):
-            self._channels[worker].send(command)
+            self._running[worker].channel.send(command)
 
     def waitables(self) -> list[Any]:
-        pipes = [channel.connection for channel in self._channels.values()]
-        return [*pipes, *(process.sentinel for process in self._processes.values())]
+        running = self._running.values()
+        pipes = [one.channel.connection for one in running]
+        return [*pipes, *(one.process.sentinel for one in running)]
 
     def events(self, ready: Container[Any]) -> list[Event]:
         found: list[Event] = []
-        for worker, channel in self._channels.items():
-            if channel.connection in ready:
+        for worker, one in self._running.items():
+            if one.channel.connection in ready:
                 with suppress(EOFError, ConnectionResetError):
-                    found.append(Answered(worker, channel.receive()))
+                    found.append(Answered(worker, one.channel.receive()))
         found.extend(
-            Ended(worker, describe_exit(process.exitcode))
-            for worker, process in self._processes.items()
-            if not process.is_alive()
+            Ended(worker, describe_exit(one.process.exitcode))
+            for worker, one in self._running.items()
+            if not one.process.is_alive()
         )
         return found
 
@@ -163,7 +167,7 @@ class LocalHost(WorkerHost):
         return self.folder / file
 
     def check(self) -> None:
-        """Return at once: this machine answers."""
+        pass
 
     def kill(self) -> None:
         """End all workers at once.
@@ -172,15 +176,16 @@ class LocalHost(WorkerHost):
             HostLost: one does not end.
         """
         self.store = None
-        for end in self._ends.values():
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(end, signal.SIGKILL)
+        for one in self._running.values():
+            if one.end is not None:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(one.end, signal.SIGKILL)
         give_up = time.monotonic() + self.limits.end_seconds
-        for worker, process in list(self._processes.items()):
-            ends = [self._ends[worker]] if worker in self._ends else []
-            ended = not ends or mp_connection.wait(ends, max(0.0, give_up - time.monotonic()))
+        for worker, (process, channel, end) in list(self._running.items()):
+            left = max(0.0, give_up - time.monotonic())
+            ended = end is None or mp_connection.wait([end], left)
             process.join(max(0.0, give_up - time.monotonic()))
-            if ends and ended and process.is_alive():
+            if end is not None and ended and process.is_alive():
                 # It is the server that does not say so. Without it, that is known at once.
                 kill_server()
                 process.join(self.limits.farewell_seconds)
@@ -190,16 +195,15 @@ class LocalHost(WorkerHost):
                     "killed: it waits for a driver or a file system"
                 )
             process.close()
-            self._channels.pop(worker).close()
-            for end in ends:
+            channel.close()
+            if end is not None:
                 os.close(end)
-            self._ends.pop(worker, None)
-            del self._processes[worker]
+            del self._running[worker]
 
     def close(self) -> None:
-        for channel in self._channels.values():
+        for one in self._running.values():
             with suppress(OSError):
-                channel.send(Stop())
-        for process in self._processes.values():
-            process.join(self.limits.farewell_seconds)
+                one.channel.send(Stop())
+        for one in self._running.values():
+            one.process.join(self.limits.farewell_seconds)
         self.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from drlpp.errors import InvalidInput
@@ -106,26 +107,16 @@ def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMI
 def hosts_on_ray(
     cluster: str, hosts: Cluster | None, least: int | None = None, *, gpus: bool
 ) -> PlaceWorkers:
-    """Return what places workers on the hosts of a Ray cluster.
-
-    Args:
-        cluster: its address.
-        hosts: that are wanted; else the first that it has.
-        least: of the workers to begin with, where hosts may be missing; else all.
-        gpus: whether workers may compute on GPUs.
+    """Return what places workers on the hosts of a Ray cluster; see ``RayHosts``.
 
     Raises:
         InvalidInput: Ray is not installed.
     """
     require_ray()
+    # Only here: a session on one machine neither needs Ray nor waits for its import.
+    from drlpp.runtime.hosts.on_ray.cluster import RayHosts
 
-    def place(workers: int, folder: Path, limits: TimeLimits) -> Hosts:
-        # Only here: a session on one machine neither needs Ray nor waits for its import.
-        from drlpp.runtime.hosts.on_ray.cluster import RayHosts
-
-        return RayHosts(cluster, workers, hosts, folder, limits, least, gpus=gpus)
-
-    return place
+    return partial(RayHosts, address=cluster, description=hosts, least=least, gpus=gpus)
 
 
 def require_ray() -> None:

@@ -86,9 +86,8 @@ class ClusterSession:
         device: what workers compute on: ``cpu``, ``cuda`` for the host's GPUs in turns, or
             ``auto`` for GPUs where there are any, unless workers are to be slower.
         cluster: a Ray cluster whose hosts the workers run on, instead of this machine: ``auto`` for
-            the one that this machine belongs to, ``HOST:PORT`` of its head, or
-            ``ray://HOST:PORT`` from outside. Its accelerators belong to the session until it is
-            closed.
+            the one that this machine belongs to, or ``HOST:PORT`` of its head. Its accelerators
+            belong to the session until it is closed.
         hosts: of the cluster that are wanted, as ``cluster.yaml`` describes them; by default those
             that it has, the controller's first, as long as there are workers left for them.
         least: of the workers to begin with, if hosts are missing, or others use them: those are as

@@ -1,11 +1,10 @@
 """What runs on each host of a Ray cluster: an actor that keeps the workers of a session there.
 
-Ray places it and says when it has died; tensors between workers never pass it. One loop reads what
-workers say and answers the controller; orders, which may take time, are carried out one after the
-other by a thread. So the controller, which asks for events all the time, is answered while workers
-begin or a file is written, and each side knows that the other lives. A host that is not asked for
-``lease_seconds`` ends its workers, and so does one whose raylet has ended, since nobody looks after
-it then.
+Tensors between workers never pass it. One loop reads what workers say and answers the controller;
+orders, which may take time, are carried out one after the other by a thread. So the controller,
+which asks for events all the time, is answered while workers begin or a file is written, and each
+side knows that the other lives. A host that is not asked for ``lease_seconds`` ends its workers,
+and so does one whose raylet has ended, since nobody looks after it then.
 """
 
 from __future__ import annotations
@@ -44,13 +43,11 @@ def machine_identity() -> str:
 def host_actor() -> Any:
     """Return the class of the actor, which Ray does not know yet.
 
-    Since it is made here, it travels as code, not as a name: a host says which versions it has
-    before anything of drlpp is imported there.
+    It is made here so that it travels as code: a host says which versions it has before anything of
+    drlpp is imported there.
     """
 
     class HostActor:
-        """Keeps the workers of a host; the rest of it is ``HostKeeper``."""
-
         @staticmethod
         def versions() -> str:
             """Return what has to be equal on all hosts."""
@@ -66,7 +63,7 @@ def host_actor() -> Any:
             return ", ".join([*found, f"Python {sys.version_info.major}.{sys.version_info.minor}"])
 
         async def open(self, versions: str, limits: Mapping[str, Any], *given: Any) -> Any:
-            """Begin and return what :class:`HostKeeper` says, or other versions than those.
+            """Begin and return the keeper's facts, or other versions than those.
 
             What is given is nothing of drlpp's, which may not be there.
             """
@@ -101,11 +98,8 @@ class HostKeeper:
     """The inside of a host's actor: its workers, and its copies of the session's files.
 
     Args:
-        workers: their numbers.
-        name: of the host.
-        address: where other hosts reach it.
+        workers, name, address, limits: as in :class:`LocalHost`.
         folder: of the session, if the controller runs on this host; else it gets one of its own.
-        limits: of the session.
     """
 
     def __init__(
@@ -172,7 +166,7 @@ class HostKeeper:
         return self.host.process_ids
 
     def send(self, generation: int, worker: int, command: Command) -> None:
-        """Give a worker a command, for whose failure nobody waits: it becomes an answer.
+        """Give a worker a command; nobody waits for its failure, which becomes an answer.
 
         One that is long may come after orders that were given later, and then to other workers.
         """
@@ -185,13 +179,13 @@ class HostKeeper:
             self._loop.call_soon_threadsafe(self._report, [Answered(worker, failed)])
 
     def write(self, file: str, content: np.ndarray[Any, Any]) -> None:
-        """Write the host's copy of a file, which takes over its name when it is whole."""
-        partial = self._folder / f".{file}.partial"
+        """Write the host's copy of a file; workers may still have an older one mapped."""
+        path = self._folder / file
+        path.unlink(missing_ok=True)
         try:
-            partial.write_bytes(content.data)
-            partial.replace(self._folder / file)
+            path.write_bytes(content.data)
         except OSError:
-            partial.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise
 
     def read(self, file: str) -> np.ndarray[Any, Any]:

@@ -15,13 +15,7 @@ from ray.exceptions import RayError
 
 from drlpp.errors import DRLPPError, InvalidCluster, InvalidInput
 from drlpp.runtime.hosts.host import Hosts
-from drlpp.runtime.hosts.on_ray.connection import (
-    CLIENT,
-    connect,
-    gcs_address,
-    listens,
-    nodes_of_cluster,
-)
+from drlpp.runtime.hosts.on_ray.connection import connect, gcs_address, listens, nodes_of_cluster
 from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.runtime.hosts.on_ray.nodes import (
     HostPlan,
@@ -42,11 +36,11 @@ class RayHosts(Hosts):
     """The hosts of one session, which have their accelerators to themselves until :meth:`release`.
 
     Args:
-        address: of the Ray cluster.
         workers: how many.
-        description: of the hosts that are wanted; else the first that there are.
         folder: of the session on this machine.
         limits: of the session.
+        address: of the Ray cluster.
+        description: of the hosts that are wanted; else the first that there are.
         least: of the workers to begin with, if not all are there in time, and free.
         gpus: whether workers may compute on GPUs.
 
@@ -57,13 +51,13 @@ class RayHosts(Hosts):
 
     def __init__(
         self,
-        address: str,
         workers: int,
-        description: Cluster | None,
         folder: Path,
         limits: TimeLimits,
-        least: int | None,
         *,
+        address: str,
+        description: Cluster | None,
+        least: int | None,
         gpus: bool,
     ) -> None:
         super().__init__([])
@@ -71,10 +65,9 @@ class RayHosts(Hosts):
         self._limits = limits
         self._closed = threading.Event()
         self._head_is_lost = False
-        outside = address.startswith(CLIENT)
-        self._head = address.removeprefix(CLIENT) if outside else gcs_address()
+        self._head = gcs_address()
         # Only there the controller's own files are those of the host.
-        self._here = "" if outside else ray.get_runtime_context().get_node_id()
+        self._here = ray.get_runtime_context().get_node_id()
         self._folder = folder
         self._refused: set[str] = set()
         try:

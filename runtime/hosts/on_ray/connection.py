@@ -20,25 +20,25 @@ from drlpp.runtime.hosts.on_ray.nodes import RayNode, in_order, kind_of_accelera
 _POLL_SECONDS = 0.5
 _NODE_SECONDS = 2.0
 _HEAD_SECONDS = 10.0
-_CLIENT_SECONDS = 30.0
-"""Ray Client's server begins only after its head has; on a busy machine ten seconds later."""
-CLIENT = "ray://"
-"""Before the address of a head that a program outside of the cluster joins."""
 
 
 def connect(address: str) -> None:
     """Connect this program to a Ray cluster, if it is not.
 
     Args:
-        address: ``auto`` for the one that this machine belongs to, ``HOST:PORT`` of its head, or
-            ``ray://HOST:PORT`` from a machine outside.
+        address: ``auto`` for the one that this machine belongs to, or ``HOST:PORT`` of its head.
 
     Raises:
         InvalidInput: there is none, it refuses this program, or it has other versions.
     """
+    if "://" in address:
+        raise InvalidInput(
+            f"{address} is no head of a Ray cluster; give auto or HOST:PORT on one of its hosts, "
+            "where `ray job submit` starts a program from outside"
+        )
     if ray.is_initialized():
         there = gcs_address()
-        if address != "auto" and not address.startswith(CLIENT) and _resolved(address) != there:
+        if address != "auto" and _resolved(address) != there:
             raise InvalidInput(
                 f"this program belongs to the Ray cluster {there} already, and cannot use "
                 f"{address} as well; begin another program, or call ray.shutdown() before"
@@ -50,11 +50,6 @@ def connect(address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except InvalidInput:
         raise
-    except ImportError:
-        raise InvalidInput(
-            f"{address} needs Ray Client, which is not installed: pip install 'ray[client]', here "
-            "and on the cluster's head"
-        ) from None
     except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
         if address == "auto" and "RAY_ADDRESS" in str(error):
             raise InvalidInput(
@@ -70,14 +65,12 @@ def _wait_for_head(address: str) -> None:
     Raises:
         InvalidInput: it does not.
     """
-    head = canonicalize_bootstrap_address_or_die(address.removeprefix(CLIENT))
-    name, _, port = head.removeprefix(CLIENT).rpartition(":")
-    patience = _CLIENT_SECONDS if address.startswith(CLIENT) else _HEAD_SECONDS
-    give_up = time.monotonic() + patience
+    name, _, port = canonicalize_bootstrap_address_or_die(address).rpartition(":")
+    give_up = time.monotonic() + _HEAD_SECONDS
     encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
     while not listens(name, int(port), greeted=not encrypted):
         if time.monotonic() > give_up:
-            raise _unusable(address, f"no word from {name}:{port} in {patience:.0f} s")
+            raise _unusable(address, f"no word from {name}:{port} in {_HEAD_SECONDS:.0f} s")
         time.sleep(_POLL_SECONDS)
 
 
@@ -97,21 +90,16 @@ def nodes_of_cluster() -> list[RayNode]:
     """
     here = ray.get_runtime_context().get_node_id()
     nodes = [RayNode.of(node) for node in ray.nodes() if node["Alive"]]
-    # From outside of the cluster its nodes may not be reached.
-    if nodes and not ray.util.client.ray.is_connected():
-        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
-            answers = pool.map(lambda node: listens(node.address, node.port), nodes)
-        nodes = [node for node, answer in zip(nodes, answers, strict=True) if answer]
-    return in_order(nodes, here)
+    with ThreadPoolExecutor(max_workers=len(nodes) or 1) as pool:
+        answers = pool.map(lambda node: listens(node.address, node.port), nodes)
+    there = [node for node, answer in zip(nodes, answers, strict=True) if answer]
+    return in_order(there, here)
 
 
 def listens(address: str, port: int, *, greeted: bool = False) -> bool:
     """Return whether a server takes connections there.
 
-    Args:
-        address: of the server.
-        port: of the server.
-        greeted: whether it has to speak first, as Ray's do, unless they expect encryption.
+    With ``greeted`` it has to speak first, as Ray's do, unless they expect encryption.
     """
     with suppress(OSError), socket.create_connection((address, port), _NODE_SECONDS) as line:
         return not greeted or bool(line.recv(1))
@@ -135,5 +123,4 @@ def _resolved(address: str) -> str:
 
 def gcs_address() -> str:
     """Return where the head of this program's cluster is."""
-    address: str = ray.get_runtime_context().gcs_address
-    return address
+    return str(ray.get_runtime_context().gcs_address)

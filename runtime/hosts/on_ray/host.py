@@ -47,12 +47,11 @@ class RayHost(WorkerHost):
     Args:
         plan: of the host; it is lost from the beginning if that has no node.
         folder: of the session on this machine; what is fetched is put there.
-        limits: how long to wait for it.
+        limits: how long to wait for it; may be replaced.
         blame: returns what a host is lost by, if that is known better, given what it seems to be.
         returned: whether it takes the place of one that was lost.
 
     Attributes:
-        plan: as given.
         folder: of the session there.
         arrived: what the host has reported, and nobody has taken yet.
         lost: how it was lost.
@@ -78,7 +77,7 @@ class RayHost(WorkerHost):
         self._news, self._tell = Pipe(duplex=False)
         self.lost = None if plan.node else HostLost(f"host {plan.name} is not there")
         self._own_folder = folder
-        self._limits = limits
+        self.limits = limits
         self._blame = blame
         self._group: PlacementGroup | None = None
         self._actor: Any = None
@@ -125,11 +124,10 @@ class RayHost(WorkerHost):
 
         Raises:
             InvalidInput: the host has other versions.
-            HostLost: it does not answer.
-            DRLPPError: it cannot begin.
+            DRLPPError: it cannot begin, or does not answer.
         """
         ours, folder = host_actor().versions(), str(self._own_folder) if is_here else None
-        given = vars(self._limits), self.workers, self.name, self.address, folder
+        given = vars(self.limits), self.workers, self.name, self.address, folder
         found = self._reply(self._remote("open", ours, *given))
         if isinstance(found, str):
             raise InvalidInput(
@@ -141,15 +139,16 @@ class RayHost(WorkerHost):
 
     def _listen(self) -> None:
         """Collect what the host reports, until it is lost or closed."""
-        silence, asked = self._limits.host_silence_seconds, None
+        asked = None
         while not self._closed and self.lost is None:
+            silence = self.limits.host_silence_seconds
             begin, reason = time.monotonic(), ""
             try:
                 asked = asked or self._actor.call.remote("next_events")
                 batch = ray.get(asked, timeout=silence)
             except GetTimeoutError:
                 # Longer than that: this process was stopped, and the answer is here.
-                if time.monotonic() - begin < silence + self._limits.stopped_seconds:
+                if time.monotonic() - begin < silence + self.limits.stopped_seconds:
                     reason = f"no sign of life for {silence:.0f} s"
             except Exception as error:
                 # Of Ray, whatever it is: a connection that is closed, an actor that is dead.
@@ -181,60 +180,46 @@ class RayHost(WorkerHost):
 
     # What it is asked
 
-    def _ask(self, order: str, *given: Any) -> Any:
-        return self._reply(self._order(order, *given))
-
     def _order(self, order: str, *given: Any) -> Any:
         """Give the actor an order, see ``HostKeeper``; return what :meth:`_reply` waits for."""
-        return self._call("order", order, *given)
-
-    def _call(self, method: str, *given: Any) -> Any:
-        return self._remote("call", method, *given)
+        return self._remote("call", "order", order, *given)
 
     def _remote(self, method: str, *given: Any) -> Any:
-        self._raise_if_lost()
+        return self._of_ray(lambda: getattr(self._actor, method).remote(*given))
+
+    def _of_ray(self, call: Callable[[], Any]) -> Any:
+        """Return what Ray says; whatever it raises, the host is lost."""
+        if self.lost:
+            raise self.lost
         try:
-            return getattr(self._actor, method).remote(*given)
+            return call()
+        except (GetTimeoutError, RayTaskError):
+            raise
         except Exception as error:
             raise self.lose(reason_of(error)) from None
 
-    def _raise_if_lost(self) -> None:
-        if self.lost:
-            raise self.lost
-
     def _reply(self, asked: Any, seconds: float | None = None) -> Any:
-        """Wait for an answer of the actor.
-
-        Raises:
-            HostLost: there is none.
-            DRLPPError: what the order has raised.
-        """
-        limit = seconds or self._limits.host_start_seconds
+        """Wait for an answer of the actor; raise what the order has raised."""
+        limit = seconds or self.limits.host_start_seconds
         give_up = time.monotonic() + limit
         while True:
-            self._raise_if_lost()
             try:
-                return ray.get(asked, timeout=_LOOK_SECONDS)
+                return self._of_ray(lambda: ray.get(asked, timeout=_LOOK_SECONDS))
             except GetTimeoutError:
                 if time.monotonic() > give_up:
                     raise self.lose(f"no answer within {limit:.0f} s") from None
             except RayTaskError as error:
-                raise self._error_of(error.cause) from None
-            except Exception as error:
-                raise self.lose(reason_of(error)) from None
-
-    def _error_of(self, cause: Exception) -> DRLPPError:
-        """Return what an order has raised, as an error of that host."""
-        kind: type[DRLPPError] = RunFailure
-        if isinstance(cause, DRLPPError):
-            kind = type(cause)
-        elif isinstance(cause, OSError) and is_storage_error(cause):
-            kind = StorageFailure
-        return kind(f"host {self.name}: {cause}")
+                cause, kind = error.cause, RunFailure
+                if isinstance(cause, DRLPPError):
+                    kind = type(cause)
+                elif isinstance(cause, OSError) and is_storage_error(cause):
+                    kind = StorageFailure
+                raise kind(f"host {self.name}: {cause}") from None
 
     def _seconds(self) -> float:
         """Return what time it is there."""
-        seconds: float = self._reply(self._call("seconds"), self._limits.host_silence_seconds)
+        asked = self._remote("call", "seconds")
+        seconds: float = self._reply(asked, self.limits.host_silence_seconds)
         return seconds
 
     # Its workers
@@ -244,7 +229,7 @@ class RayHost(WorkerHost):
         return list(self._process_ids)
 
     def open_store(self) -> StoreAddress:
-        store: StoreAddress = self._ask("open_store")
+        store: StoreAddress = self._reply(self._order("open_store"))
         return store
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
@@ -264,13 +249,15 @@ class RayHost(WorkerHost):
         self._order("send", self._generation, worker, command)
 
     def waitables(self) -> list[Any]:
-        self._raise_if_lost()
+        if self.lost:
+            raise self.lost
         return [self._news]
 
     def events(self, ready: Container[object]) -> list[Event]:
         if self._news in ready:
             self._news.recv_bytes()
-        self._raise_if_lost()
+        if self.lost:
+            raise self.lost
         found = []
         while self.arrived:
             generation, event = self.arrived.popleft()
@@ -296,7 +283,7 @@ class RayHost(WorkerHost):
         self._seconds()
 
     def kill(self) -> None:
-        self._ask("kill")
+        self._reply(self._order("kill"))
         self._forget()
 
     def close(self) -> None:
@@ -328,10 +315,7 @@ class RayHost(WorkerHost):
     def publish(self, path: Path) -> None:
         if not self._shares_folder:
             content = np.fromfile(path, np.uint8)
-            try:
-                put = ray.put(content)
-            except Exception as error:
-                raise self.lose(reason_of(error)) from None
+            put = self._of_ray(lambda: ray.put(content))
             # However long it takes: whether the host lives is known meanwhile.
             self._reply(self._order("write", path.name, put), math.inf)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -21,8 +21,7 @@ class RayNode:
 
     Attributes:
         identity: by which Ray knows it.
-        address: where others reach it.
-        port: of the raylet there.
+        address, port: of the raylet there.
         called: what it is called: its label, its name in Ray, its own and its address.
         resources: how many accelerators it has of each kind, ``GPU`` and ``CPU``.
     """
@@ -95,11 +94,8 @@ def in_order(nodes: Iterable[RayNode], first: str) -> list[RayNode]:
     """Return nodes by their addresses, but the one with identity ``first`` before the others."""
 
     def place(node: RayNode) -> tuple[Any, ...]:
-        try:
-            address = int(ipaddress.ip_address(node.address))
-        except ValueError:
-            address = 0
-        return node.identity != first, address, node.address, node.identity
+        numbers = [part.zfill(4) for part in re.split(r"[.:]", node.address)]
+        return node.identity != first, numbers, node.identity
 
     return sorted(nodes, key=place)
 
@@ -136,12 +132,8 @@ def in_turn(nodes: Sequence[RayNode], kind: str, workers: int) -> list[HostPlan]
 def hosts_of(cluster: Cluster, workers: int, *, gpus: bool) -> list[HostPlan]:
     """Return the hosts that a cluster's description has, none of them on a node.
 
-    More workers than it has accelerators are on other hosts like its last.
-
-    Args:
-        cluster: the description.
-        workers: how many are wanted.
-        gpus: whether hosts of device ``cuda`` take GPUs; else workers compute on CPUs.
+    More workers than it has accelerators are on other hosts like its last. With ``gpus`` hosts of
+    device ``cuda`` take GPUs; else workers compute on CPUs.
     """
     numbers: dict[int, list[int]] = {}
     for worker, host in enumerate(cluster.host_of):

@@ -1,10 +1,19 @@
-"""Training and measuring on the hosts of a Ray cluster: two nodes, on addresses of this machine."""
+"""Sessions, programs and trainings on a Ray cluster: two nodes, on addresses of this machine.
 
+All tests share the cluster, since it takes long to start; the last ones leave other nodes behind.
+"""
+
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +21,56 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import InvalidInput
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import HostLost, InvalidInput
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, TimeLimits, run_reference
+from drlpp.planners.replanning import Elastic
+from drlpp.runtime import (
+    ClusterSession,
+    EpochReport,
+    Minibatches,
+    PipelineTrainer,
+    RunOptions,
+    TimeLimits,
+    TrainerCallbacks,
+    run_reference,
+)
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.models.counting import counting, counts, every_sample
 from tests.support.models.forked import largest_difference, order, placements, samples
-from tests.support.programs.ray_clusters import PATIENT, RayCluster
+from tests.support.programs.documented_commands import ROOT
+from tests.support.programs.ray_clusters import (
+    PATIENT,
+    RayCluster,
+    look_until_it_has_returned,
+    ray_cluster,
+)
 from tests.support.training.loading import same
-from tests.support.training.placement_files import ADAM
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import ADAM, file_of
+from tests.support.training.strikes import changes_in
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 PIPEOPTIM = Method(policy="pipeoptim")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster((2, 2)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -98,21 +139,21 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
 
     def minibatches() -> Iterator[Samples]:
         inputs, targets = samples()
-        for indices in order(60):
+        for indices in order(30):
             yield Samples(tuple(values[indices] for values in inputs), targets[indices])
 
     session.use_samples(*samples())
     found = []
-    for options in (RunOptions(order=order(60)), RunOptions(loaded=minibatches())):
+    for options in (RunOptions(order=order(30)), RunOptions(loaded=minibatches())):
         deployment = session.deploy(
             placements(captured)["replicated"], Method(policy="stash"), ADAM
         )
-        session.run(deployment, 60, options)
+        session.run(deployment, 30, options)
         found.append(session.collect(deployment)[0])
     assert same(*found)
     # It may remove the last ones a moment later.
     other: Any = session.worker_group.hosts.hosts[1]
-    other._ask("remove", "nothing")
+    other._reply(other._order("remove", "nothing"))
     files = [path.name for path in Path(other.folder).iterdir()]
     assert "model.safetensors" in files
     assert not [name for name in files if "stream" in name]
@@ -148,9 +189,210 @@ def test_what_a_session_uses_no_other_gets(
 ) -> None:
     assert session.accelerators == 4
     impatient = TimeLimits(host_silence_seconds=20, gathering_seconds=1)
-    with pytest.raises(InvalidInput, match=r"1 workers are needed.* used by another program or s"):
-        ClusterSession(captured, 1, cluster=cluster.address, time_limits=impatient)
-    with pytest.raises(InvalidInput, match="5 workers were asked for, but the Ray cluster has 4"):
-        ClusterSession(captured, 5, cluster=cluster.address, time_limits=impatient)
-    with pytest.raises(InvalidInput, match=r"belongs to the Ray cluster .* already"):
-        ClusterSession(captured, 1, cluster="127.0.0.1:1")
+    for workers, address, words in (
+        (1, cluster.address, "1 workers are needed.* used by another program or session"),
+        (5, cluster.address, "5 workers were asked for, but the Ray cluster has 4"),
+        (1, "127.0.0.1:1", "belongs to the Ray cluster .* already"),
+        (1, "ray://127.0.0.1:1", "give auto or HOST:PORT .* `ray job submit`"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            ClusterSession(captured, workers, cluster=address, time_limits=impatient)
+
+
+def test_a_frozen_host_is_lost_and_no_worker_is_left(
+    captured: CapturedModel, session: ClusterSession, cluster: RayCluster
+) -> None:
+    """It answers nobody, though its workers still run; they end with it."""
+    session.use_samples(*samples())
+    placement = placements(captured)["straight"]
+    deployment = session.deploy(placement, Method(policy="stash"), ADAM)
+    workers = session.process_ids
+    frozen: Any = session.worker_group.hosts.hosts[1]
+    frozen.limits = replace(PATIENT, host_silence_seconds=8)
+    session.run(deployment, 20, RunOptions(order=order(20)))
+    # In the middle of a run, wherever that is.
+    striking = threading.Timer(0.2, lambda: os.kill(cluster.actor(1), signal.SIGSTOP))
+    striking.start()
+
+    def run_on() -> None:
+        while True:
+            session.run(deployment, 20, RunOptions(order=order(20)))
+
+    told = f"host {cluster.addresses[1]} cannot be reached: no sign of life for 8 s"
+    with pytest.raises(HostLost, match=told):
+        run_on()
+    striking.join()
+    # It is said again instead of waited for.
+    with pytest.raises(HostLost):
+        session.measure(placement, 4)
+    session.close()
+    assert len(workers) == 4
+    wait_until(lambda: not any(map(runs, workers)))
+
+
+def runs(process: int) -> bool:
+    return Path(f"/proc/{process}/exe").exists()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
+def cells() -> list[str]:
+    """The code cells of the notebook, in their order."""
+    notebook = json.loads((ROOT / "examples" / "ray_cluster.ipynb").read_text())
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+KERNEL = """
+import json, os, sys, time
+from tests.support.programs.ray_clusters import PATIENT
+names = {"PATIENT": PATIENT}
+os.chdir(sys.argv[1])
+for cell in json.load(sys.stdin):
+    exec(cell, names)
+session = names["ClusterSession"](names["task"], cluster="auto", time_limits=PATIENT)
+session.worker_group.prepare()
+print("runs", *session.process_ids, session.folder, flush=True)
+time.sleep(300)
+"""
+
+
+def test_the_notebooks_cells_run_one_after_the_other_and_a_killed_kernel_leaves_nothing(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    """In a program that has read them from nowhere; on a machine that is busy."""
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    section = page.partition("\n## A notebook\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"```python\n(.*?)\n```", section, re.DOTALL)
+    assert shown
+    assert set(shown) <= set(cells())
+    patient = [
+        cell.replace('cluster="auto"', 'cluster="auto", time_limits=PATIENT') for cell in cells()
+    ]
+    errors = tmp_path / "errors"
+    with (
+        errors.open("w") as said,
+        program(cluster, KERNEL, str(tmp_path), stderr=said) as kernel,
+    ):
+        assert kernel.stdin is not None
+        assert kernel.stdout is not None
+        kernel.stdin.write(json.dumps(patient))
+        kernel.stdin.close()
+        lines = [kernel.stdout.readline() for _ in range(4)]
+        kernel.kill()
+    session, measured, trained, started = lines
+    assert session == "4 workers on 2 hosts\n", errors.read_text()[-3000:]
+    assert re.fullmatch(r"[1-4](-[1-4])*: \d+\.\d ms a minibatch\n", measured)
+    loss = re.fullmatch(r"loss (\d\.\d{3}) after 3 epochs\n", trained)
+    assert loss is not None, errors.read_text()[-3000:]
+    # Of ten classes that the pixels tell, it has learned something.
+    assert float(loss[1]) < 2.0
+    assert (tmp_path / "runs" / "notebook" / "model.pt").exists()
+    *workers, folder = started.removeprefix("runs ").split()
+    assert len(workers) == 4
+    wait_until(lambda: not any(runs(int(worker)) for worker in workers))
+    wait_until(lambda: not Path(folder).exists())
+
+
+def program(
+    cluster: RayCluster, code: str, *arguments: str, stderr: Any = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**cluster.environment, "RAY_ADDRESS": cluster.address},
+    )
+
+
+def test_hosts_that_are_in_use_or_lost_cost_no_sample(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another session has one; then its actor ends, then its node, whose place another takes."""
+    captured = capture(ModelReference.of(counting))
+    first, second = (
+        Host(name=name, accelerators=count)
+        for name, count in zip(cluster.addresses, (2, 1), strict=True)
+    )
+    link = Link(bandwidth_bytes_per_second=1e9)
+    hosts = Cluster(hosts=(first, second), within_host=link, between_hosts=link)
+    one = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
+    placement = in_a_row(captured.graph, 0, 1, 2)
+    document = file_of(captured, placement, Method(policy="stash"), one)
+    limits = replace(PATIENT, gathering_seconds=3)
+    alone = Cluster(hosts=(second,), within_host=link)
+    other = ClusterSession(captured, 1, cluster=cluster.address, hosts=alone, time_limits=limits)
+    look_until_it_has_returned(monkeypatch, lambda: other.worker_group._closed)
+    strikes: dict[int, Callable[[], object]] = {
+        1: other.close,
+        3: lambda: os.kill(cluster.actor(1), signal.SIGKILL),
+        5: lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL),
+        # It would fail if the last node had no actor.
+        7: lambda: cluster.actor(2),
+    }
+    helps = iter([lambda: None, lambda: cluster.join(4)])
+    notes: list[str] = []
+
+    def strike(report: EpochReport) -> None:
+        strikes.get(report.epoch, lambda: None)()
+
+    def help_(note: str) -> None:
+        notes.append(note)
+        if "cannot be reached" in note:
+            next(helps)()
+
+    trainer = PipelineTrainer(
+        document.model_copy(update={"cluster": hosts}),
+        model=captured,
+        elastic=Elastic(1, 3),
+        cluster=cluster.address,
+        time_limits=limits,
+        out=tmp_path,
+        observer=TrainerCallbacks(on_epoch=strike, on_note=help_),
+    )
+    with other:
+        result = trainer.fit(every_sample(), epochs=8)
+    assert counts(result.state_dict) == {(f"layers.{layer}.weight", 8.0) for layer in range(4)}
+    missing = f"host {second.name} is missing or in use: training begins with 2 of 3"
+    assert notes[0].startswith(missing)
+    given_up, returned = ((2,), (), "1-1"), ((), (2,), "1-1-1")
+    changes = [(one.given_up, one.returned, one.configuration) for one in changes_in(tmp_path)]
+    assert changes == [returned, given_up, returned, given_up, returned]
+
+
+ON_A_DYING_CLUSTER = """
+import sys
+from drlpp.cli.command_line import run_program
+def program():
+    from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
+    from tests.support.models.forked import order, samples
+    from tests.support.training.pipelines import in_a_row
+    limits = TimeLimits(host_silence_seconds=15, gathering_seconds=60)
+    model = "tests.support.models.small:forked"
+    with ClusterSession(model, 2, cluster=sys.argv[1], time_limits=limits) as session:
+        session.use_samples(*samples())
+        deployment = session.deploy(in_a_row(session.graph, 0, 1))
+        while True:
+            session.run(deployment, 20, RunOptions(order=order(20)))
+            print("runs", flush=True)
+run_program(program, "program.py")
+"""
+
+
+@pytest.mark.slow
+def test_a_dead_head_is_said_in_words(cluster: RayCluster) -> None:
+    """Last, since there is no cluster after it. Ray would end the program without a word."""
+    with program(cluster, ON_A_DYING_CLUSTER, cluster.address) as dying:
+        assert dying.stdout is not None
+        assert any(line == "runs\n" for line in dying.stdout)
+        os.kill(cluster.process(0, "/gcs_server"), signal.SIGKILL)
+        _, said = dying.communicate(timeout=120)
+    assert dying.returncode == 1, said
+    (line,) = [line for line in said.splitlines() if line.startswith("program.py: ")]
+    assert f"the head of the Ray cluster, {cluster.address}, has ended or is cut off" in line

@@ -4,7 +4,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -199,12 +201,15 @@ def _session(nodes: list[RayNode], **of: Any) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "nodes_of_cluster", lambda: nodes)
         patch.setattr(module, "connect", lambda address: None)
+        patch.setattr(module, "gcs_address", lambda: "head:1")
+        patch.setattr(module.ray, "get_runtime_context", Mock())
         patch.setattr(module, "listens", lambda *_: True)
         patch.setattr(module, "RayHost", type("Host", (_Host,), {"asked": [], **of}))
 
         def begun(least: int | None = None) -> Any:
             limits = TimeLimits(gathering_seconds=1e-9)
-            return module.RayHosts("ray://head:1", 4, PAIR, None, limits, least, gpus=False)
+            wanted = {"address": "head:1", "description": PAIR, "least": least}
+            return module.RayHosts(4, Path(), limits, **wanted, gpus=False)
 
         yield begun
 

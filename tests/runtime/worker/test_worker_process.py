@@ -23,8 +23,8 @@ from drlpp.runtime import ClusterSession
 with ClusterSession("tests.support.models.small:perceptron", 1) as session:
     session.worker_group.prepare()
     (host,) = session.worker_group.hosts.hosts
-    host._channels[0].connection.send_bytes(pickle.dumps(session.folder / "message-gone"))
-    assert connection.wait([host._processes[0].sentinel], 60)
+    host._running[0].channel.connection.send_bytes(pickle.dumps(session.folder / "message-gone"))
+    assert connection.wait([host._running[0].process.sentinel], 60)
     print(*(event.how for event in host.events([])))
 """
 
@@ -71,7 +71,7 @@ def test_it_goes_on_after_a_command_that_its_memory_does_not_hold() -> None:
     with ClusterSession("tests.support.models.small:perceptron", 1) as session:
         session.worker_group.prepare()
         (host,) = session.worker_group.hosts.hosts
-        channel = host._channels[0]
+        channel = host._running[0].channel
         command = session.folder / "message-large"
         with command.open("wb") as file:
             file.truncate(2**30)

@@ -1,6 +1,6 @@
 """What the first host of an emulated cluster runs on the workers of all.
 
-python -m tests.support.programs.many_hosts_programs NAME FOLDER
+python -m tests.support.programs.many_hosts_programs FOLDER
 """
 
 from __future__ import annotations
@@ -12,25 +12,19 @@ from drlpp.cli.command_line import run_program
 from drlpp.io.documents import write_document
 from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
 from tests.support.models.forked import order, placements, samples
-from tests.support.programs.ray_clusters import PATIENT
 
 _MODEL = "tests.support.models.small:forked"
 
 
-def measure(folder: Path) -> None:
-    """Measure the cluster."""
-    with ClusterSession(_MODEL, cluster="auto", time_limits=PATIENT) as session:
-        write_document(folder / "cluster.json", session.profile(repeats=2)[1])
-
-
-def train(folder: Path) -> None:
-    """Train without an end; the file ``progress`` grows by a byte with every progress."""
+def measure_and_train(folder: Path) -> None:
+    """Measure the cluster, then train without an end; ``progress`` grows by a byte with each."""
     # Notices a host that is cut off for good, and outlasts a shorter cut.
-    limits = TimeLimits(host_silence_seconds=15, gathering_seconds=60)
+    limits = TimeLimits(host_silence_seconds=12, gathering_seconds=60)
     with (
         ClusterSession(_MODEL, cluster="auto", time_limits=limits) as session,
         (folder / "progress").open("wb") as progress,
     ):
+        write_document(folder / "cluster.json", session.profile(repeats=2)[1])
         session.use_samples(*samples())
         deployment = session.deploy(placements(session.captured)["straight"])
 
@@ -43,5 +37,4 @@ def train(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    PROGRAM = {"measure": measure, "train": train}[sys.argv[1]]
-    run_program(lambda: PROGRAM(Path(sys.argv[2])), "many_hosts_programs.py")
+    run_program(lambda: measure_and_train(Path(sys.argv[1])), "many_hosts_programs.py")

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +59,7 @@ class RayCluster:
         # Other clusters of this machine have others.
         self._network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
         self._cpus = list(cpus)
-        self._port, self._client_port = free_port(), free_port()
+        self._port = free_port()
         self.nodes: list[RayNodeProcess] = []
         if encrypted:
             self.environment |= certified(self.folder, self.addresses)
@@ -74,17 +73,6 @@ class RayCluster:
     def address(self) -> str:
         """What users give for --cluster."""
         return f"{self.addresses[0]}:{self._port}"
-
-    @property
-    def client_address(self) -> str:
-        """The same from outside; Ray Client's server begins after the nodes."""
-        give_up = time.monotonic() + START_SECONDS
-        server = self.addresses[0], self._client_port
-        while True:
-            with suppress(OSError), socket.create_connection(server, timeout=5):
-                return f"ray://{server[0]}:{server[1]}"
-            assert time.monotonic() < give_up, "Ray Client's server has not begun"
-            time.sleep(0.5)
 
     def start(self) -> None:
         """Start all nodes."""
@@ -100,7 +88,6 @@ class RayCluster:
         options = ["--num-cpus", str(self._cpus[number]), "--object-store-memory", "100000000"]
         options += ["--include-log-monitor=false"]
         if number == 0:
-            options += ["--ray-client-server-port", str(self._client_port)]
             # Nobody asks it for more nodes.
             options += ["--temp-dir", str(self.folder), "--no-monitor"]
         node = RayNodeProcess(
