@@ -31,9 +31,10 @@ def connect(address: str) -> None:
     Raises:
         InvalidInput: there is none, it refuses this program, or it has other versions.
     """
-    if "://" in address:
+    given = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    if "://" in given:
         raise InvalidInput(
-            f"{address} is no head of a Ray cluster; give auto or HOST:PORT on one of its hosts, "
+            f"{given} is no head of a Ray cluster; give auto or HOST:PORT on one of its hosts, "
             "where `ray job submit` starts a program from outside"
         )
     if ray.is_initialized():

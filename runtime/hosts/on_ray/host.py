@@ -209,7 +209,8 @@ class RayHost(WorkerHost):
                 if time.monotonic() > give_up:
                     raise self.lose(f"no answer within {limit:.0f} s") from None
             except RayTaskError as error:
-                cause, kind = error.cause, RunFailure
+                cause = error.cause
+                kind: type[DRLPPError] = RunFailure
                 if isinstance(cause, DRLPPError):
                     kind = type(cause)
                 elif isinstance(cause, OSError) and is_storage_error(cause):
