@@ -179,13 +179,13 @@ class HostKeeper:
             self._loop.call_soon_threadsafe(self._report, [Answered(worker, failed)])
 
     def write(self, file: str, content: np.ndarray[Any, Any]) -> None:
-        """Write the host's copy of a file; workers may still have an older one mapped."""
-        path = self._folder / file
-        path.unlink(missing_ok=True)
+        """Write the host's copy of a file, which is there for workers once it is whole."""
+        partial = self._folder / f".{file}.partial"
         try:
-            path.write_bytes(content.data)
+            partial.write_bytes(content.data)
+            partial.replace(self._folder / file)
         except OSError:
-            path.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
 
     def read(self, file: str) -> np.ndarray[Any, Any]:

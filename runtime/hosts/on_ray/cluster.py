@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import ray
 from ray.exceptions import RayError
 
 from drlpp.errors import DRLPPError, InvalidCluster, InvalidInput
@@ -66,8 +65,6 @@ class RayHosts(Hosts):
         self._closed = threading.Event()
         self._head_is_lost = False
         self._head = gcs_address()
-        # Only there the controller's own files are those of the host.
-        self._here = ray.get_runtime_context().get_node_id()
         self._folder = folder
         self._refused: set[str] = set()
         try:
@@ -119,23 +116,16 @@ class RayHosts(Hosts):
         """Start an actor on every host that is there, and that nobody else uses."""
         self.hosts = hosts = [self._host(plan) for plan in plans]
         there = [host for host in hosts if not host.lost]
-        for host in there:
-            host.reserve()
-        give_up = time.monotonic() + self._limits.gathering_seconds
-        for host in there:
-            if not host.begin(max(1.0, give_up - time.monotonic())):
-                hosts[hosts.index(host)] = self._host(replace(host.plan, node=None))
-        check_enough([host.plan for host in hosts], least, nodes)
-        # At once, since one that has begun must not wait for the others.
         with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
-            list(pool.map(self._open, [host for host in hosts if not host.lost]))
+            for host, has_begun in zip(there, pool.map(RayHost.begin, there), strict=True):
+                if not has_begun:
+                    hosts[hosts.index(host)] = self._host(replace(host.plan, node=None))
+            check_enough([host.plan for host in hosts], least, nodes)
+            # At once, since one that has begun must not wait for the others.
+            list(pool.map(RayHost.open, [host for host in hosts if not host.lost]))
 
     def _host(self, plan: HostPlan, *, returned: bool = False) -> RayHost:
         return RayHost(plan, self._folder, self._limits, self._blame, returned=returned)
-
-    def _open(self, host: RayHost) -> None:
-        assert host.plan.node is not None
-        host.open(is_here=host.plan.node.identity == self._here)
 
     def _seek(self) -> None:
         """Look again and again for where the hosts can be that are missed."""
@@ -164,10 +154,9 @@ class RayHosts(Hosts):
             host.give_back()
 
     def _opens(self, host: RayHost, node: RayNode) -> bool:
-        host.reserve()
         try:
-            if host.begin(self._limits.gathering_seconds):
-                self._open(host)
+            if host.begin():
+                host.open()
                 return True
         except InvalidInput:
             self._refused.add(node.identity)

@@ -91,21 +91,17 @@ class RayHost(WorkerHost):
 
     # The actor
 
-    def reserve(self) -> None:
-        """Ask for the accelerators; :meth:`begin` waits for them."""
+    def begin(self) -> bool:
+        """Reserve the accelerators and start the actor; False if others have them for too long."""
         assert self.plan.node is not None
+        count, kind = len(self.workers), self.plan.kind
         self._group = placement_group(
-            [{self.plan.kind: len(self.workers)}],
+            [{kind: count}],
             bundle_label_selector=[{"ray.io/node-id": self.plan.node.identity}],
         )
-
-    def begin(self, seconds: float) -> bool:
-        """Start the actor; return False if others have the accelerators for so long."""
-        assert self._group is not None
-        if not self._group.wait(seconds):
+        if not self._group.wait(self.limits.gathering_seconds):
             self.give_back()
             return False
-        count, kind = len(self.workers), self.plan.kind
         actor = ray.remote(host_actor()).options(
             max_restarts=0,
             max_task_retries=0,
@@ -116,16 +112,15 @@ class RayHost(WorkerHost):
         self._actor = actor.remote()
         return True
 
-    def open(self, *, is_here: bool) -> None:
+    def open(self) -> None:
         """Have the actor keep workers; from now on it ends if it is not asked for its events.
-
-        Args:
-            is_here: whether this machine's files are those of the host.
 
         Raises:
             InvalidInput: the host has other versions.
             DRLPPError: it cannot begin, or does not answer.
         """
+        assert self.plan.node is not None
+        is_here = self.plan.node.identity == ray.get_runtime_context().get_node_id()
         ours, folder = host_actor().versions(), str(self._own_folder) if is_here else None
         given = vars(self.limits), self.workers, self.name, self.address, folder
         found = self._reply(self._remote("open", ours, *given))

@@ -93,6 +93,7 @@ HOSTS: list[RayHost] = []
 def actor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Actor]:
     monkeypatch.setattr(module.ray, "get", get)
     monkeypatch.setattr(module.ray, "put", lambda content: content)
+    monkeypatch.setattr(module.ray, "get_runtime_context", Mock())
     actor = Actor()
     yield actor
     for host in HOSTS:
@@ -113,7 +114,7 @@ def host_of(
 ) -> RayHost:
     host = new_host(folder, limits, returned=returned)
     host._actor = actor
-    host.open(is_here=False)
+    host.open()
     HOSTS.append(host)
     return host
 
@@ -236,9 +237,10 @@ def test_a_host_does_nothing_before_it_is_opened(
 ) -> None:
     """Till then nobody asks for its events, and nothing has to be removed there."""
     host = new_host(tmp_path)
-    host._group = Mock()
+    monkeypatch.setattr(module, "placement_group", Mock())
+    monkeypatch.setattr(module, "PlacementGroupSchedulingStrategy", Mock())
     monkeypatch.setattr(module.ray, "remote", Mock())
-    assert host.begin(1)
+    assert host.begin()
     assert host._actor.mock_calls == []
 
 

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -174,15 +173,12 @@ class _Host:
         self.lost = None if plan.node else HostLost("not there")
         self.given_back = False
 
-    def reserve(self) -> None:
+    def begin(self) -> bool:
         assert self.plan.node is not None
         self.asked.append(self.plan.node.address)
-
-    def begin(self, _seconds: float) -> bool:
         return self.plan.node not in self.busy
 
-    def open(self, *, is_here: bool) -> None:
-        assert not is_here
+    def open(self) -> None:
         self.met.wait(30)
         if self.plan.node in self.gone:
             raise HostLost("gone again")
@@ -202,7 +198,6 @@ def _session(nodes: list[RayNode], **of: Any) -> Iterator[Any]:
         patch.setattr(module, "nodes_of_cluster", lambda: nodes)
         patch.setattr(module, "connect", lambda address: None)
         patch.setattr(module, "gcs_address", lambda: "head:1")
-        patch.setattr(module.ray, "get_runtime_context", Mock())
         patch.setattr(module, "listens", lambda *_: True)
         patch.setattr(module, "RayHost", type("Host", (_Host,), {"asked": [], **of}))
 
