@@ -316,18 +316,15 @@ def test_hosts_that_are_in_use_or_lost_cost_no_sample(
 ) -> None:
     """Another session has one; then its actor ends, then its node, whose place another takes."""
     captured = capture(ModelReference.of(counting))
-    first, second = (
-        Host(name=name, accelerators=count)
-        for name, count in zip(cluster.addresses, (2, 1), strict=True)
-    )
+    first, second = (Host(name=name, accelerators=2) for name in cluster.addresses)
     link = Link(bandwidth_bytes_per_second=1e9)
     hosts = Cluster(hosts=(first, second), within_host=link, between_hosts=link)
     one = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
-    placement = in_a_row(captured.graph, 0, 1, 2)
+    placement = in_a_row(captured.graph, 0, 1, 2, 3)
     document = file_of(captured, placement, Method(policy="stash"), one)
     limits = replace(PATIENT, gathering_seconds=3)
     alone = Cluster(hosts=(second,), within_host=link)
-    other = ClusterSession(captured, 1, cluster=cluster.address, hosts=alone, time_limits=limits)
+    other = ClusterSession(captured, 2, cluster=cluster.address, hosts=alone, time_limits=limits)
     look_until_it_has_returned(monkeypatch, lambda: other.worker_group._closed)
     strikes: dict[int, Callable[[], object]] = {
         1: other.close,
@@ -350,7 +347,7 @@ def test_hosts_that_are_in_use_or_lost_cost_no_sample(
     trainer = PipelineTrainer(
         document.model_copy(update={"cluster": hosts}),
         model=captured,
-        elastic=Elastic(1, 3),
+        elastic=Elastic(1, 4),
         cluster=cluster.address,
         time_limits=limits,
         out=tmp_path,
@@ -359,9 +356,9 @@ def test_hosts_that_are_in_use_or_lost_cost_no_sample(
     with other:
         result = trainer.fit(every_sample(), epochs=8)
     assert counts(result.state_dict) == {(f"layers.{layer}.weight", 8.0) for layer in range(4)}
-    missing = f"host {second.name} is missing or in use: training begins with 2 of 3"
+    missing = f"host {second.name} is missing or in use: training begins with 2 of 4"
     assert notes[0].startswith(missing)
-    given_up, returned = ((2,), (), "1-1"), ((), (2,), "1-1-1")
+    given_up, returned = ((2, 3), (), "1-1"), ((), (2, 3), "1-1-1-1")
     changes = [(one.given_up, one.returned, one.configuration) for one in changes_in(tmp_path)]
     assert changes == [returned, given_up, returned, given_up, returned]
 
