@@ -122,11 +122,8 @@ def test_weights_equal_the_reference(
     assert largest_difference(state, reference.state) < 1e-9
 
 
-@pytest.mark.parametrize("transport", [DIRECTED, STAGED], ids=["directed", "staged"])
-def test_links_are_timed_and_profiled_as_they_are_used(
-    use: Callable[[Transport], None], transport: Transport
-) -> None:
-    use(transport)
+def test_links_are_timed_and_profiled_as_they_are_used(use: Callable[[Transport], None]) -> None:
+    use(DIRECTED)
     captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     placement = in_a_row(captured.graph, 0, 0, 1)
     with ClusterSession(captured, 3, device="cpu") as session:

@@ -8,7 +8,6 @@ import torch
 from drlpp.errors import ModelError, OutOfMemory, WorkerLost
 from drlpp.runtime.device.device_failures import (
     DEVICE_FAILURES,
-    device_failure,
     without_their_gpu,
 )
 from drlpp.runtime.device.devices import DeviceFacts
@@ -27,11 +26,6 @@ OF_NCCL = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, {what}, NCCL 2.27.5\n"
 )
 
-OF_THE_MODEL = [
-    ("cudaErrorAssert", "device-side assert triggered"),
-    ("cudaErrorIllegalAddress", "an illegal memory access was encountered"),
-]
-
 
 def _of_cuda(name: str, text: str) -> torch.AcceleratorError:
     return torch.AcceleratorError(f"CUDA error: {text}{ADVICE.format(name=name)}")
@@ -46,37 +40,50 @@ def test_an_error_of_the_gpu_loses_its_worker() -> None:
         assert raised.workers == {2}
 
 
-def test_an_error_that_any_gpu_would_raise_is_the_models() -> None:
-    for name, text in OF_THE_MODEL:
-        assert isinstance(failed(2, _of_cuda(name, text)), ModelError)
+def _of_nccl(text: str) -> Exception:
+    return torch.distributed.DistBackendError(OF_NCCL.format(what="…") + text)
 
 
-def test_no_memory_stays_what_it_is() -> None:
-    for error in (
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has …"),
-        _of_cuda("cudaErrorMemoryAllocation", "out of memory"),
-    ):
-        assert isinstance(failed(2, error), OutOfMemory)
+OF_CUDA = "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure "
+ERRORS: list[tuple[Exception, type[Exception]]] = [
+    # Those that any GPU would raise are the model's.
+    (_of_cuda("cudaErrorAssert", "device-side assert triggered"), ModelError),
+    (_of_cuda("cudaErrorIllegalAddress", "an illegal memory access was encountered"), ModelError),
+    (RuntimeError("CUDA error: 700"), ModelError),
+    # What a model says is no GPU's error, also if it uses the same words.
+    (RuntimeError("unknown error of the GPU's layer"), ModelError),
+    (RuntimeError("unknown error in layer 3"), ModelError),
+    (ValueError("CUDA error: unknown error"), ModelError),
+    (ValueError("out of memory"), ModelError),
+    (_of_cuda("cudaErrorMemoryAllocation", "out of memory"), OutOfMemory),
+    (MemoryError(), OutOfMemory),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU …"), OutOfMemory),
+    (
+        RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: …"),
+        OutOfMemory,
+    ),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED in `cublasCreate(handle)`"), OutOfMemory),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), OutOfMemory),
+    (_of_nccl("ncclInvalidUsage: This usually reflects invalid usage of NCCL."), ModelError),
+    (_of_nccl("ncclSystemError: … Last error:\n… No space left on device (28)"), ModelError),
+    (_of_nccl(f"{OF_CUDA}700 'an illegal memory access was encountered'"), ModelError),
+    (_of_nccl(f"{OF_CUDA}2 'out of memory'"), OutOfMemory),
+    (_of_nccl(f"{OF_CUDA}214 'uncorrectable ECC error encountered'"), WorkerLost),
+]
 
 
-def test_what_a_model_says_is_no_gpus_error() -> None:
-    """Also if it uses the same words."""
-    assert device_failure(RuntimeError("unknown error of the GPU's layer")) is None
-    assert device_failure(RuntimeError("unknown error in layer 3")) is None
-    assert device_failure(ValueError("CUDA error: unknown error")) is None
+@pytest.mark.parametrize(("error", "kind"), ERRORS, ids=lambda value: str(value)[:40])
+def test_what_else_goes_wrong_on_a_worker(error: Exception, kind: type[Exception]) -> None:
+    assert type(failed(2, error)) is kind
 
 
 OF_A_CONNECTION = [
-    (
-        OF_NCCL.format(what="remote process exited or there was a network error")
-        + "ncclRemoteError: A call failed possibly due to a network error or a remote process "
-        "exiting prematurely.\nLast error:\nNET/IB : Got completion from peer 10.0.0.2<47534>"
-    ),
-    (
-        OF_NCCL.format(what="unhandled system error")
-        + "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or "
-        "device error.\nLast error:\nsocketProgress: Connection closed by remote peer 10.0.0.2<4>"
-    ),
+    "remote process exited or there was a network error, NCCL 2.27.5\nncclRemoteError: A call "
+    "failed possibly due to a network error or a remote process exiting prematurely.\nLast error:\n"
+    "NET/IB : Got completion from peer 10.0.0.2<47534>",
+    "unhandled system error, NCCL 2.27.5\nncclSystemError: System call (e.g. socket, malloc) or "
+    "external library call failed or device error.\nLast error:\nsocketProgress: Connection closed "
+    "by remote peer 10.0.0.2<4>",
     "NCCL communicator was aborted on rank 1.",
 ]
 
@@ -84,30 +91,10 @@ OF_A_CONNECTION = [
 @pytest.mark.parametrize("text", OF_A_CONNECTION)
 def test_what_nccl_says_of_others_is_a_lost_connection_of_nobody(text: str) -> None:
     """Who it was, that worker says, or its end does."""
-    raised = failed(1, torch.distributed.DistBackendError(text))
+    raised = failed(1, _of_nccl(text))
     assert isinstance(raised, WorkerLost)
     assert str(raised).startswith("worker 1 lost its connection to another (")
     assert raised.workers == frozenset()
-
-
-OF_THIS_HOST = {
-    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device "
-    "error.\nLast error:\nError while creating shared memory segment /dev/shm/nccl-1 (size 9637), "
-    "error: No space left on device (28)": ModelError,
-    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.": ModelError,
-    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 700 'an "
-    "illegal memory access was encountered'": ModelError,
-    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of "
-    "memory'": OutOfMemory,
-    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 214 "
-    "'uncorrectable ECC error encountered'": WorkerLost,
-}
-
-
-@pytest.mark.parametrize("text", OF_THIS_HOST)
-def test_what_nccl_says_of_this_host_is_what_it_is(text: str) -> None:
-    error = torch.distributed.DistBackendError(OF_NCCL.format(what="…") + text)
-    assert type(failed(1, error)) is OF_THIS_HOST[text]
 
 
 def _devices(gpus: str) -> dict[int, DeviceFacts]:

@@ -18,7 +18,6 @@ from drlpp.runtime.device import devices
 from drlpp.runtime.device.devices import (
     accelerator_of,
     device_among,
-    is_out_of_memory,
 )
 from drlpp.runtime.stage.passes import randomness
 
@@ -161,19 +160,6 @@ def test_nothing_looks_for_gpus_before_the_fork() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )
     assert ended.returncode == 0, ended.stderr
-
-
-def test_lack_of_memory_is_recognised() -> None:
-    for error in [
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-    ]:
-        assert is_out_of_memory(error)
-    for other in [ValueError("out of memory"), RuntimeError("CUDA error: 700")]:
-        assert not is_out_of_memory(other)
 
 
 def test_an_operator_works_where_its_arguments_say() -> None:

@@ -232,18 +232,6 @@ def test_what_goes_wrong_on_a_host_is_told_with_its_name(
         host_of(actor, tmp_path)
 
 
-def test_a_host_does_nothing_before_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Till then nobody asks for its events, and nothing has to be removed there."""
-    host = new_host(tmp_path)
-    monkeypatch.setattr(module, "placement_group", Mock())
-    monkeypatch.setattr(module, "PlacementGroupSchedulingStrategy", Mock())
-    monkeypatch.setattr(module.ray, "remote", Mock())
-    assert host.begin()
-    assert host._actor.mock_calls == []
-
-
 def test_a_command_that_comes_late_reaches_no_other_worker(actor: Actor, tmp_path: Path) -> None:
     host = host_of(actor, tmp_path)
     started(host)

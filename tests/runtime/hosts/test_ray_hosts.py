@@ -193,7 +193,6 @@ def test_what_a_session_uses_no_other_gets(
         (1, cluster.address, "1 workers are needed.* used by another program or session"),
         (5, cluster.address, "5 workers were asked for, but the Ray cluster has 4"),
         (1, "127.0.0.1:1", "belongs to the Ray cluster .* already"),
-        (1, "ray://127.0.0.1:1", "give auto or HOST:PORT .* `ray job submit`"),
     ):
         with pytest.raises(InvalidInput, match=words):
             ClusterSession(captured, workers, cluster=address, time_limits=impatient)

@@ -66,9 +66,15 @@ def _where_nobody_speaks(_patch: pytest.MonkeyPatch, address: str) -> None:
     ClusterSession(MODEL, 1, cluster=address)
 
 
+def _through_a_client(monkeypatch: pytest.MonkeyPatch, _address: str) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:1")
+    ClusterSession(MODEL, 1, cluster="auto")
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (_through_a_client, "ray://127.0.0.1:1 is .* HOST:PORT .* `ray job submit`"),
         (_on_torchrun, "started by torchrun, .* name a Ray cluster"),
         (_without_ray, r"not installed: pip install 'drlpp\[ray\]'"),
         (_where_nobody_speaks, "cannot be reached.*no word .* RAY_AUTH_MODE"),
