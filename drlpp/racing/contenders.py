@@ -130,7 +130,7 @@ def as_it_runs(candidate: Candidate) -> Candidate:
     alike = ONE_F_ONE_B.minibatches_of_update(replicas, method.accumulate, method.microbatches)
     if kind == FLUSHED_1F1B.name and alike == method.accumulate:
         kind = ONE_F_ONE_B.name
-    if kind != ONE_F_ONE_B.name or facts.own_options is not None or facts.updates_all_in_flight:
+    if kind != ONE_F_ONE_B.name or facts.own_options or facts.updates_all_in_flight:
         return candidate
     changes = {"schedule": kind, "policy": SYNC.name, "in_flight_per_link": 0}
     return Candidate(placement, method.model_copy(update=changes))

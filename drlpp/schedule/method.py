@@ -134,15 +134,15 @@ class Method(StrictRecord):
                 "it out, or use precision=float16"
             )
         for policy in WEIGHT_POLICIES.values():
-            options = policy.own_options
-            if options is None:
-                continue
-            given = any(getattr(self, name) for name in options.names)
-            if policy.name == self.policy and not given:
-                raise ValueError(options.missing)
+            given = any(getattr(self, name) for name in policy.own_options)
+            if policy.name == self.policy and policy.own_options and not given:
+                raise ValueError(
+                    f"policy {policy.name} needs {' or '.join(policy.own_options)}, or both; "
+                    "without them it is vanilla"
+                )
             if given and policy.name != self.policy:
                 raise ValueError(
-                    f"{' and '.join(options.names)} belong to policy {policy.name}, not to "
+                    f"{' and '.join(policy.own_options)} belong to policy {policy.name}, not to "
                     f"{self.policy}"
                 )
         return self
@@ -166,8 +166,8 @@ class Method(StrictRecord):
     def lookahead(self) -> Lookahead | None:
         """How far passes look ahead of the newest weights, or back; None if they never do."""
         facts = self.policy_facts
-        needed = facts.own_options.lookahead if facts.own_options else None
-        return facts.lookahead if needed is None or getattr(self, needed) else None
+        # PipeMare's T1 alone moves no weights.
+        return None if facts.own_options and not self.correction_decay else facts.lookahead
 
     def __str__(self) -> str:
         parts: list[str] = [self.schedule]

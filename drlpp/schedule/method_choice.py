@@ -58,7 +58,7 @@ def choose_method(
         values = {"policy": chosen} | {key: values[key] for key in kept if key in values}
         if facts.synchronous:
             values["schedule"] = GPIPE.name
-    for option, value in (facts.own_options.suggested if facts.own_options else {}).items():
+    for option, value in facts.own_options.items():
         values.setdefault(option, value)
     if given.get("precision", "float16") != "float16":
         values.pop("loss_scale", None)

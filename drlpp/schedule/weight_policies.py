@@ -85,23 +85,6 @@ class Lookahead:
 
 
 @dataclass(frozen=True)
-class OwnOptions:
-    """Options of a method that belong to one policy, which needs at least one of them.
-
-    Attributes:
-        names: fields of :class:`drlpp.schedule.method.Method`.
-        missing: what is wrong without any.
-        suggested: values where a user gives none.
-        lookahead: the option without which the policy does not look ahead or back.
-    """
-
-    names: tuple[str, ...]
-    missing: str
-    suggested: Mapping[str, float] = field(default_factory=dict)
-    lookahead: str | None = None
-
-
-@dataclass(frozen=True)
 class PolicyFacts:
     """One weight policy.
 
@@ -117,7 +100,8 @@ class PolicyFacts:
             to recompute.
         synchronous: whether no update may come between a forward and its backward.
         updates_all_in_flight: whether an update needs as many parts as are in flight.
-        own_options: options that no other policy has.
+        own_options: fields of :class:`drlpp.schedule.method.Method` that no other policy has, of
+            which it needs one at least, with the values where a user gives none.
     """
 
     name: str
@@ -129,7 +113,7 @@ class PolicyFacts:
     writes_in_place: bool = False
     synchronous: bool = False
     updates_all_in_flight: bool = False
-    own_options: OwnOptions | None = None
+    own_options: Mapping[str, float] = field(default_factory=dict)
 
 
 SUGGESTED_CORRECTION_DECAY = 0.135
@@ -191,13 +175,10 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             # W_{t+s}, while a backward runs with others, and δ.
             copies=2,
             writes_in_place=True,
-            own_options=OwnOptions(
-                names=("annealing_minibatches", "correction_decay"),
-                missing="policy pipemare needs annealing_minibatches (T1), correction_decay (T2) "
-                "or both; vanilla is PipeMare without them",
-                suggested={"correction_decay": SUGGESTED_CORRECTION_DECAY},
-                lookahead="correction_decay",
-            ),
+            own_options={
+                "annealing_minibatches": 0,
+                "correction_decay": SUGGESTED_CORRECTION_DECAY,
+            },
         ),
     )
 }

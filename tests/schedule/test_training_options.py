@@ -53,7 +53,11 @@ REFUSALS: list[tuple[str | None, dict[str, object], str]] = [
     (None, {"schedule": "1F1B"}, "schedule '1F1B' is unknown"),
     ("nothing", {}, "policy 'nothing' is unknown"),
     ("stash", {"correction_decay": 0.1}, "belong to policy pipemare"),
-    ("pipemare", {"correction_decay": 0}, "vanilla is PipeMare without"),
+    (
+        "pipemare",
+        {"correction_decay": 0},
+        "annealing.*without them it is vanilla",
+    ),
     ("stash", {"accumulate": 0}, "field 'accumulate'"),
     ("sync", {"schedule": "1f1b-flush", "in_flight_per_link": 1}, "meaning on it; use 1f1b"),
     ("stash", {"policy": "vanilla"}, "use --policy"),

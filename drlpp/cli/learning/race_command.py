@@ -80,7 +80,7 @@ def named_methods(
                 f"for others ({', '.join(NAMED_POLICIES)})"
             )
         facts = WEIGHT_POLICIES.get(policy)
-        names = facts.own_options.names if facts and facts.own_options else ()
+        names = facts.own_options if facts else ()
         own[policy] = {name: options[name] for name in names if name in options}
     taken = {name for given in own.values() for name in given}
     common = choose_method(None, {key: options[key] for key in options.keys() - taken})
