@@ -12,7 +12,7 @@ from drlpp.io.documents import StrictRecord
 from drlpp.io.quantities import Count, one_of
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.kinds.kind import ScheduleKind
-from drlpp.schedule.kinds.registry import find_schedule_kind, training_kinds
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS, training_kinds
 from drlpp.schedule.per_stage import (
     PerLink,
     PerStage,
@@ -150,7 +150,7 @@ class Method(StrictRecord):
     @property
     def schedule_kind(self) -> ScheduleKind:
         """What the schedule can do."""
-        return find_schedule_kind(self.schedule)
+        return SCHEDULE_KINDS[self.schedule]
 
     @property
     def policy_facts(self) -> PolicyFacts:

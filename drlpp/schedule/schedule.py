@@ -24,7 +24,7 @@ from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import Action, AllReduce, Message, Receive, Send, Update
 from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
 from drlpp.schedule.kinds.kind import Share
-from drlpp.schedule.kinds.registry import find_schedule_kind
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.lowering import (
     Lowering,
     received_as_sent,
@@ -57,7 +57,7 @@ class Schedule:
     @property
     def flushes(self) -> bool:
         """Whether the pipeline is empty at every update."""
-        return find_schedule_kind(self.kind).flushes
+        return SCHEDULE_KINDS[self.kind].flushes
 
 
 MOST_PASSES = 4_000_000
@@ -122,7 +122,7 @@ def build_schedule(
     """
     if minibatches < 1:
         raise InvalidInput(f"minibatches is {minibatches}; at least 1 is expected")
-    chosen = find_schedule_kind(kind)
+    chosen = SCHEDULE_KINDS[kind]
     check_length(pipeline, minibatches, microbatches)
     chosen.check_stages_held(pipeline)
     in_flight = pipeline.in_flight(in_flight_per_link)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from drlpp.errors import InvalidInput
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.kinds.kind import ScheduleKind
@@ -13,19 +12,6 @@ SCHEDULE_KINDS: dict[str, ScheduleKind] = {
     kind.name: kind
     for kind in (ONE_F_ONE_B, FLUSHED_1F1B, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_V, FORWARD_ONLY)
 }
-
-
-def find_schedule_kind(name: str) -> ScheduleKind:
-    """Look a kind up by name.
-
-    Raises:
-        InvalidInput: there is none of that name.
-    """
-    kind = SCHEDULE_KINDS.get(name)
-    if kind is None:
-        known = ", ".join(SCHEDULE_KINDS)
-        raise InvalidInput(f"schedule kind {name!r} is unknown; there are {known}")
-    return kind
 
 
 def training_kinds() -> list[str]:

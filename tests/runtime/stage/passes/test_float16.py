@@ -99,7 +99,7 @@ def _both(
     candidate, minibatches = Candidate(placement, method), Minibatches(*_samples())
     found = train_twice(session, candidate, optimizer, MINIBATCHES, minibatches, options)
     # Where predictions differ in their last bit, casting to float16 may round the other way.
-    tolerance = 1e-3 if method.moves_weights else 1e-5
+    tolerance = 1e-3 if method.lookahead else 1e-5
     assert found.difference < tolerance
     for stage, workers in enumerate(found.deployment.plan.pipeline.stages):
         for worker in workers:
