@@ -9,7 +9,7 @@ from drlpp.errors import InvalidInput
 from drlpp.runtime.reference.reference_weights import StageHistory
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.weights.policies import build_policy
-from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
+from drlpp.schedule.analysis.weight_versions import weight_uses
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
@@ -39,6 +39,8 @@ def test_a_method_may_have_a_new_policy() -> None:
         policy="made-up", accumulate=2
     )
     assert Method.model_validate_json(method.model_dump_json()) == method
+    use = weight_uses(method.schedule_for(Pipeline.straight(1, 1, 1), 9), method)[0][5, 0]
+    assert (use.stashed, use.forward_lead) == (use.newest_in_forward - 1, 4)
     for options, message in [
         ({"schedule": "gpipe"}, "made-up has no meaning on schedule gpipe"),
         ({"precision": "bfloat16", "recompute": False}, "recompute=false"),
@@ -46,18 +48,6 @@ def test_a_method_may_have_a_new_policy() -> None:
     ]:
         with pytest.raises(InvalidInput, match=message):
             choose_method("made-up", options)
-
-
-@pytest.mark.usefixtures("made_up")
-def test_versions_are_counted_for_a_new_policy() -> None:
-    method, pipeline = Method(policy="made-up"), Pipeline.straight(1, 1, 1)
-    assert stage_delays(pipeline, method) == [2, 1, 0]
-    uses = weight_uses(method.schedule_for(pipeline, 9), method)
-    for rank in range(3):
-        use = uses[rank][5, 0]
-        s = 2 - rank
-        assert use.stashed == use.newest_in_forward - 1
-        assert (use.forward_lead, use.backward_lead) == (2 * s, rank // 2)
 
 
 @pytest.mark.usefixtures("made_up")

@@ -69,7 +69,7 @@ def test_figure_3() -> None:
     assert [" ".join(row) for row in rows] == FIGURE_3.split("\n")[1:-1]
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4, 8])
+@pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize(
     ("forward", "inputs", "weights"), [(1.0, 1.0, 1.0), (1.0, 1.25, 0.75), (2.0, 2.5, 1.5)]
 )
@@ -128,7 +128,7 @@ def theirs(workers: int, microbatches: int) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
-@pytest.mark.parametrize("microbatches", [1, 4, 7, 12])
+@pytest.mark.parametrize("microbatches", [1, 4, 12])
 @pytest.mark.usefixtures("alone")
 def test_it_is_the_order_of_torch(workers: int, microbatches: int) -> None:
     pipeline = folded(workers)
