@@ -22,16 +22,11 @@ PlaceWorkers = Callable[[int, Path, TimeLimits], Hosts]
 
 
 def default_num_workers(
-    on_this_machine: int = 4,
-    *,
-    cluster: str | None = None,
-    hosts: Cluster | None = None,
-    gpus: bool = True,
+    *, cluster: str | None = None, hosts: Cluster | None = None, gpus: bool = True
 ) -> int:
-    """Return a session's usual number of workers.
+    """Return a session's usual number of workers: four without a Ray cluster.
 
     Args:
-        on_this_machine: without a Ray cluster.
         cluster: address of a Ray cluster: one for each of its accelerators.
         hosts: of it that are wanted: one for each of theirs.
         gpus: whether its GPUs count, where it has some; else its CPUs do.
@@ -42,7 +37,7 @@ def default_num_workers(
     if hosts is not None:
         return hosts.accelerators
     if cluster is None:
-        return on_this_machine
+        return 4
     require_ray()
     from drlpp.runtime.hosts.on_ray.connection import accelerators_of_cluster
 
