@@ -72,11 +72,10 @@ def choose_method(
         ) from None
 
 
-def _policy_of(schedule: object, values: Mapping[str, Any]) -> str:
+def _policy_of(schedule: Any, values: Mapping[str, Any]) -> str:
     policy: str = values["policy"]
     if schedule in (None, values["schedule"]):
         return policy
-    kind = SCHEDULE_KINDS.get(schedule) if isinstance(schedule, str) else None
-    if kind is None or not kind.trains or kind.flushes:
+    if SCHEDULE_KINDS[schedule].flushes:
         return SYNC.name
     return PIPEOPTIM.name if WEIGHT_POLICIES[policy].synchronous else policy

@@ -188,40 +188,33 @@ class _Copy:
         if len(replicas) > 1:
             yield AllReduce(update.version, replicas, "tied_gradients", self.tie.number)
         if self.stage != self.tie.root:
-            yield from self._send("contribution", self.tie.root, update)
+            yield from self._passing("contribution", self.stage, self.tie.root, update)
 
     def summing(self, update: TiedUpdate) -> Iterator[Action]:
         """Yield what the root does with the others' gradients."""
         if self.stage == self.tie.root:
             for stage in self.tie.others:
-                yield from self._receive("contribution", stage, update)
+                yield from self._passing("contribution", stage, self.stage, update)
             for stage in self.tie.others:
-                yield from self._send("sum", stage, update)
+                yield from self._passing("sum", self.stage, stage, update)
 
     def updating(self, update: TiedUpdate) -> Iterator[Action]:
         """Yield the update, with the sum that it waits for."""
         if self.stage != self.tie.root:
-            yield from self._receive("sum", self.tie.root, update)
+            yield from self._passing("sum", self.tie.root, self.stage, update)
         yield update
 
-    def _send(self, payload: Payload, target: int, update: TiedUpdate) -> Iterator[Action]:
-        """Yield a send to every replica of a stage that this one serves."""
-        message = self._message(payload, self.stage, target, update)
-        for sender, receiver in self._messages(self.stage, target):
-            if sender == self.worker:
+    def _passing(
+        self, payload: Payload, source: int, target: int, update: TiedUpdate
+    ) -> Iterator[Action]:
+        """Yield what the worker sends, or receives, where each replica of the target is served."""
+        stages = self.pipeline.stages
+        message = Message(payload, source, target, update.through - 1, self.tie.number)
+        for sender, receiver in senders_to_all(stages[source], stages[target]):
+            if self.stage == source and sender == self.worker:
                 yield Send(message, receiver)
-
-    def _receive(self, payload: Payload, source: int, update: TiedUpdate) -> Iterator[Action]:
-        message = self._message(payload, source, self.stage, update)
-        for sender, receiver in self._messages(source, self.stage):
-            if receiver == self.worker:
+            elif self.stage == target and receiver == self.worker:
                 yield Receive(message, sender)
-
-    def _messages(self, source: int, target: int) -> Iterator[tuple[int, int]]:
-        return senders_to_all(self.pipeline.stages[source], self.pipeline.stages[target])
-
-    def _message(self, payload: Payload, source: int, target: int, update: TiedUpdate) -> Message:
-        return Message(payload, source, target, update.through - 1, self.tie.number)
 
     def following(
         self, actions: Iterable[Action], met: Mapping[MicrobatchId, int]
