@@ -34,8 +34,8 @@ def connect(address: str) -> None:
     given = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     if "://" in given:
         raise InvalidInput(
-            f"{given} is no head of a Ray cluster; give auto or HOST:PORT on one of its hosts, "
-            "where `ray job submit` starts a program from outside"
+            f"{given} is for Ray Client, and this program has to run on a host of the cluster: "
+            "start it there (ssh, `ray job submit`), and give auto or HOST:PORT"
         )
     if ray.is_initialized():
         there = gcs_address()
