@@ -20,7 +20,7 @@ from drlpp.runtime.stage.stage_weights import StageWeights
 from drlpp.runtime.worker import tied_sums
 from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule import ties
-from drlpp.schedule.analysis import update_rates, weight_versions
+from drlpp.schedule.analysis import weight_versions
 from drlpp.schedule.method import Method
 from tests.support.models.tied import order, samples
 from tests.support.models.tied_chain import by_the_rule, in_four_stages
@@ -128,7 +128,7 @@ def _as_late_as_the_last_stage(_: Any) -> Any:
     )
 
 
-_row("T1 by the last stage", ("tied, T1 with reference",), update_rates, "tied_delay")(
+_row("T1 by the last stage", ("tied, T1 with reference",), weight_versions, "tied_delay")(
     _as_late_as_the_last_stage
 )
 _row("T2 by the last stage", ("tied, T2 with reference",), execution_plan, "tied_delay")(
