@@ -60,6 +60,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 PIPEOPTIM = Method(policy="pipeoptim")
+SHARED: list[ClusterSession] = []
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,15 @@ def captured() -> CapturedModel:
 def session(cluster: RayCluster, captured: CapturedModel) -> Iterator[ClusterSession]:
     """Two workers on the controller's host, two on another that shares no folder with it."""
     with ClusterSession(captured, cluster=cluster.address, time_limits=PATIENT) as session:
+        SHARED.append(session)
         yield session
+
+
+@pytest.fixture
+def free() -> None:
+    """All accelerators are, from here on."""
+    for session in SHARED:
+        session.close()
 
 
 def _train(session: ClusterSession, placement: Placement) -> dict[str, Tensor]:
@@ -260,6 +269,7 @@ time.sleep(300)
 """
 
 
+@pytest.mark.usefixtures("free")
 def test_the_notebooks_cells_run_one_after_the_other_and_a_killed_kernel_leaves_nothing(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -310,6 +320,7 @@ def program(
     )
 
 
+@pytest.mark.usefixtures("free")
 def test_hosts_that_are_in_use_or_lost_cost_no_sample(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +393,7 @@ run_program(program, "program.py")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("free")
 def test_a_dead_head_is_said_in_words(cluster: RayCluster) -> None:
     """Last, since there is no cluster after it. Ray would end the program without a word."""
     with program(cluster, ON_A_DYING_CLUSTER, cluster.address) as dying:
