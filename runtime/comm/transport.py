@@ -44,7 +44,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.device.devices import finish_stream, has_streams
+from drlpp.runtime.device.devices import has_streams
 from drlpp.runtime.ipc.protocol import Route
 
 
@@ -61,7 +61,7 @@ class Staging:
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
         if self._pinned:
-            finish_stream(self._device)
+            torch.get_device_module(self._device).current_stream(self._device).synchronize()
         return copies
 
     def buffer(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -163,11 +163,6 @@ def has_streams(device: torch.device) -> bool:
     return kind is not None and kind.has_streams
 
 
-def finish_stream(device: torch.device) -> None:
-    """Wait until a device with streams has done what this thread has given it."""
-    torch.get_device_module(device).current_stream(device).synchronize()
-
-
 def generator_of(device: torch.device) -> torch.Generator:
     """Return the random numbers that operators on a device draw."""
     if has_streams(device):

@@ -124,12 +124,7 @@ class EmulatedAccelerator:
             idle = self._begun - self._ended - (self._used_by_begin - self._used_by_end)
             late = max(0.0, self._ended - self._due - idle) if math.isfinite(idle) else 0.0
             self._due = self._begun - late + used / self._speed
-            sleep_until(self._due)
+            if (left := self._due - time.perf_counter()) > 0:
+                time.sleep(left)
             self._ended, self._used_by_end = time.perf_counter(), time.thread_time()
         return used
-
-
-def sleep_until(end: float) -> None:
-    """Sleep until ``time.perf_counter`` is ``end``; not at all if that is past."""
-    if (left := end - time.perf_counter()) > 0:
-        time.sleep(left)
