@@ -49,14 +49,12 @@ class Learn:
 
     model: Model = "alexnet"
     model_option: ModelOptions = field(default_factory=list)
-    agent: Annotated[
-        str,
-        option(
-            "guided (planners and corrected costs), guided-policy (with a policy as well), "
-            "drl-pp (the paper's), drl-pp-mended, or a YAML file of your own.",
-            "NAME",
-        ),
-    ] = "guided"
+    agent: str = option(
+        "guided",
+        "guided (planners and corrected costs), guided-policy (with a policy as well), "
+        "drl-pp (the paper's), drl-pp-mended, or a YAML file of your own.",
+        "NAME",
+    )
     measuring: MeasuringSettings
     search: SearchSettings
     race: RaceSettings
@@ -78,53 +76,42 @@ class Train:
     model: SameModel = None
     model_option: ModelOptions = field(default_factory=list)
     data: Data = "digits"
-    epochs: Annotated[int, option("Number of epochs.", "N")] = 5
+    epochs: int = option(5, "Number of epochs.", "N")
     minibatches: Minibatches = None
     method: MethodSettings
     optimizer: OptimizerSettings
-    lr_schedule: Annotated[
-        str | None,
-        option(
-            "Scheduler of torch, 'cosineannealing T_max=10', or package.module:Class; "
-            "interval=minibatch counts minibatches instead of epochs, warm_up=100 increases the "
-            "rate over as many.",
-            "'NAME KEY=VALUE …'",
-        ),
-    ] = None
-    synchronous_epochs: Annotated[
-        int, option("First epochs that flush before every update.", "N")
-    ] = 0
-    early_stopping: Annotated[
-        str | None,
-        option(
-            "End after N epochs in a row without a better held-out score (or loss); "
-            "min_delta=0.001, monitor=loss or score.",
-            "'N KEY=VALUE …'",
-        ),
-    ] = None
-    checkpoint_every: Annotated[
-        int, option("Minibatches between checkpoints in an epoch; 0: none.", "N")
-    ] = 0
-    checkpoints: Annotated[
-        str | None,
-        option(
-            "Folder that all hosts share, for checkpoints in parts. Default: a file in --out.",
-            "FOLDER|URL",
-        ),
-    ] = None
+    lr_schedule: str | None = option(
+        None,
+        "Scheduler of torch, 'cosineannealing T_max=10', or package.module:Class; "
+        "interval=minibatch counts minibatches instead of epochs, warm_up=100 increases the "
+        "rate over as many.",
+        "'NAME KEY=VALUE …'",
+    )
+    synchronous_epochs: int = option(0, "First epochs that flush before every update.", "N")
+    early_stopping: str | None = option(
+        None,
+        "End after N epochs in a row without a better held-out score (or loss); "
+        "min_delta=0.001, monitor=loss or score.",
+        "'N KEY=VALUE …'",
+    )
+    checkpoint_every: int = option(0, "Minibatches between checkpoints in an epoch; 0: none.", "N")
+    checkpoints: str | None = option(
+        None,
+        "Folder that all hosts share, for checkpoints in parts. Default: a file in --out.",
+        "FOLDER|URL",
+    )
     workers: WorkerSettings
-    elastic: Annotated[
-        str | None,
-        option(
-            "Continue with fewer workers when some are lost, with more when they return.",
-            "MIN:MAX",
-        ),
-    ] = None
+    elastic: str | None = option(
+        None,
+        "Continue with fewer workers when some are lost, with more when they return.",
+        "MIN:MAX",
+    )
     run: RunSettings
 
 
 NAMED_POLICIES = tuple(name for name in WEIGHT_POLICIES if name not in (SYNC.name, PIPEOPTIM.name))
 """All but those that take part in a race anyway."""
+_NAMED = ", ".join(NAMED_POLICIES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,19 +124,15 @@ class Race:
     model: Model
     model_option: ModelOptions = field(default_factory=list)
     race: RaceSettings
-    rates: Annotated[int, count("Learning rates to try for each candidate, √10 apart.")] = 3
-    repetitions: Annotated[
-        int, count("Trainings of each finalist, in different orders of samples.")
-    ] = 3
+    rates: int = count(3, "Learning rates to try for each candidate, √10 apart.")
+    repetitions: int = count(3, "Trainings of each finalist, in different orders of samples.")
     compare: Compare = field(default_factory=list)
-    policy: Annotated[
-        list[str],
-        option(
-            f"Also race this weight policy ({', '.join(NAMED_POLICIES)}) on the same pipelines as "
-            f"{PIPEOPTIM.name} and schedules that flush. Repeatable.",
-            "NAME",
-        ),
-    ] = field(default_factory=list)
+    policy: list[str] = option(
+        list,
+        f"Also race this weight policy ({_NAMED}) on the same pipelines as "
+        f"{PIPEOPTIM.name} and schedules that flush. Repeatable.",
+        "NAME",
+    )
     method_option: MethodOptions = field(default_factory=list)
     optimizer: OptimizerSettings
     workers: WorkerSettings
@@ -167,29 +150,24 @@ class Plan:
     model: Annotated[str | None, MODEL] = None
     model_option: ModelOptions = field(default_factory=list)
     profile: CostProfile = None
-    cluster: Annotated[Path | None, option("Accelerators: a cluster.yaml.", "CLUSTER")] = None
+    cluster: Path | None = option(None, "Accelerators: a cluster.yaml.", "CLUSTER")
     workers: Workers = None
-    bandwidth: Annotated[
-        float | None,
-        option("With --workers: bytes per second of the links between them.", "BYTES"),
-    ] = None
+    bandwidth: float | None = option(
+        None, "With --workers: bytes per second of the links between them.", "BYTES"
+    )
     speeds: Speeds = None
-    planner: Annotated[
-        str,
-        option(
-            "search, in the simulator, from what the others propose; or data-parallel, gpipe, "
-            "pipedream or exact alone.",
-            "NAME",
-        ),
-    ] = "search"
-    objective: Annotated[
-        str,
-        option(
-            "What the search minimises for a minibatch: seconds, or dollars, by the prices in "
-            "the cluster file.",
-            "NAME",
-        ),
-    ] = "seconds"
+    planner: str = option(
+        "search",
+        "search, in the simulator, from what the others propose; or data-parallel, gpipe, "
+        "pipedream or exact alone.",
+        "NAME",
+    )
+    objective: str = option(
+        "seconds",
+        "What the search minimises for a minibatch: seconds, or dollars, by the prices in "
+        "the cluster file.",
+        "NAME",
+    )
     search: SearchSettings
     method: MethodSettings
     optimizer: OptimizerSettings
@@ -235,14 +213,12 @@ class Export:
             "checkpoint.safetensors, or the folder or URL given as --checkpoints.",
         ),
     ]
-    to: Annotated[
-        Target,
-        option(
-            "torch: a folder with a program that trains without drlpp; torchtitan: a folder with "
-            "its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
-            "weights: the weights of a checkpoint as one model.safetensors."
-        ),
-    ]
+    to: Target = option(
+        ...,
+        "torch: a folder with a program that trains without drlpp; torchtitan: a folder with "
+        "its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
+        "weights: the weights of a checkpoint as one model.safetensors.",
+    )
     out: Annotated[Path, OUT]
     model: SameModel = None
     model_option: ModelOptions = field(default_factory=list)
@@ -277,13 +253,11 @@ class Show:
     ] = None
     model: SameModel = None
     model_option: ModelOptions = field(default_factory=list)
-    timeline: Annotated[
-        Source | None,
-        option(
-            "Of a placement: what every worker does when. schedule: a forward takes 1, a backward "
-            "2; simulator: predicted from --profile; run: measured on workers."
-        ),
-    ] = None
+    timeline: Source | None = option(
+        None,
+        "Of a placement: what every worker does when. schedule: a forward takes 1, a backward "
+        "2; simulator: predicted from --profile; run: measured on workers.",
+    )
     profile: CostProfile = None
     minibatches: Minibatches = 8
     method: MethodSettings

@@ -97,6 +97,8 @@ def _options_of(settings: Any) -> Iterator[inspect.Parameter]:
         if dataclasses.is_dataclass(kind):
             yield from _options_of(kind)
         else:
+            if shown := field.metadata.get("option"):
+                kind = Annotated[kind, shown]
             default = field.default if made is dataclasses.MISSING else made()
             given = inspect.Parameter.empty if default is dataclasses.MISSING else default
             yield _option(field.name, kind, given)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,14 +38,22 @@ if TYPE_CHECKING:
 CLUSTER_FILES = (".yaml", ".yml", ".json")
 
 
-def option(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
-    """Return a typer option."""
+def shared(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    """Return an option that several commands take, for the type of their fields."""
     return typer.Option(*names, help=help, metavar=metavar, **more)
 
 
-def count(help: str, least: int = 1, most: int | None = None) -> Any:
-    """Return an option that is a whole number."""
-    return typer.Option(help=help, metavar="N", min=least, max=most)
+def option(default: Any, help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    """Return a field that is an option; ``...`` as its default if it has to be given."""
+    kept = {"option": shared(help, metavar, *names, **more)}
+    if default is list:
+        return field(default_factory=list, metadata=kept)
+    return field(default=MISSING if default is ... else default, metadata=kept)
+
+
+def count(default: int | None, help: str, least: int = 1, most: int | None = None) -> Any:
+    """Return a field that is a whole number."""
+    return option(default, help, "N", min=least, max=most)
 
 
 MODEL = typer.Argument(
@@ -56,7 +64,7 @@ MODEL = typer.Argument(
 Model = Annotated[str, MODEL]
 ModelOptions = Annotated[
     list[str],
-    option(
+    shared(
         "Argument of the model's factory, such as batch_size=16; size=published for a zoo model as "
         "in its paper. Repeatable.",
         "KEY=VALUE",
@@ -65,27 +73,27 @@ ModelOptions = Annotated[
 ]
 SameModel = Annotated[
     str | None,
-    option(
+    shared(
         "Model of PLACEMENT, package.module:factory; required only for models of your own.",
         "NAME",
         "--model",
     ),
 ]
-OUT = option("File or folder to write.", "PATH", "--out", "-o")
+OUT = shared("File or folder to write.", "PATH", "--out", "-o")
 CostProfile = Annotated[
-    Path | None, option("Costs of operators: a profile.json, or a table (.csv).", "FILE")
+    Path | None, shared("Costs of operators: a profile.json, or a table (.csv).", "FILE")
 ]
-Minibatches = Annotated[int | None, count("Number of minibatches.", most=100_000)]
+Minibatches = Annotated[int | None, shared("Number of minibatches.", "N", min=1, max=100_000)]
 Data = Annotated[
     str | None,
-    option(
+    shared(
         "Training data: digits, or package.module:factory, which returns samples or loaders.",
         "NAME",
     ),
 ]
 MethodOptions = Annotated[
     list[str],
-    option(
+    shared(
         f"schedule ({', '.join(training_kinds())}), microbatches (parts of a minibatch), "
         "accumulate (minibatches per update), in_flight_per_link (beyond NOAM), recompute, "
         "precision (float32, bfloat16, float16), loss_scale, clip_norm, "
@@ -95,37 +103,37 @@ MethodOptions = Annotated[
 ]
 Compare = Annotated[
     list[str],
-    option(
+    shared(
         "Layout of yours to compare with: a placement.json, or the modules at which stages begin, "
         "modules:layers.4,head. Repeatable.",
         "LAYOUT",
     ),
 ]
-Workers = Annotated[int | None, count("Number of workers, each one accelerator.")]
+Workers = Annotated[int | None, shared("Number of workers, each one accelerator.", "N", min=1)]
 Speeds = Annotated[
     str | None,
-    option(
+    shared(
         "Relative speeds of the accelerators, such as 1,1,0.5,0.5; workers emulate them.", "LIST"
     ),
 ]
 RayCluster = Annotated[
     str | None,
-    option(
+    shared(
         "Ray cluster that the workers run on, instead of this machine: auto, HOST:PORT of its "
         "head, or a cluster.yaml with the hosts of it to use.",
         "CLUSTER",
         "--cluster",
     ),
 ]
-Seed = Annotated[int, count("Seed of weights, sample order and search.", least=0)]
+Seed = Annotated[int, shared("Seed of weights, sample order and search.", "N", min=0)]
 
 
 @dataclass(frozen=True)
 class RunSettings:
     """Where a run's results go, and whether one is continued there."""
 
-    out: Annotated[Path | None, option("Folder for all results.", "FOLDER", "--out", "-o")] = None
-    resume: Annotated[bool, option("Continue the run in --out, if any.", None, "--resume")] = False
+    out: Path | None = option(None, "Folder for all results.", "FOLDER", "--out", "-o")
+    resume: bool = option(False, "Continue the run in --out, if any.", None, "--resume")
     seed: Seed = 0
 
     def folder(self, parent: str, model: str) -> Path:
@@ -205,10 +213,9 @@ def same_model(name: str | None, options: Sequence[str]) -> ModelReference | str
 class MethodSettings:
     """How a placement runs: weight policy, schedule, microbatches."""
 
-    policy: Annotated[
-        str | None,
-        option(f"{policy_help()}. Default: pipeoptim, or the placement's.", "NAME"),
-    ] = None
+    policy: str | None = option(
+        None, f"{policy_help()}. Default: pipeoptim, or the placement's.", "NAME"
+    )
     method_option: MethodOptions = field(default_factory=list)
 
     @property
@@ -225,30 +232,24 @@ class MethodSettings:
 class OptimizerSettings:
     """The optimizer, its options, and those of groups of parameters."""
 
-    optimizer: Annotated[
-        str | None,
-        option(
-            "Optimizer of torch.optim in lower case, or package.module:Class. Default: adam, or "
-            "the placement's.",
-            "NAME",
-        ),
-    ] = None
-    lr: Annotated[float | None, option("Learning rate.", "RATE")] = None
-    optimizer_option: Annotated[
-        list[str],
-        option(
-            "Argument of the optimizer: weight_decay=0.1, betas=[0.9,0.99]. Repeatable.",
-            "KEY=VALUE",
-        ),
-    ] = field(default_factory=list)
-    parameter_group: Annotated[
-        list[str],
-        option(
-            "Parameters with options of their own, '*.bias *norm*: weight_decay=0', or another "
-            "optimizer, '*.weight: optimizer=muon lr=0.02'; the first match counts. Repeatable.",
-            "GROUP",
-        ),
-    ] = field(default_factory=list)
+    optimizer: str | None = option(
+        None,
+        "Optimizer of torch.optim in lower case, or package.module:Class. Default: adam, or "
+        "the placement's.",
+        "NAME",
+    )
+    lr: float | None = option(None, "Learning rate.", "RATE")
+    optimizer_option: list[str] = option(
+        list,
+        "Argument of the optimizer: weight_decay=0.1, betas=[0.9,0.99]. Repeatable.",
+        "KEY=VALUE",
+    )
+    parameter_group: list[str] = option(
+        list,
+        "Parameters with options of their own, '*.bias *norm*: weight_decay=0', or another "
+        "optimizer, '*.weight: optimizer=muon lr=0.02'; the first match counts. Repeatable.",
+        "GROUP",
+    )
 
     def spec(self, base: OptimizerSpec | None = None) -> OptimizerSpec:
         """Return the optimizer that is asked for, or ``base`` with what is."""
@@ -283,20 +284,18 @@ class WorkerSettings:
 
     workers: Workers = None
     speeds: Speeds = None
-    device: Annotated[
-        DeviceChoice, option("What workers compute on; auto: GPUs if there are any.")
-    ] = DeviceChoice.AUTO
+    device: DeviceChoice = option(
+        DeviceChoice.AUTO, "What workers compute on; auto: GPUs if there are any."
+    )
     cluster: RayCluster = None
-    timeout: Annotated[
-        float | None,
-        option(
-            "Treat a worker as hung after this many seconds without a message. Default: 120 at "
-            "first, then from the longest silence so far.",
-            "SECONDS",
-            "--timeout",
-            callback=checked_timeout,
-        ),
-    ] = None
+    timeout: float | None = option(
+        None,
+        "Treat a worker as hung after this many seconds without a message. Default: 120 at "
+        "first, then from the longest silence so far.",
+        "SECONDS",
+        "--timeout",
+        callback=checked_timeout,
+    )
 
     @property
     def address(self) -> str | None:
@@ -363,22 +362,18 @@ class WorkerSettings:
 class SearchSettings:
     """What a planner or an agent may choose, and what it is compared with."""
 
-    vary: Annotated[
-        str | None,
-        option(
-            "What the search may choose besides the placement, of depth, microbatches, recompute, "
-            "schedule; or none. Default: depth, where the schedule has one.",
-            "LIST",
-        ),
-    ] = None
-    max_staleness: Annotated[int | None, count("Largest staleness of a stage.", least=0)] = None
-    cut_at: Annotated[
-        CutAt,
-        option(
-            "What stages may divide: operators; modules, or layers of a decoder, for programs "
-            "that divide lists of them (drlpp export); or blocks that the model repeats."
-        ),
-    ] = CutAt.OPERATORS
+    vary: str | None = option(
+        None,
+        "What the search may choose besides the placement, of depth, microbatches, recompute, "
+        "schedule; or none. Default: depth, where the schedule has one.",
+        "LIST",
+    )
+    max_staleness: int | None = count(None, "Largest staleness of a stage.", least=0)
+    cut_at: CutAt = option(
+        CutAt.OPERATORS,
+        "What stages may divide: operators; modules, or layers of a decoder, for programs "
+        "that divide lists of them (drlpp export); or blocks that the model repeats.",
+    )
     compare: Compare = field(default_factory=list)
 
     def varied(self, method: MethodSettings) -> frozenset[Vary] | None:
@@ -400,11 +395,11 @@ class SearchSettings:
 class MeasuringSettings:
     """How much is measured."""
 
-    budget: Annotated[int, count("Number of placements to measure, at most.")] = 100
-    minibatches: Annotated[int, count("Minibatches of a measurement.", most=100_000)] = 30
-    repetitions: Annotated[int, count("Runs that these minibatches are divided into.")] = 3
-    finalists: Annotated[int, count("Measured placements in the final comparison.")] = 4
-    rounds: Annotated[int, count("Rounds of the final comparison, at most.")] = 7
+    budget: int = count(100, "Number of placements to measure, at most.")
+    minibatches: int = count(30, "Minibatches of a measurement.", most=100_000)
+    repetitions: int = count(3, "Runs that these minibatches are divided into.")
+    finalists: int = count(4, "Measured placements in the final comparison.")
+    rounds: int = count(7, "Rounds of the final comparison, at most.")
 
 
 @dataclass(frozen=True)
@@ -412,22 +407,17 @@ class RaceSettings:
     """The data of a race to a loss, and what decides it."""
 
     data: Data = None
-    target_loss: Annotated[
-        float | None, option("Held-out loss that the race is run to.", "LOSS")
-    ] = None
-    epochs: Annotated[
-        int | None,
-        count("Without a target: race to the loss of plain PyTorch after N epochs. Default: 3."),
-    ] = None
-    limit: Annotated[
-        float | None,
-        option(
-            "Stop every candidate after this many seconds of training (default: 600, or 5× plain "
-            "PyTorch).",
-            "SECONDS",
-            min=0.001,
-        ),
-    ] = None
+    target_loss: float | None = option(None, "Held-out loss that the race is run to.", "LOSS")
+    epochs: int | None = count(
+        None, "Without a target: race to the loss of plain PyTorch after N epochs. Default: 3."
+    )
+    limit: float | None = option(
+        None,
+        "Stop every candidate after this many seconds of training (default: 600, or 5× plain "
+        "PyTorch).",
+        "SECONDS",
+        min=0.001,
+    )
 
     @property
     def options(self) -> dict[str, Any]:
