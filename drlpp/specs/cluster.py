@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise, product
 from typing import ClassVar, Literal
 
@@ -116,9 +116,8 @@ class Cluster(Document):
 
     @model_validator(mode="after")
     def _every_accelerator_is_reachable(self) -> Cluster:
-        if (
-            total := sum(host.count * host.accelerators for host in self.hosts)
-        ) > MOST_ACCELERATORS:
+        total = sum(host.count * host.accelerators for host in self.hosts)
+        if total > MOST_ACCELERATORS:
             raise ValueError(
                 f"there are {total} accelerators; up to {MOST_ACCELERATORS} are supported"
             )
@@ -217,9 +216,17 @@ class Cluster(Document):
 
     def network(self, accelerator: int) -> Link:
         """Return the link that joins the host of an accelerator to others."""
+        return self._between[self._kinds[accelerator][0].network, None]
+
+    @cached_property
+    def _between(self) -> dict[tuple[Link | None, Link | None], Link]:
+        """The link between hosts with these networks of their own, None for none."""
         assert self.between_hosts is not None
-        own = self._kinds[accelerator][0].network
-        return self.between_hosts if own is None else self.between_hosts.slower(own)
+        networks = {None, *(host.network for host in self.hosts)}
+        return {
+            pair: reduce(Link.slower, filter(None, pair), self.between_hosts)
+            for pair in product(networks, repeat=2)
+        }
 
     def ring(self, accelerators: Sequence[int]) -> tuple[Link, ...]:
         """Return the links of a ring through ``accelerators``, none for a single one."""
@@ -236,17 +243,6 @@ class Cluster(Document):
         """
         first, second = ({self.host_of[a]: a for a in group} for group in (ones, others))
         return {self.link(one, other) for one in first.values() for other in second.values()}
-
-    @cached_property
-    def _between(self) -> dict[tuple[Link | None, Link | None], Link]:
-        assert self.between_hosts is not None
-        networks, found = {host.network for host in self.hosts}, {}
-        for one, other in product(networks, networks):
-            path = self.between_hosts
-            for network in filter(None, (one, other)):
-                path = path.slower(network)
-            found[one, other] = path
-        return found
 
     def with_speeds(self, speeds: Sequence[float]) -> Cluster:
         """Return the same cluster with other relative speeds, one for every accelerator.
