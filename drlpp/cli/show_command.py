@@ -11,7 +11,7 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import Show, Source
 from drlpp.cli.command_line import console, shown
 from drlpp.cli.commands import Refusal
-from drlpp.cli.settings import model_reference, read_speeds, same_model
+from drlpp.cli.settings import WorkerSettings, model_reference, read_speeds, same_model
 from drlpp.cli.showing.machine import CHECKS, findings_table
 from drlpp.cli.showing.tables import describe, describe_measurements, report_lines
 from drlpp.cli.showing.timelines import from_run, from_schedule, from_simulator
@@ -89,7 +89,8 @@ def _show_timeline(placement: Path, source: Source, given: Show) -> dict[str, An
         elif given.profile is not None:
             found = from_simulator(document, chosen, minibatches, given.profile, speeds)
         else:
-            found = from_run(document, chosen, minibatches, speeds, given.cluster)
+            address = WorkerSettings(cluster=given.cluster).address
+            found = from_run(document, chosen, minibatches, speeds, address)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{placement}: {error}") from None
     title = f"{document.model.name} {document.configuration}, {chosen}, {found.source}"

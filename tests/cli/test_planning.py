@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drlpp import Placement, simulate
+from drlpp import simulate
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile, RunFactors
@@ -153,33 +153,23 @@ def decoder(tmp_path: Path) -> tuple[OpGraph, Path]:
 
 def test_a_plan_keeps_layers_whole(decoder: tuple[OpGraph, Path], tmp_path: Path) -> None:
     graph, costs = decoder
-    arguments = ("plan", DECODER, "--profile", costs, "--workers", 4, "--bandwidth", 1e12)
-    arguments = (*arguments, "--planner", "gpipe")
     written = tmp_path / "placement.json"
-    layers, finer = as_json(*arguments, "--cut-at", "layers"), as_json(*arguments)
-    seconds = [r["simulated_seconds_per_minibatch"] for r in (layers, finer)]
-    assert seconds[0] > seconds[1]
-    assert layers["stages"][0]["operators"][0] == "before"
-    text = done(*arguments, "--cut-at", "layers", "-o", written).words
+    given = ("plan", DECODER, "--profile", costs, "--workers", 4, "--bandwidth", 1e12)
+    given = (*given, "--planner", "gpipe")
+    finer = as_json(*given)["simulated_seconds_per_minibatch"]
+    assert as_json(*given, "--cut-at", "layers")["simulated_seconds_per_minibatch"] > finer
+    text = done(*given, "--cut-at", "layers", "-o", written).words
     assert re.search(r"cut between \d+ layers", text)
-    placement = read_placement(written).resolve(graph)
-    assert len(placement.stages) == 4
-    of_layers = stages_of_layers(graph, placement)
-    assert len(of_layers) == 6
-    assert all(len(stages) == 1 for stages in of_layers.values())
-    # Blocks need no model.
-    text = done("plan", *arguments[2:], "--cut-at", "blocks").words
-    assert re.search(r"cut between \d+ blocks", text)
-
-
-def stages_of_layers(graph: OpGraph, placement: Placement) -> dict[str, set[int]]:
-    """The stages of every layer's operators."""
-    found: dict[str, set[int]] = {}
-    for number, stage in enumerate(placement.stages):
+    held: dict[str, set[int]] = {}
+    for number, stage in enumerate(read_placement(written).resolve(graph).stages):
         for op in stage.operators:
             if match := re.match(r"layers\.\d", graph.operators[op].module):
-                found.setdefault(match[0], set()).add(number)
-    return found
+                held.setdefault(match[0], set()).add(number)
+    assert [len(stages) for stages in held.values()] == [1] * 6
+    # Blocks need no model.
+    assert re.search(
+        r"cut between \d+ blocks", done("plan", *given[2:], "--cut-at", "blocks").words
+    )
 
 
 def test_a_plan_says_what_a_users_layout_costs(decoder: tuple[OpGraph, Path]) -> None:
