@@ -153,7 +153,7 @@ class _Command(TyperCommand):
         for key, value in options.items():
             chosen = known.get(str(key).replace("_", "-"))
             if chosen is None:
-                usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
+                usual = {max(p.opts, key=len).lstrip("-").replace("_", "-") for p in known.values()}
                 there = did_you_mean(str(key), known) or f"there are {', '.join(sorted(usual))}"
                 raise InvalidInput(f"{file}: {key!r} is no option of this command; {there}")
             if value is not None:
