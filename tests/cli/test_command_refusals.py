@@ -143,7 +143,6 @@ def test_a_placement_of_another_model(
         ("model: {name: alexnet}\n", "'model' has fields; expected one value"),
         ("modle: alexnet\n", "'modle' is no option of this command; there are cluster, json"),
         ("- alexnet\n", "run.yaml"),
-        ("model: alexnet", "does not end with a newline"),
     ],
 )
 def test_a_file_with_options_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None:
