@@ -225,7 +225,7 @@ class Cluster(Document):
         networks = {None, *(host.network for host in self.hosts)}
         return {
             pair: reduce(Link.slower, filter(None, pair), self.between_hosts)
-            for pair in product(networks, repeat=2)
+            for pair in product(networks, networks)
         }
 
     def ring(self, accelerators: Sequence[int]) -> tuple[Link, ...]:
