@@ -88,7 +88,8 @@ def make_sim(
         profile = read_profile(Path(profile))
     if isinstance(cluster, str | Path):
         cluster = read_document(cluster, Cluster)
-    measurer = SimulatedCluster(profile, cluster, speeds, method)
+    true = cluster if speeds is None else cluster.with_speeds(speeds)
+    measurer = SimulatedCluster(profile, true, method)
     memory = MeasurementMemory(measurer, minibatches, path)
     declared = declared or CostPrior.of(profile, cluster, method)
     return PlacementEnv(memory, invalid_reward, declared=declared)

@@ -13,7 +13,8 @@ from drlpp.agents.transfer.context import PlacementContext
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.planners import Limits, PlanningProblem, Space, best_plan, downsets_of, exact
+from drlpp.planners import Limits, PlanningProblem, Space, best_plan, exact
+from drlpp.planners.downsets import all_downsets
 from drlpp.planners.problem import AnalyticObjective, Objective
 from drlpp.schedule.method import DEFAULT_METHOD
 from drlpp.specs.cluster import Link, local_cluster
@@ -211,7 +212,7 @@ class ProblemStream:
             family, draw = self._draw.choice(FAMILIES), self._draw
             sizes = draw.randint(*self._operators), draw.randint(*self._accelerators)
             problem = draw_problem(family, *sizes, draw)
-            if downsets_of(problem.workload, MOST_DOWNSETS) is None:
+            if all_downsets(problem.workload, MOST_DOWNSETS) is None:
                 continue
             solved = SolvedProblem.solve(family, problem)
             if len(solved.optimum.stages) > 1 or draw.random() <= SINGLE_STAGES:

@@ -8,7 +8,6 @@ replicas hold many weights the rule is too low, and a search that goes by it end
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy
@@ -40,10 +39,6 @@ def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
     read goes with the last that the backward comes to. What other stages hold copies of is summed
     by itself.
     """
-    return list(_fill(workload, operators))
-
-
-def _fill(workload: Workload, operators: tuple[int, ...]) -> Iterator[Bucket]:
     own = workload.parameter_bytes.copy()
     whole = float(workload.backward_seconds[list(operators)].sum()) or 1.0
     here = set(operators)
@@ -51,6 +46,7 @@ def _fill(workload: Workload, operators: tuple[int, ...]) -> Iterator[Bucket]:
         readers = [operator for operator in tie.operators if operator in here]
         apart = tie.trained and len(readers) < len(tie.operators)
         own[readers if apart else readers[1:]] -= tie.bytes_
+    found: list[Bucket] = []
     bytes_ = passed = ready = 0.0
     for operator in sorted(operators, reverse=True):
         passed += float(workload.backward_seconds[operator])
@@ -58,12 +54,11 @@ def _fill(workload: Workload, operators: tuple[int, ...]) -> Iterator[Bucket]:
         if not added:
             continue
         if bytes_ and bytes_ + added > BUCKET_BYTES:
-            yield Bucket(bytes_, ready)
+            found.append(Bucket(bytes_, ready))
             bytes_ = 0.0
         bytes_ += added
         ready = passed / whole
-    if bytes_:
-        yield Bucket(bytes_, ready)
+    return [*found, Bucket(bytes_, ready)] if bytes_ else found
 
 
 class SumsLeft:

@@ -85,19 +85,12 @@ class CostRow(StrictRecord):
         return value
 
 
-def profile_of_table(
-    rows: Iterable[Mapping[str, object]],
-    model: str = "table",
-    batch_size: int = 1,
-    device: str = "table",
-) -> Profile:
+def profile_of_table(rows: Iterable[Mapping[str, object]], model: str = "table") -> Profile:
     """Return the profile of a table, an operator for each row and each of its ``count``.
 
     Args:
         rows: :class:`CostRow`'s fields, in an order in which each reads earlier ones.
         model: a name for it.
-        batch_size: samples of a minibatch, which the costs are of.
-        device: that they were measured on.
 
     Raises:
         InvalidInput: naming the row, what is wrong in it and what is expected.
@@ -154,7 +147,7 @@ def profile_of_table(
         edges=tuple(sorted(edges, key=lambda edge: (edge.source, edge.target))),
         outputs=tuple((id_, 0) for id_ in range(len(operators)) if id_ not in sources),
     )
-    return Profile(graph=graph, device=device, batch_size=batch_size, operators=tuple(costs))
+    return Profile(graph=graph, device="table", batch_size=1, operators=tuple(costs))
 
 
 def _sources(row: CostRow, number: int, last_of: Mapping[str, int], known: int) -> tuple[int, ...]:

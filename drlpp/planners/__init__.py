@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drlpp.planners.baselines import data_parallel, even_split, gpipe
-from drlpp.planners.exact.exact import downsets_of, exact
+from drlpp.planners.exact.exact import exact
 from drlpp.planners.planning import (
     PLANNERS,
     Planner,
@@ -31,5 +31,4 @@ __all__ = [
     "gpipe",
     "even_split",
     "exact",
-    "downsets_of",
 ]

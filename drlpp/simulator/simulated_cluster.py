@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from itertools import pairwise
 
@@ -29,25 +29,19 @@ class SimulatedCluster:
     Args:
         profile: a model and its costs on an accelerator of speed 1.
         cluster: the accelerators and their links.
-        speeds: relative speed of every accelerator (0.5 takes twice as long), in place of the
-            cluster's.
         method: the schedule, and the weight policy on it.
         memory: what a stage keeps; that of ``method`` with SGD and momentum if left out.
-
-    Raises:
-        InvalidCluster: if ``speeds`` do not fit the cluster.
     """
 
     def __init__(
         self,
         profile: Profile,
         cluster: Cluster,
-        speeds: Sequence[float] | None = None,
         method: Method = DEFAULT_METHOD,
         memory: MemoryModel | None = None,
     ) -> None:
         self.profile = profile
-        self.cluster = cluster if speeds is None else cluster.with_speeds(speeds)
+        self.cluster = cluster
         self.method = method
         self.memory = memory
         self._workload = lru_cache(partial(Workload.of, profile))

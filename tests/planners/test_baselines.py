@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
+from drlpp.planners import PlanningProblem, Space, best_plan
 from drlpp.planners.baselines import even_split, gpipe
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host
@@ -79,14 +79,3 @@ def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
         best_plan(problem, space, "exact")
     with pytest.raises(InvalidInput, match="need two accelerators and four operators at least"):
         best_plan(replace(problem, cluster=problem.cluster.part([0])), space, "gpipe")
-
-
-@pytest.mark.parametrize("name", PLANNERS)
-def test_large_graphs_are_planned(name: str) -> None:
-    count = 200
-    graph, profile = chain_of(
-        seconds=[1 + i % 7 for i in range(count)],
-        parameter_bytes=[i % 11 for i in range(count)],
-        output_bytes=[1 + i % 5 for i in range(count)],
-    )
-    PLANNERS[name](problem_of(profile, 8)).placement.validate_for(graph, 8)

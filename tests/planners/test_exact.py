@@ -34,7 +34,7 @@ def alike(problem: PlanningProblem, memory: float | None = None) -> PlanningProb
 
 
 @given(problem=problems(max_operators=5, max_accelerators=3, hosts=1, divided=True))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
     problem = alike(problem)
     solution = exact(problem)
@@ -47,7 +47,7 @@ def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
     problem=problems(max_operators=5, max_accelerators=3, hosts=2, divided=True),
     limit=st.none() | st.sampled_from([10.0, 40.0, 200.0]),
 )
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_what_is_claimed_holds_for_several_hosts_and_any_memory(
     problem: PlanningProblem, limit: float | None
 ) -> None:

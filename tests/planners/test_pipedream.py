@@ -21,7 +21,7 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.placement import Placement
 from drlpp.planners.pipedream.cuts import States, chain_of_layers, chain_states, graph_states
-from drlpp.planners.pipedream.pipedream import Cuts, levels_of, pipedream
+from drlpp.planners.pipedream.pipedream import levels_of, pipedream
 from drlpp.planners.problem import PlanningProblem
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -239,12 +239,11 @@ def test_the_pages_table_of_configurations() -> None:
         assert pipedream(problem, "graph").placement.configuration == configuration, model
 
 
-@pytest.mark.parametrize("cuts", ["chain", "graph"])
-def test_configurations_of_the_paper(cuts: Cuts) -> None:
+def test_configurations_of_the_paper() -> None:
     """pipedream table 1, "4x4 (A)"; on levels VGG-16's is the one that is planned flat."""
     for model, configuration in (("vgg16", "15-1"), ("alexnet", "15-1"), ("resnet50", "16")):
         problem = PlanningProblem(published(model), cluster_of(16, 1.25e9))
-        assert pipedream(problem, cuts).placement.configuration == configuration
+        assert pipedream(problem).placement.configuration == configuration
     hosts = replace(
         problem, workload=published("vgg16"), cluster=cluster_like((4, 4), (1e10, 1.25e9))
     )

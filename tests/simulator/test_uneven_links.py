@@ -149,13 +149,3 @@ def test_memory_is_that_of_the_prediction(data: st.DataObject, policy: str) -> N
     memory = MemoryModel(method)
     predicted = predict(workload, cluster, straight(stages), memory=memory)
     assert played.memory_bytes == pytest.approx([s.memory_bytes for s in predicted.stages])
-    for stage, bytes_ in enumerate(played.memory_bytes):
-        alone = Method.model_validate(
-            {
-                "policy": policy,
-                "in_flight_per_link": method.in_flight_per_link,
-                "recompute": method.recomputes(stage),
-            }
-        )
-        told = predict(workload, cluster, straight(stages), memory=MemoryModel(alone)).stages[stage]
-        assert bytes_ == pytest.approx(told.memory_bytes)

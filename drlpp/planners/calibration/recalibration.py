@@ -33,7 +33,7 @@ from drlpp.planners.calibration.surrogate import Surrogate
 from drlpp.planners.planning import baseline_plans, starts_of
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Limits, Space, search
-from drlpp.planners.search.moves import PlacementState, mutated
+from drlpp.planners.search.moves import PlacementState, neighbour
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 _REMEMBERED = 16
@@ -356,7 +356,7 @@ class Recalibration:
         for _ in range(_NEIGHBOURS if best else 0):
             chosen = self._draw.choice(best)
             state = PlacementState.of(chosen.placement, self.declared)
-            placement = mutated(state, self.declared, self._draw).placement()
+            placement = (neighbour(state, self.declared, self._draw) or state).placement()
             changed = Candidate(placement, chosen.method.for_stages(len(placement.stages)))
             if self.surrogate.fits(changed, self.surrogate(changed)):
                 yield changed

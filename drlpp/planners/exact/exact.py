@@ -20,7 +20,6 @@ from math import inf
 import numpy
 
 from drlpp.costs.stage_cost import Group, StageSeconds
-from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
@@ -39,12 +38,6 @@ _FEW_CANDIDATES = 20_000
 
 _ROUNDING = 1e-9
 """The same sum in another order may come out smaller by this."""
-
-
-def downsets_of(workload: Workload, most: int) -> int | None:
-    """Count the downsets; None if there are more."""
-    found = all_downsets(workload, most)
-    return None if found is None else len(found)
 
 
 def exact(problem: PlanningProblem) -> Plan:

@@ -16,9 +16,6 @@ from drlpp.schedule.pipeline import are_folded
 # Most moves are possible at most times; if this many in a row change nothing, none can.
 _DRAWS = 200
 
-_FURTHER_MOVE = 0.4
-"""The probability that a mutation makes one more move."""
-
 
 @dataclass(frozen=True)
 class PlacementState:
@@ -98,14 +95,6 @@ def neighbour(
         if found is not None and found != state:
             return found
     return None
-
-
-def mutated(state: PlacementState, problem: PlanningProblem, draw: Random) -> PlacementState:
-    """Return a state some moves away, mostly one; the same if no move applies."""
-    state = neighbour(state, problem, draw) or state
-    while draw.random() < _FURTHER_MOVE:
-        state = neighbour(state, problem, draw) or state
-    return state
 
 
 def _shift_operator(state: PlacementState, problem: PlanningProblem, draw: Random) -> _Moved:

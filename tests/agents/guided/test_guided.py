@@ -38,7 +38,7 @@ QUICK = GuidedHyperparameters(practice=True, pretrained=False, evaluations=20, d
 
 def problem(operators: int = 10) -> tuple[Profile, SimulatedCluster]:
     profile = generate("layered", operators, 1)
-    return profile, SimulatedCluster(profile, local_cluster(3, LINK), SPEEDS)
+    return profile, SimulatedCluster(profile, local_cluster(3, LINK, SPEEDS))
 
 
 def environment(path: Path | None = None, operators: int = 10, **memory: int) -> PlacementEnv:

@@ -66,7 +66,7 @@ def test_who_knows_everything_is_sure_and_stops() -> None:
 
 def test_a_search_ends_by_itself_within_sixteen_measurements_and_is_right() -> None:
     profile = generate("chain", 8, 1)
-    truth = SimulatedCluster(profile, local_cluster(3, LINK), [1.0, 1.0, 0.5])
+    truth = SimulatedCluster(profile, local_cluster(3, LINK, [1.0, 1.0, 0.5]))
     problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
     found = Recalibration(problem, Space(Method()), Options(evaluations=100, draws=4))
     while len(found.measured) < 16 and (proposals := found.propose(1)):

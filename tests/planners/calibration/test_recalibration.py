@@ -22,6 +22,7 @@ from drlpp.planners.search import Space
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
+from tests.planners.calibration.test_calibration import scaled
 from tests.support.planning.evolution import evolve
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
@@ -29,20 +30,8 @@ DECLARED = Link(bandwidth_bytes_per_second=5e8, latency_seconds=5e-5)
 
 
 def wrong(profile: Profile, seed: int) -> Profile:
-    factors = numpy.random.default_rng(seed).lognormal(0.0, 0.3, len(profile.operators))
-    return profile.model_copy(
-        update={
-            "operators": tuple(
-                o.model_copy(
-                    update={
-                        "forward_seconds": o.forward_seconds * float(f),
-                        "backward_seconds": o.backward_seconds * float(f),
-                    }
-                )
-                for o, f in zip(profile.operators, factors, strict=True)
-            )
-        }
-    )
+    draw = numpy.random.default_rng(seed)
+    return scaled(profile, draw.lognormal(0.0, 0.3, len(profile.operators)).tolist())
 
 
 def search(

@@ -41,7 +41,7 @@ def killed_elsewhere(number: int, here: int) -> int:
 
 def test_what_is_believed_is_the_same() -> None:
     profile = generate("layered", 12, 0)
-    truth = SimulatedCluster(profile, local_cluster(3, LINK), [1.0, 1.0, 0.5])
+    truth = SimulatedCluster(profile, local_cluster(3, LINK, [1.0, 1.0, 0.5]))
     problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
     found = Recalibration(problem, Space(Method()), Options(evaluations=20, draws=4))
     (candidate,) = found.propose(1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, combinations, pairwise, permutations, product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.costs.stage_cost import Group, StageSeconds
@@ -114,6 +114,7 @@ SPEEDS = st.lists(st.sampled_from([0.5, 1.0]), min_size=2, max_size=4)
 
 
 @given(problem=problems(max_operators=5, hosts=1), speeds=SPEEDS, seed=SEEDS)
+@settings(max_examples=30)
 def test_no_order_of_unlike_accelerators_has_a_faster_slowest_stage(
     problem: PlanningProblem, speeds: list[float], seed: int
 ) -> None:

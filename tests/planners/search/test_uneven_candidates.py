@@ -128,14 +128,6 @@ def test_steps_stay_in_the_space_and_reach_its_lists(stages: int, seed: int, hal
     assert any(isinstance(m.recompute, tuple) for m in known) == (stages > 1 and not half)
 
 
-def test_what_does_not_vary_is_in_no_list() -> None:
-    space = Space(Method(), DEPTH)
-    assert space.has(Method(in_flight_per_link=(0, 4)))
-    assert not space.has(Method(in_flight_per_link=(0, 5)))
-    assert not space.has(Method(recompute=(True, False)))
-    assert not Space(Method(), frozenset()).has(Method(in_flight_per_link=(0, 1)))
-
-
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=2), st.booleans())
 def test_the_rule_knows_the_memory_of_every_list(depths: list[int], first: bool) -> None:
     """The array rule of searches misses what the prediction misses."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem import AnalyticObjective, PlanningProblem
-from drlpp.planners.search.moves import PlacementState, mutated, random_placement
+from drlpp.planners.search.moves import PlacementState, neighbour, random_placement
 
 _PARENTS = 8
 _STALE = 300
@@ -31,7 +31,10 @@ def evolve(
             placement = random_placement(problem, draw)
         else:
             parent = draw.choice(sorted(found, key=found.__getitem__)[:_PARENTS])
-            placement = mutated(PlacementState.of(parent, problem), problem, draw).placement()
+            state = PlacementState.of(parent, problem)
+            while (state := neighbour(state, problem, draw) or state) and draw.random() < 0.4:
+                pass
+            placement = state.placement()
         stale += 1
         if placement not in found:
             found[placement] = evaluate(placement)
