@@ -37,19 +37,9 @@ class Workload:
         transfers: the tensors between operators.
         ties: the weights that several operators read.
         kinds: what every operator is, such as ``conv2d``; empty if it is not known.
-        forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
-            it has.
-        split_seconds, weight_share: of backwards in halves, see
-            :class:`~drlpp.costs.profile.Profile`.
-        update_overhead_seconds: of a stage's update, whatever parameters it has, if it has any.
-        prediction_seconds_per_byte: of predicting weights for a forward, on all stages but the
-            last, which looks nothing ahead.
-        sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
-            microbatches.
-        in_pipeline, replicated: what short runs took longer, as in a
-            :class:`~drlpp.costs.profile.Profile`. The simulator has it, formulas do not: they are
-            bounds.
-        fixed_share: the part of an operator's seconds that every microbatch takes, as there.
+        forward_overhead_seconds, …, fixed_share: as in a :class:`~drlpp.costs.profile.Profile`.
+            What short runs took longer (``in_pipeline``, ``replicated``) the simulator has, and
+            formulas do not: they are bounds.
         method: that runs it.
     """
 

@@ -192,8 +192,9 @@ def _searched(
     best = search(judge, starts_of(space, plans), limits, problem.seed)[0]
     solved = judge.problem_of(best.method)
     best = _with_played(best, _played(solved, best.placement, best.method))
-    # The rule of another method has another bound.
-    same = _without_depth(best.method) == _without_depth(space.method)
+    # The rule of another method has another bound; it knows no depth.
+    depth = {"in_flight_per_link": space.method.in_flight_per_link}
+    same = best.method.model_copy(update=depth) == space.method
     return replace(
         best,
         lower_bound=max((plan.lower_bound for plan in plans), default=0.0) if same else 0.0,
@@ -294,8 +295,3 @@ def _single_stages(problem: PlanningProblem, counts: Iterable[int]) -> Iterator[
         stage = Stage(operators=operators, accelerators=tuple(sorted(order[:count])))
         name = "one accelerator" if count == 1 else "data-parallel"
         yield Plan(Placement(stages=(stage,)), found_by=name)
-
-
-def _without_depth(method: Method) -> Method:
-    """Return the same with the minibatches in flight that NOAM has: the rule knows no depth."""
-    return method.model_copy(update={"in_flight_per_link": 0})

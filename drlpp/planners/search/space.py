@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -77,7 +79,6 @@ class Space:
             no result but by staleness, and costs nothing but memory.
         most_staleness: the largest s of a stage that is allowed; None for any.
         batch_size: of a minibatch, which microbatches divide evenly; None if it is not known.
-        methods: all that fit together and are for any number of stages, the given one first.
 
     Raises:
         InvalidInput: something is to vary that the schedule does not have, or the method has a list
@@ -88,18 +89,11 @@ class Space:
     vary: frozenset[Vary] | None = None
     most_staleness: int | None = None
     batch_size: int | None = None
-    methods: tuple[Method, ...] = field(init=False)
-    _values: dict[Vary, tuple[Any, ...]] = field(init=False, repr=False, compare=False)
-    _known: frozenset[Method] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         refuse_lists(self.method.in_flight_per_link, self.method.recompute)
-        kind = self.method.schedule_kind
-        vary = self.vary
-        if vary is None:
-            usual = set() if kind.flushes else {Vary.DEPTH}
-            vary = frozenset(usual)
-        elif Vary.DEPTH in vary and kind.flushes:
+        kind, vary = self.method.schedule_kind, self.vary or ()
+        if Vary.DEPTH in vary and kind.flushes:
             raise InvalidInput(
                 f"schedule {kind.name} empties the pipeline before every update and has no "
                 f"in-flight depth to vary; leave it out, or use {ONE_F_ONE_B.name}"
@@ -109,10 +103,29 @@ class Space:
                 f"schedule {kind.name} has staleness, which no other kind has: schedules vary "
                 "where there is to be none; use --policy sync, or leave it out"
             )
-        values = {what: tuple(self._values_of(what)) for what in Vary if what in vary}
-        object.__setattr__(self, "_values", values)
-        object.__setattr__(self, "methods", tuple(self._all()))
-        object.__setattr__(self, "_known", frozenset(self.methods))
+
+    @cached_property
+    def methods(self) -> tuple[Method, ...]:
+        """All that fit together and are for any number of stages, the given one first."""
+        names = [_FIELDS[what] for what in self._values]
+        found = {self.method: None}
+        for values in product(*self._values.values()):
+            changes = dict(zip(names, values, strict=True))
+            # Some do not fit together, such as half precision without recomputation.
+            with suppress(ValidationError):
+                found[Method.model_validate({**self.method.model_dump(), **changes})] = None
+        return tuple(found)
+
+    @cached_property
+    def _known(self) -> frozenset[Method]:
+        return frozenset(self.methods)
+
+    @cached_property
+    def _values(self) -> dict[Vary, tuple[Any, ...]]:
+        vary = self.vary
+        if vary is None:
+            vary = frozenset(() if self.method.flushes else {Vary.DEPTH})
+        return {what: tuple(self._values_of(what)) for what in Vary if what in vary}
 
     @property
     def varies(self) -> bool:
@@ -192,18 +205,4 @@ class Space:
         while number <= most and (self.batch_size or number) % number == 0:
             found.add(number)
             number *= 2
-        return found
-
-    def _all(self) -> list[Method]:
-        names = [_FIELDS[what] for what in self._values]
-        found = [self.method]
-        for values in product(*self._values.values()):
-            changes = dict(zip(names, values, strict=True))
-            try:
-                method = Method.model_validate({**self.method.model_dump(), **changes})
-            except ValidationError:
-                # They do not fit together, such as half precision without recomputation.
-                continue
-            if method not in found:
-                found.append(method)
         return found
