@@ -139,7 +139,8 @@ def test_what_workers_hold_is_what_planners_count(
     model = MemoryModel.of(trained.method, trained.optimizer)
     replicas = [len(workers) for workers in simulated.pipeline.stages]
     counted = [
-        model.weight_copies + model.stashes * model.older_versions(parts, of_stage)
+        model.weight_copies
+        + trained.method.policy_facts.stashes * model.older_versions(parts, of_stage)
         for parts, of_stage in zip(
             trained.method.in_flight(simulated.pipeline), replicas, strict=True
         )
