@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from drlpp.capturing.capture import capture
 from drlpp.capturing.module_check import SameDraws
 from drlpp.models.task import Option
 from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.recurrent import ResidualLSTMLayer
 from tests.support.models.captured_modules import run_in_pieces
-from tests.support.models.zoo.captured_zoo import captured_in_float64
+from tests.support.models.zoo.captured_zoo import task_in_float64
 from tests.support.models.zoo.tiny_models import GRAPHS, TINY, tiny
 
 
@@ -80,7 +81,7 @@ def test_published_sizes(name: str, options: dict[str, Option], published: int) 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_captured_models_compute_the_same_whole_and_in_pieces(name: str) -> None:
-    captured = captured_in_float64(name)
+    captured = capture(tiny(name), task_in_float64(name))
     module, inputs, targets = captured.task.module, captured.task.inputs, captured.task.targets
     state = {key: value.clone() for key, value in module.state_dict().items()}
 
@@ -103,7 +104,6 @@ def test_captured_models_compute_the_same_whole_and_in_pieces(name: str) -> None
     evaluated = captured.evaluation(*inputs)
     torch.testing.assert_close(evaluated, module.eval()(*inputs))
     module.train()
-    module.load_state_dict(state)
     assert captured.score(*pytree.tree_leaves(evaluated), targets).shape == (4,)
     part = captured.microbatch(2)
     assert part.graph.operators[-1].outputs[0].shape[0] == 2

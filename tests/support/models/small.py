@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from drlpp.models.task import Task
 
@@ -68,13 +68,6 @@ def separable(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor]
         inputs = torch.randn(count, width, generator=generator)
         parts.append((inputs, inputs[:, :5].argmax(1)))
     return tuple(parts)
-
-
-def separable_loaders(example_inputs: tuple[Tensor, ...]) -> tuple[DataLoader, DataLoader]:
-    """The same through loaders, shuffled."""
-    batch_size = len(example_inputs[0])
-    train, test = (TensorDataset(*part) for part in separable(example_inputs))
-    return DataLoader(train, batch_size, shuffle=True), DataLoader(test, batch_size)
 
 
 class _Endless(IterableDataset[tuple[Tensor, Tensor]]):

@@ -1,8 +1,5 @@
-"""Captures of the zoo's small models, which take seconds: one in each process for all tests."""
+"""The zoo's small models in 64 bits."""
 
-from functools import cache
-
-from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.task import Task
 from tests.support.models.zoo.tiny_models import tiny
 
@@ -12,9 +9,3 @@ def task_in_float64(name: str) -> Task:
     task = tiny(name).build()
     inputs = tuple(x.double() if x.is_floating_point() else x for x in task.inputs)
     return task._replace(module=task.module.double(), inputs=inputs)
-
-
-@cache
-def captured_in_float64(name: str) -> CapturedModel:
-    """Whoever trains it leaves it as it was."""
-    return capture(tiny(name), task_in_float64(name))

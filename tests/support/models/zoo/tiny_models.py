@@ -49,7 +49,7 @@ def tiny(name: str, **options: Option) -> ModelReference:
 _DEEPER = ("resnet101", "resnet152", "resnext101", "gnmt8", "gnmt16")
 
 # Graphs of the shape of others, made of the same kinds of operators.
-_ALIKE = ("vgg16", "resnet50", "resnext50", "inception_v3", "residual_lstm", "gpt2")
+_ALIKE = ("vgg16", "resnet50", "googlenet", "resnext50", "inception_v3", "residual_lstm", "gpt2")
 
 GRAPHS = [
     pytest.param(name, marks=pytest.mark.slow if name in (*_DEEPER, *_ALIKE) else ())
