@@ -162,30 +162,34 @@ def refuse_changed_inputs(module: fx.GraphModule, what: str) -> None:
 
 
 def check_operators(graph: fx.Graph, what: str) -> None:
-    """Refuse operators that workers do not have, or whose gradients they cannot add up."""
+    """Refuse operators that workers do not have, or whose gradients they cannot add up.
+
+    Also those that give a shape which depends on values.
+    """
     for node in graph.nodes:
-        operator = node.target
+        operator, problem = node.target, None
         if isinstance(operator, torch._ops.OpOverload) and operator.namespace not in (
             "aten",
             "prims",
         ):
-            raise InvalidModel(
-                f"{what} cannot be captured: it uses the operator {operator.name()} of an "
-                "extension, and workers have torch's own operators alone"
+            problem = (
+                f"it uses the operator {operator.name()} of an extension, and workers have torch's "
+                "own operators alone"
             )
-        if named_arguments(node).get("sparse") is True:
-            raise InvalidModel(
-                f"{what} cannot be captured: {operator_type(node)} gives sparse gradients, which "
-                "workers cannot add up; leave out sparse=True"
+        elif named_arguments(node).get("sparse") is True:
+            problem = (
+                f"{operator_type(node)} gives sparse gradients, which workers cannot add up; leave "
+                "out sparse=True"
             )
-
-
-def check_shapes(graph: fx.Graph, what: str) -> None:
-    """Refuse shapes that depend on values."""
-    for node in graph.nodes:
-        for value in pytree.tree_leaves(node.meta.get("val")):
-            if isinstance(value, Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape):
-                raise InvalidModel(
-                    f"{what} cannot be captured: the shape of {node.name} depends on the values "
-                    f"of the inputs; torch.export has to see the same operators whatever they are"
-                )
+        elif any(
+            isinstance(size, torch.SymInt)
+            for value in pytree.tree_leaves(node.meta.get("val"))
+            if isinstance(value, Tensor)
+            for size in value.shape
+        ):
+            problem = (
+                f"the shape of {node.name} depends on the values of the inputs; torch.export has "
+                "to see the same operators whatever they are"
+            )
+        if problem:
+            raise InvalidModel(f"{what} cannot be captured: {problem}")

@@ -26,12 +26,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import operator_type
-from drlpp.capturing.data_flow import (
-    check_operators,
-    check_shapes,
-    inline_regions,
-    replace_in_place,
-)
+from drlpp.capturing.data_flow import check_operators, inline_regions, replace_in_place
 from drlpp.capturing.refusals import noticing_dropped
 from drlpp.errors import InvalidModel
 from drlpp.specs.batches import Batch, as_arguments, tensors_in
@@ -85,21 +80,20 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
             raise InvalidModel(
                 f"{what} does not run on its example inputs: {hint or _reason(failure)}"
             ) from failure
-        reason = _value_read(error) or _unknown_type(error) or f"{_reason(error)}; {_HINT}"
+        reason = _way_out(error) or f"{_reason(error)}; {_HINT}"
         raise InvalidModel(f"{what} cannot be captured: {reason}") from error
     if dropped.problems:
         raise InvalidModel(f"{what} cannot be captured: {dropped.problems[0]}")
     _forget_origins(root)
     graph = root.graph
     inline_regions(graph, root, what)
-    check_operators(graph, what)
     for node in list(graph.nodes):
         # Also of types, which autocast changes.
         if node.op == "call_function" and operator_type(node).startswith("_assert"):
             graph.erase_node(node)
     graph.eliminate_dead_code()
+    check_operators(graph, what)
     replace_in_place(graph)
-    check_shapes(graph, what)
     copy_where_a_view_does_not_fit(graph)
     learned = (
         f"the attribute {name} requires gradients and is no parameter, so nothing trains it; make "
@@ -162,8 +156,13 @@ def _with_values(fake: FakeTensor) -> Tensor:
     return make([int(size) for size in fake.shape], dtype=fake.dtype)
 
 
-def _unknown_type(error: Exception) -> str | None:
-    """Return what to do where a module returns a type that torch cannot take apart."""
+def _way_out(error: Exception) -> str | None:
+    """Return what to do about an error of torch.export that is known."""
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return (
+            f"it decides by a tensor's value{_place(error)}, and a graph has the same operators "
+            "for all values; use torch.where, or keep the number a tensor"
+        )
     found = re.search(r"<class '(?:.*\.)?(\w+)'> in output, which is not a known type", str(error))
     return found and (
         f"it returns a {found[1]}, of which torch does not know what is in it; return a dict, or "
@@ -189,16 +188,6 @@ def _dictionary_hint(module: nn.Module, inputs: Batch) -> str | None:
                 "({…},)"
             )
     return None
-
-
-def _value_read(error: Exception) -> str | None:
-    """Return what to do where Python reads the value of a tensor, as ``if`` does."""
-    if not isinstance(error, GuardOnDataDependentSymNode):
-        return None
-    return (
-        f"it decides by a tensor's value{_place(error)}, and a graph has the same operators for "
-        "all values; use torch.where, or keep the number a tensor"
-    )
 
 
 def _reason(error: Exception) -> str:

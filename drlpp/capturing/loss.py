@@ -199,7 +199,8 @@ def _losses(task: Task, loss: Callable[[Any, Batch], Tensor], at: int) -> list[T
     """Return the losses of the minibatch, of its first ``at`` samples, and of the others."""
     parts = slice(None), slice(at), slice(at, None)
     outputs = call_purely(task.module, task.inputs)
-    if all(_is_of_samples(leaf, task.batch_size) for leaf in pytree.tree_leaves(outputs)):
+    leaves = pytree.tree_leaves(outputs)
+    if all(isinstance(one, Tensor) and one.shape[:1] == (task.batch_size,) for one in leaves):
 
         def of(samples: slice) -> Tensor:
             return loss(chosen(outputs, samples), chosen(task.targets, samples))
@@ -214,10 +215,6 @@ def _losses(task: Task, loss: Callable[[Any, Batch], Tensor], at: int) -> list[T
     # others, by dropout and statistics of the batch.
     with evaluating(task.module):
         return [computed(part) for part in parts]
-
-
-def _is_of_samples(value: Any, batch_size: int) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0 and len(value) == batch_size
 
 
 def _is_sum(whole: Tensor, first: Tensor, second: Tensor) -> bool:
