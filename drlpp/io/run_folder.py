@@ -162,10 +162,10 @@ def _is_locked(descriptor: int, folder: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.read(descriptor, 200).decode(errors="replace")
+        text = os.read(descriptor, 200).decode(errors="replace")
+        holder = f" ({text})" if text else ""
         raise InvalidInput(
-            f"{folder}: another process writes there ({holder}); wait for it, or choose another "
-            "--out"
+            f"{folder}: another process writes there{holder}; wait for it, or choose another --out"
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:

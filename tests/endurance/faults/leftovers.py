@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from drlpp.io.files import is_temporary
-from drlpp.io.run_folder import LOCK_NAME
 from tests.support.processes import descendants, wait_until_gone, workers_of
 
 _ROOT = Path(__file__).parents[3]
@@ -100,8 +99,4 @@ def _target(link: Path) -> str:
 
 def unfinished_in(folder: Path) -> list[str]:
     """Return files of killed runs that a later run in their folder should have removed."""
-    return [
-        f"{folder.name}/{path.name}"
-        for path in sorted(folder.iterdir())
-        if is_temporary(path) or path.name == LOCK_NAME
-    ]
+    return [f"{folder.name}/{path.name}" for path in sorted(folder.iterdir()) if is_temporary(path)]

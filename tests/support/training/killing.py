@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.io.run_folder import LOCK_NAME
 from drlpp.runtime import Deployment
 from drlpp.runtime.training.trainer import Trainer
 
@@ -33,9 +32,7 @@ def killed_after_savings(folders: Mapping[int, Path]) -> Iterator[None]:
 
     def copy(trainer: Trainer, saved: int) -> None:
         if saved in folders:
-            # Whoever is killed holds no lock any more.
-            left_out = shutil.ignore_patterns(LOCK_NAME)
-            shutil.copytree(trainer.folder, folders[saved], ignore=left_out)
+            shutil.copytree(trainer.folder, folders[saved])
 
     with _ended_after_saving(max(folders), copy):
         yield
