@@ -18,7 +18,7 @@ from torch import nn
 from drlpp.capturing.blocks import find_blocks
 from drlpp.capturing.graph import OpGraph, common_module
 from drlpp.costs.contraction import ContractedGraph
-from drlpp.errors import InvalidInput, InvalidPlacement
+from drlpp.errors import InvalidInput
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_layout import layers_of, units_of, with_what_they_read
 from drlpp.exporting.layouts.programs import DEEPSPEED_CONTAINERS
@@ -80,10 +80,8 @@ def read_layout(text: str, module: nn.Module, graph: OpGraph, accelerators: int)
         stage_of = [bisect_right(begins, operator) for operator in range(len(graph))]
         placement = Placement.from_assignment(stage_of, range(stages))
         placement.validate_for(graph, accelerators)
-    except InvalidPlacement as error:
-        raise InvalidPlacement(f"layout {text!r}: {error}") from None
     except InvalidInput as error:
-        raise InvalidInput(f"layout {text!r}: {error}") from None
+        raise type(error)(f"layout {text!r}: {error}") from None
     return placement
 
 
