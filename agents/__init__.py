@@ -14,10 +14,7 @@ from drlpp.agents.learning import (
     learn_placement,
 )
 from drlpp.agents.paper.algorithm import DRLPP
-from drlpp.agents.paper.encoder import GraphConvolution, GraphEncoder
-from drlpp.agents.paper.partitioner import RecurrentPartitioner
 from drlpp.agents.paper.policy import PlacementPolicy
-from drlpp.agents.paper.scheduler import PipelineScheduler
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.agents.transfer.weights import PRETRAINED
@@ -37,8 +34,4 @@ __all__ = [
     "TransferPolicy",
     "PlacementContext",
     "PRETRAINED",
-    "GraphEncoder",
-    "GraphConvolution",
-    "RecurrentPartitioner",
-    "PipelineScheduler",
 ]

@@ -30,8 +30,6 @@ class Hyperparameters(Document):
     """
 
     kind: ClassVar[str] = "hyperparameters"
-    algorithm: ClassVar[type[DRLPP]] = DRLPP
-    trains_policy: ClassVar[bool] = True
 
     learning_rate: float = Field(default=1e-3, gt=0, le=1e6)
     partitions_per_rollout: int = Field(default=8, ge=1, le=1000)
@@ -44,12 +42,8 @@ class Hyperparameters(Document):
     advantage_clip: float = Field(default=3.0, gt=0, le=1e6)
     baseline_decay: float = Field(default=0.5, ge=0, lt=1)
     max_grad_norm: float = Field(default=0.5, gt=0, le=1e6)
-    imitation_coef: float = Field(default=0.0, ge=0, le=1e6)
-    elites: int = Field(default=8, ge=1, le=1000)
     temperature: Annotated[float, Field(gt=0, le=1e6)] | Literal["auto"] = "auto"
     feasible: bool = False
-    stage_baselines: bool = False
-    restart_after: int = Field(default=0, ge=0, le=1_000_000)
 
     def build(self, env: GymEnv, **options: Any) -> DRLPP:
         """Build an agent for ``env``; ``options`` are further arguments of :class:`DRLPP`."""
@@ -65,7 +59,6 @@ class GuidedHyperparameters(Document):
     """
 
     kind: ClassVar[str] = "guided-hyperparameters"
-    algorithm: ClassVar[type[DRLPP]] = GuidedDRLPP
 
     proposals: int = Field(default=4, ge=1, le=1000)
     give_up: float = Field(default=1.5, ge=0, le=1e6)
@@ -86,11 +79,6 @@ class GuidedHyperparameters(Document):
     gain: float = Field(default=0.005, ge=0, lt=1)
     confirmations: int = Field(default=2, ge=1, le=1000)
     patience: int = Field(default=12, ge=0, le=1_000_000)
-
-    @property
-    def trains_policy(self) -> bool:
-        """Whether a policy is trained."""
-        return self.practice
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
         """Build an agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""

@@ -13,19 +13,21 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 
 from drlpp.agents.guided.guided import GuidedDRLPP
 from drlpp.agents.hyperparameters import AgentHyperparameters
-from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.search_file import Confidence
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_atomically
+from drlpp.io.formatting import seconds_text
+from drlpp.io.progress_lines import ProgressLines, TimeLeft
 from drlpp.io.run_folder import AGENT_NAME
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.measurement import Measurement, Outcome
 
 
 def learn_placement(
@@ -40,9 +42,6 @@ def learn_placement(
     on_confidence: Callable[[Confidence], None] = lambda sure: None,
 ) -> bool:
     """Train drl-pp's agent until ``budget`` distinct placements have been measured.
-
-    A model of one operator leaves an agent without a search nothing to choose: it is measured on
-    every number of accelerators instead.
 
     The agent is saved in ``out/agent.zip`` after every update, and taken up from there if it
     exists; TensorBoard's files are in ``out/tensorboard``. Ctrl-C ends learning cleanly.
@@ -62,9 +61,6 @@ def learn_placement(
         False if Ctrl-C ended it before the budget was spent.
     """
     console = console or Console(markup=False, emoji=False)
-    guided = issubclass(hyperparameters.algorithm, GuidedDRLPP)
-    if len(memory.graph) == 1 and not guided:
-        return _measure_undivided(memory, budget, console)
     env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint, events = out / AGENT_NAME, str(out / "tensorboard")
     agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
@@ -84,7 +80,7 @@ def learn_placement(
     )
     try:
         # The budget ends it; this is only a bound that is never reached.
-        with _noticing_interrupts(interrupted), measuring_shown(memory, budget, console):
+        with _noticing_interrupts(interrupted), _measuring_shown(memory, budget, console):
             agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
     except KeyboardInterrupt:
         return False
@@ -98,27 +94,6 @@ def learn_placement(
     if isinstance(agent, GuidedDRLPP) and (sure := agent.confidence()):
         console.print(str(sure))
         on_confidence(sure)
-    return True
-
-
-def _measure_undivided(memory: MeasurementMemory, budget: int, console: Console) -> bool:
-    """Measure the only stage there can be on 1 to A accelerators; False after Ctrl-C."""
-    console.print(
-        "nothing to choose: the model is one operator, which no placement can divide; it is "
-        f"measured on 1 to {memory.accelerators} workers"
-    )
-    stages = (
-        Stage(operators=(0,), accelerators=tuple(range(count)))
-        for count in range(1, memory.accelerators + 1)
-    )
-    candidates = [Candidate(Placement(stages=(stage,)), memory.measurer.method) for stage in stages]
-    new = [candidate for candidate in candidates if candidate not in memory.outcomes]
-    total = min(budget, memory.distinct + len(new))
-    try:
-        with measuring_shown(memory, total, console):
-            memory.measure_together(new, max(budget - memory.distinct, 0))
-    except KeyboardInterrupt:
-        return False
     return True
 
 
@@ -143,12 +118,56 @@ def _noticing_interrupts(interrupted: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
+@contextmanager
+def _measuring_shown(memory: MeasurementMemory, budget: int, console: Console) -> Iterator[None]:
+    """Show during the block what ``memory`` measures, the best time so far and the time left."""
+    before, runs, time_left = memory.distinct, 0, TimeLeft(done=0)
+
+    def on_run(candidate: Candidate, outcome: Outcome) -> None:
+        nonlocal runs
+        runs += 1
+        found, best = f"failed: {getattr(outcome, 'failure', None)}", "–"
+        if isinstance(outcome, Measurement):
+            found = seconds_text(outcome.seconds_per_minibatch)
+        if fastest := memory.best():
+            seconds = seconds_text(fastest[1].seconds_per_minibatch)
+            best = f"{seconds} ({fastest[0].configuration})"
+        # Those that were measured in part count in part.
+        measured = max(memory.distinct - before, runs / memory.repetitions)
+        say(
+            f"measured {memory.distinct} of {budget} placements, last {candidate.configuration}: "
+            f"{found}, best {best}, left {time_left.text(measured, budget - before)}"
+        )
+
+    # A rollout is measured ahead of its steps.
+    memory.observers.append(on_run)
+    try:
+        with _said(console) as say:
+            yield
+    finally:
+        memory.observers.remove(on_run)
+
+
+@contextmanager
+def _said(console: Console) -> Iterator[Callable[[str], None]]:
+    if console.is_terminal:
+        with console.status("measuring placements") as status:
+            yield lambda line: status.update(Text(line))
+        return
+    # Console.print flushes.
+    lines = ProgressLines(lambda line: console.print(line, soft_wrap=True))
+    try:
+        yield lines
+    finally:
+        lines.close()
+
+
 def take_up(agent: DRLPP, path: Path) -> None:
     """Let a new agent go on where the one of a file stopped.
 
-    It gets its weights and counts, and the best placements from the memory. stable-baselines3 keeps
-    what is no JSON as pickles, which may name any function to call: none of them is read here. (Its
-    own ``DRLPP.load(path)`` reads them, as its users know.)
+    It gets its weights and counts. stable-baselines3 keeps what is no JSON as pickles, which may
+    name any function to call: none of them is read here. (Its own ``DRLPP.load(path)`` reads them,
+    as its users know.)
 
     Raises:
         InvalidFile: it is not an agent for this model.
@@ -157,7 +176,7 @@ def take_up(agent: DRLPP, path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             saved = json.loads(archive.read("data"))
         agent.set_parameters(str(path), device=agent.device)
-        for name in ("num_timesteps", "restarts", "_rollouts_stuck", "_n_updates"):
+        for name in ("num_timesteps", "_n_updates"):
             setattr(agent, name, int(saved.get(name, 0)))
         baseline = saved.get("baseline")
         agent.baseline = None if baseline is None else float(baseline)
@@ -168,7 +187,6 @@ def take_up(agent: DRLPP, path: Path) -> None:
             f"{path}: not a saved agent for this model ({reason}); delete it to let a new agent "
             "begin with what has been measured"
         ) from None
-    agent.remember()
 
 
 class MeasurementBudgetCallback(BaseCallback):
@@ -192,11 +210,6 @@ class MeasurementBudgetCallback(BaseCallback):
         self._distinct = memory.distinct
         self._steps_without_new = 0
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether the budget is spent; ``learn`` asks only after its first step."""
-        return self.memory.distinct >= self.budget
-
     def _on_training_start(self) -> None:
         self._distinct = self.memory.distinct
         self._steps_without_new = 0
@@ -207,7 +220,8 @@ class MeasurementBudgetCallback(BaseCallback):
         if self.memory.distinct > self._distinct:
             self._distinct = self.memory.distinct
             self._steps_without_new = 0
-        return not self.exhausted and self._steps_without_new < self.patience
+        spent = self.memory.distinct >= self.budget
+        return not spent and self._steps_without_new < self.patience
 
 
 class AtomicCheckpointCallback(BaseCallback):

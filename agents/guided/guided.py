@@ -26,11 +26,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
 
 from drlpp.agents.guided.retrace import assign_idle_accelerators, retrace
-from drlpp.agents.paper.algorithm import DRLPP
-from drlpp.agents.paper.rollout import Rewarded, TrajectoryBuffer
-from drlpp.agents.paper.scalars import log_rollout, log_totals, totals_of
+from drlpp.agents.paper.algorithm import DRLPP, Update, mean
+from drlpp.agents.paper.rollout import Rewarded, Trajectory, TrajectoryBuffer
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.envs import ActionCodec, CostPrior
@@ -65,6 +65,9 @@ class GuidedDRLPP(DRLPP):
             the fastest measured is not run again; 0 for never (default 1.5).
         practice: whether the policy imagines placements and learns; without it, the agent plans
             and searches only (default False).
+        imitation_coef: weight of self-imitation: minus the mean log-probability of the choices that
+            lead to the best measured placements (default 0).
+        elites: how many of these are imitated (default 8).
         search: the parts of the search (default all).
         options: all other arguments are those of :class:`DRLPP`.
 
@@ -85,6 +88,8 @@ class GuidedDRLPP(DRLPP):
         placements_per_partition: int = 2,
         give_up: float = 1.5,
         practice: bool = False,
+        imitation_coef: float = 0.0,
+        elites: int = 8,
         search: Options | None = None,
         _init_setup_model: bool = True,
         **options: Any,
@@ -101,9 +106,12 @@ class GuidedDRLPP(DRLPP):
         self.proposals = proposals
         self.give_up = give_up
         self.practice = practice
+        self.imitation_coef = imitation_coef
+        self.elites = elites
         self.search = search or Options()
         self.best_action: list[int] | None = None
         self._recalibration: Recalibration | None = None
+        self._imitated: list[Trajectory] = []
         if _init_setup_model:
             self._setup_model()
 
@@ -188,7 +196,7 @@ class GuidedDRLPP(DRLPP):
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
         callback.on_rollout_start()
-        before = totals_of(env)
+        before = self._totals(env)
         search, codec = self.recalibration(env), self._codec(env)
         imagined = self._imagine(search, codec) if self.practice else []
         count = 1 if len(search.measured) < _ONE_BY_ONE else self.proposals
@@ -211,9 +219,7 @@ class GuidedDRLPP(DRLPP):
         if search.best(1):
             self.best_action = codec.encode(search.best(1)[0][0]).tolist()
         self._log_expectations(expected, results)
-        log_totals(self.logger, before, totals_of(env), len(filled))
-        if rollout_buffer.content:
-            log_rollout(self.logger, rollout_buffer, self.baseline)
+        self._log_rollout(env, before, len(filled))
         if stopped:
             return False
         callback.update_locals(locals())
@@ -223,7 +229,16 @@ class GuidedDRLPP(DRLPP):
     def train(self) -> None:
         """Train by PPO on imagined placements, with self-imitation of measured ones."""
         if self.rollout_buffer.content:
+            self._imitated = self._best_measured()
             super().train()
+
+    def _loss(self, update: Update) -> Tensor:
+        loss = super()._loss(update)
+        if not (self.imitation_coef and self._imitated):
+            return loss
+        replayed = self.policy.evaluate([one.walk for one in self._imitated], self._imitated)
+        chosen = mean(replayed.partitioner_log_probs), mean(replayed.scheduler_log_probs)
+        return loss + self.imitation_coef * (-chosen[0] - chosen[1])
 
     @staticmethod
     def _codec(env: VecEnv) -> ActionCodec:
@@ -257,11 +272,8 @@ class GuidedDRLPP(DRLPP):
         assert self.env is not None
         return float(self.env.get_attr("invalid_reward")[0])
 
-    def _choose_elites(self) -> list[Rewarded]:
-        """Return the best that was measured, each as a new walk that makes it.
-
-        No walk gives an accelerator two stages.
-        """
+    def _best_measured(self) -> list[Trajectory]:
+        """Return walks to the best that was measured; none gives an accelerator two stages."""
         assert self._recalibration is not None
         search = self._recalibration
         draw = random.Random(int(torch.randint(2**31, ()).item()))
@@ -270,14 +282,12 @@ class GuidedDRLPP(DRLPP):
             return search.surrogate(Candidate(placement, search.space.method))
 
         best = search.best(len(search.measured))
-        walked = [found for found in best if not found[0].placement.is_folded]
-        accelerators = self.policy.accelerators
-        elites = []
-        for candidate, seconds in walked[: self.elites]:
-            complete = assign_idle_accelerators(candidate.placement, accelerators, objective)
-            walk = retrace(self.policy.context, complete, draw)
-            elites.append(Rewarded(walk, -math.log(seconds), None))
-        return elites
+        walked = [one.placement for one, _ in best if not one.placement.is_folded]
+        accelerators, context = self.policy.accelerators, self.policy.context
+        return [
+            retrace(context, assign_idle_accelerators(one, accelerators, objective), draw)
+            for one in walked[: self.elites]
+        ]
 
     def _log_expectations(
         self, expected: list[float], results: list[tuple[float, dict[str, Any]]]

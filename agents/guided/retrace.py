@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from random import Random
 
 from drlpp.agents.paper.rollout import Trajectory
+from drlpp.agents.paper.walk import CUT
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.priced_walk import PricingWalk
 from drlpp.placement.placement import Placement
@@ -15,14 +17,26 @@ from drlpp.planners.problem import Objective
 def retrace(context: PlacementContext, placement: Placement, draw: Random) -> Trajectory:
     """Draw a walk that ends in a given placement; every valid placement has one.
 
+    At every choice, one of the candidates of the stage in the making is drawn; what it depends on
+    is of this stage or of earlier ones. When the stage is whole, it is cut. No policy has made
+    these choices, so their log-probabilities are not numbers.
+
     Args:
         context: the model and the cluster.
         placement: a valid one, without idle accelerators (:func:`assign_idle_accelerators`).
         draw: of the choices.
     """
-    walk = PricingWalk(context).retraced(placement, draw)
+    walk = PricingWalk(context)
+    stage_of = placement.stage_of_operator(len(context))
+    left = Counter(stage_of)
+    while not walk.finished:
+        if not walk.begins and not left[walk.cuts]:
+            walk.take(CUT, math.nan)
+            continue
+        inside = [i for i, op in enumerate(walk.candidates) if stage_of[op] == walk.cuts]
+        left[walk.cuts] -= len(walk.take(draw.choice(inside), math.nan))
     held = placement.stage_of_accelerator(context.accelerators)
-    return Trajectory(walk, held, (math.nan,) * len(held))
+    return Trajectory(walk.result(), held, (math.nan,) * len(held))
 
 
 def assign_idle_accelerators(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import cycle, islice
-from random import Random
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,24 +18,41 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from drlpp.agents.paper.policy import PlacementPolicy, TrajectoryPolicy
-from drlpp.agents.paper.rollout import (
-    SMALLEST_SPREAD,
-    Rewarded,
-    StageBaselines,
-    Trajectory,
-    TrajectoryBuffer,
-    best_of,
-)
-from drlpp.agents.paper.scalars import log_rollout, log_totals, log_updates, totals_of
-from drlpp.agents.paper.update import Batch, Update, evaluate_batch, imitation_loss, surprise
-from drlpp.agents.paper.walk import Walk
+from drlpp.agents.paper.policy import PlacementPolicy, PolicyEvaluation, TrajectoryPolicy
+from drlpp.agents.paper.rollout import Rewarded, Trajectory, TrajectoryBuffer
+from drlpp.agents.paper.walk import PartitionWalk
 from drlpp.capturing.graph import OpGraph
+from drlpp.envs import MemorySummary
 from drlpp.errors import InvalidInput
-from drlpp.placement.measurement import Measurement
 
-_PASSES_OF_A_RESTART = 200
-"""The most passes over the best placements in which new weights learn to draw them."""
+_SMALLEST_SPREAD = 0.02
+"""Standard deviation of −ln(seconds) below which differences are taken for noise: 2%."""
+
+
+class Batch(NamedTuple):
+    """A rollout, ready for several passes.
+
+    Attributes:
+        walks: of the partition schemes whose reward is known.
+        walk_advantages: of every scheme, ``(walks,)``.
+        trajectories: all placements.
+        placement_advantages: of every placement, ``(trajectories,)``.
+    """
+
+    walks: list[PartitionWalk]
+    walk_advantages: Tensor
+    trajectories: list[Trajectory]
+    placement_advantages: Tensor
+
+
+class Update(NamedTuple):
+    """One pass over the rollout: the loss without entropies, and what is logged."""
+
+    policy_gradient_loss: Tensor
+    partitioner_entropy: Tensor
+    scheduler_entropy: Tensor
+    approx_kl: float
+    clip_fraction: float
 
 
 class DRLPP(OnPolicyAlgorithm):
@@ -76,15 +91,6 @@ class DRLPP(OnPolicyAlgorithm):
         baseline_decay: weight of the past in the baseline; 0 is the rollout's own average
             (default 0.5).
         max_grad_norm: to which the gradient is clipped (default 0.5).
-        imitation_coef: weight of self-imitation, which is not the paper's: minus the mean
-            log-probability of the choices that led to the best placements so far (default 0).
-        elites: how many of the best distinct placements are imitated (default 8).
-        stage_baselines: take the average over placements with as many stages for the baseline, and
-            reward the number of stages by the best seen with it, which is not the paper's
-            (:class:`~drlpp.agents.paper.rollout.StageBaselines`; default False).
-        restart_after: begin with new weights, which first learn to draw the best placements so far,
-            when as many rollouts in a row brought no new placement while their average was worse
-            than the best by more than 2%; 0, the paper's, is never (default 0).
         policy_kwargs: arguments of the policy; its ``graph`` is taken from ``env``.
         device: of the policy (default "cpu"; it is small).
         options: those of every algorithm of stable-baselines3: ``tensorboard_log``, ``seed``,
@@ -115,10 +121,6 @@ class DRLPP(OnPolicyAlgorithm):
         advantage_clip: float = 3.0,
         baseline_decay: float = 0.5,
         max_grad_norm: float = 0.5,
-        imitation_coef: float = 0.0,
-        elites: int = 8,
-        stage_baselines: bool = False,
-        restart_after: int = 0,
         policy_kwargs: dict[str, Any] | None = None,
         device: torch.device | str = "cpu",
         _init_setup_model: bool = True,
@@ -151,14 +153,7 @@ class DRLPP(OnPolicyAlgorithm):
         self.scheduler_ent_coef = scheduler_ent_coef
         self.advantage_clip = advantage_clip
         self.baseline_decay = baseline_decay
-        self.imitation_coef = imitation_coef
-        self.elites = elites
-        self.stage_baselines = StageBaselines(baseline_decay) if stage_baselines else None
-        self.restart_after = restart_after
-        self.restarts = 0
         self.baseline: float | None = None
-        self._elites: list[Rewarded] = []
-        self._rollouts_stuck = 0
         if _init_setup_model:
             self._setup_model()
 
@@ -168,10 +163,7 @@ class DRLPP(OnPolicyAlgorithm):
         if self.env is not None:
             self._take_graph(self.env)
         self.rollout_buffer = TrajectoryBuffer()
-        self.policy = self._new_policy()
-
-    def _new_policy(self) -> TrajectoryPolicy:
-        return self.policy_class(  # type: ignore[return-value]
+        self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
         ).to(self.device)
 
@@ -206,7 +198,7 @@ class DRLPP(OnPolicyAlgorithm):
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
         callback.on_rollout_start()
-        before = totals_of(env)
+        before = self._totals(env)
         walks = self.policy.partition(self.partitions_per_rollout)
         missing = [walk for walk in walks for _ in range(self.placements_per_partition)]
         redraws_left = self.redraws
@@ -225,10 +217,7 @@ class DRLPP(OnPolicyAlgorithm):
             again = redraws_left > 0
             missing = rollout_buffer.missing(self.placements_per_partition) if again else []
             redraws_left -= 1
-        after = totals_of(env)
-        self._rollouts_stuck = 0 if after.distinct > before.distinct else self._rollouts_stuck + 1
-        log_totals(self.logger, before, after, len(rollout_buffer.content))
-        log_rollout(self.logger, rollout_buffer, self.baseline)
+        self._log_rollout(env, before, len(rollout_buffer.content))
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
@@ -258,35 +247,37 @@ class DRLPP(OnPolicyAlgorithm):
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         clip_range = self.clip_range(self._current_progress_remaining)
-        buffer = self.rollout_buffer
-        self._update_baseline(buffer.measured_rewards)
-        if self.stage_baselines is not None:
-            self.stage_baselines.update(buffer.content)
-        self._elites = self._choose_elites()
-        if self.restart_after:
-            self.logger.record("placement/restarts", self.restarts)
-        if self._stuck:
-            self._restart()
-            return
+        self._update_baseline(self.rollout_buffer.measured_rewards)
         batch = self._batch()
         updates: list[Update] = []
-        losses: list[float] = []
         for _ in range(self.n_epochs):
             evaluation = self.policy.evaluate(batch.walks, batch.trajectories)
             update = evaluate_batch(batch, evaluation, clip_range)
             updates.append(update)
-            loss = (
-                update.policy_gradient_loss
-                - self.ent_coef * update.partitioner_entropy
-                - self.scheduler_ent_coef * update.scheduler_entropy
-            )
-            if self.imitation_coef and self._elites:
-                loss = loss + self.imitation_coef * imitation_loss(self.policy, self._elites)
-            losses.append(loss.item())
-            self._step(loss)
+            loss = self._loss(update)
+            self.policy.optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
         self._n_updates += len(updates)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        log_updates(self.logger, updates, losses, clip_range)
+        means = {
+            name: float(np.mean([v.item() if isinstance(v, Tensor) else v for v in values]))
+            for name, values in zip(Update._fields, zip(*updates, strict=True), strict=True)
+        }
+        for name, value in means.items():
+            self.logger.record(f"train/{name}", value)
+        entropies = means["partitioner_entropy"] + means["scheduler_entropy"]
+        self.logger.record("train/entropy_loss", -entropies)
+        self.logger.record("train/loss", loss.item())
+        self.logger.record("train/clip_range", clip_range)
+
+    def _loss(self, update: Update) -> Tensor:
+        return (
+            update.policy_gradient_loss
+            - self.ent_coef * update.partitioner_entropy
+            - self.scheduler_ent_coef * update.scheduler_entropy
+        )
 
     def learn(
         self,
@@ -310,53 +301,6 @@ class DRLPP(OnPolicyAlgorithm):
         finally:
             torch.set_num_threads(threads)
 
-    def remember(self) -> None:
-        """Take the placements that the environments remember for what this agent has found."""
-        assert self.env is not None
-        graph, draw, found = self.policy.graph, Random(self.seed), []
-        for outcomes in self.env.get_attr("outcomes"):
-            for candidate, outcome in outcomes.items():
-                placement = candidate.placement
-                idle = len(placement.accelerators) < self.policy.accelerators
-                if isinstance(outcome, Measurement) and not idle and not placement.is_folded:
-                    walk = Walk(graph, self.policy.accelerators).retraced(placement, draw)
-                    held = placement.stage_of_accelerator(self.policy.accelerators)
-                    trajectory = Trajectory(walk, held, (math.nan,) * len(held))
-                    reward = -math.log(outcome.seconds_per_minibatch)
-                    found.append(Rewarded(trajectory, reward, None))
-        self._elites = best_of(found, self.elites)
-        if self.stage_baselines is not None:
-            self.stage_baselines.update(found)
-
-    def _choose_elites(self) -> list[Rewarded]:
-        """Return the best distinct placements so far."""
-        return best_of([*self._elites, *self.rollout_buffer.content], self.elites)
-
-    @property
-    def _stuck(self) -> bool:
-        """Whether the policy has settled on something worse than the best that was found."""
-        measured = self.rollout_buffer.measured_rewards
-        settled = 0 < self.restart_after <= self._rollouts_stuck and len(measured) > 0
-        return settled and measured.mean() < self._elites[0].reward - SMALLEST_SPREAD
-
-    def _restart(self) -> None:
-        """Begin with new weights, which learn to draw the best placements half of the time."""
-        self.restarts += 1
-        self._rollouts_stuck = 0
-        self.policy = self._new_policy()
-        enough = math.log(2 * len(self._elites))
-        for _ in range(_PASSES_OF_A_RESTART):
-            loss = surprise(self.policy, self._elites)
-            if loss.item() <= enough:
-                break
-            self._step(loss)
-
-    def _step(self, loss: Tensor) -> None:
-        self.policy.optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-        self.policy.optimizer.step()
-
     def _update_baseline(self, measured: NDArray[np.float64]) -> None:
         if len(measured):
             average = float(measured.mean())
@@ -371,26 +315,111 @@ class DRLPP(OnPolicyAlgorithm):
         """
         buffer = self.rollout_buffer
         walks, partition_rewards = buffer.partition_rewards()
-        stages = [walk.stages for walk in walks]
-        if self.stage_baselines is not None:
-            partition_rewards += self.stage_baselines.standings(stages)
-        trajectories = [rewarded.trajectory for rewarded in buffer.content]
-        placed = self._advantages(buffer.rewards, [t.walk.stages for t in trajectories])
+        placed = self._advantages(buffer.rewards)
         invalid = torch.tensor([rewarded.invalid for rewarded in buffer.content])
         return Batch(
             walks,
-            self._advantages(partition_rewards, stages),
-            trajectories,
+            self._advantages(partition_rewards),
+            [rewarded.trajectory for rewarded in buffer.content],
             placed - (placed * invalid).mean(),
         )
 
-    def _advantages(self, rewards: NDArray[np.float64], stages: Sequence[int]) -> Tensor:
-        by_stages = self.stage_baselines
-        baseline = self.baseline if by_stages is None else by_stages.averages(stages)
+    def _advantages(self, rewards: NDArray[np.float64]) -> Tensor:
         measured = self.rollout_buffer.measured_rewards
-        if baseline is None or not len(measured):
+        if self.baseline is None or not len(measured):
             # Nothing was measured: every choice was bad, and there is no scale.
             return torch.full((len(rewards),), -1.0)
-        spread = max(measured.std(), SMALLEST_SPREAD)
-        above = ((rewards - baseline) / spread).clip(-self.advantage_clip, self.advantage_clip)
-        return torch.from_numpy(above.astype(np.float32))
+        spread = max(measured.std(), _SMALLEST_SPREAD)
+        above = (rewards - self.baseline) / spread
+        clipped = above.clip(-self.advantage_clip, self.advantage_clip)
+        return torch.from_numpy(clipped.astype(np.float32))
+
+    @staticmethod
+    def _totals(env: VecEnv) -> MemorySummary:
+        """Return the counts of the memories of all environments together."""
+        summaries: list[MemorySummary] = env.get_attr("summary")
+        return MemorySummary(
+            sum(summary.distinct for summary in summaries),
+            sum(summary.failed for summary in summaries),
+            min((s.best_seconds for s in summaries if s.best_seconds is not None), default=None),
+        )
+
+    def _log_rollout(self, env: VecEnv, before: MemorySummary, steps: int) -> None:
+        """Log the totals, the share of new placements in ``steps``, and what the policy drew."""
+        after, record = self._totals(env), self.logger.record
+        if after.best_seconds is not None:
+            record("placement/best_seconds", after.best_seconds)
+        record("placement/distinct", after.distinct)
+        record("placement/failed", after.failed)
+        record("placement/new_share", (after.distinct - before.distinct) / max(steps, 1))
+        content = self.rollout_buffer.content
+        if not content:
+            return
+        if stages := [one.trajectory.walk.stages for one in content if one.measured]:
+            rewards = self.rollout_buffer.measured_rewards
+            record("placement/mean_reward", float(rewards.mean()))
+            record("placement/mean_stages", float(np.mean(stages)))
+        if self.baseline is not None:
+            record("placement/baseline", self.baseline)
+        record("placement/invalid_share", float(np.mean([one.invalid for one in content])))
+        different = {one.trajectory.action.tobytes() for one in content}
+        record("placement/distinct_share", len(different) / len(content))
+
+
+def evaluate_batch(batch: Batch, evaluation: PolicyEvaluation, clip_range: float) -> Update:
+    """Compare the policy as it is now with the one that sampled ``batch``.
+
+    Every choice of a walk has the advantage of its scheme, every choice of an accelerator that of
+    its placement. The means over the two kinds of choices are added, so that neither weighs more
+    for being more numerous.
+    """
+    free = [walk.free_log_probs for walk in batch.walks]
+    choices = torch.tensor([len(log_probs) for log_probs in free], dtype=torch.int64)
+    partitioner = clipped_surrogate(
+        evaluation.partitioner_log_probs,
+        torch.tensor([log_prob for log_probs in free for log_prob in log_probs]),
+        batch.walk_advantages.repeat_interleave(choices),
+        clip_range,
+    )
+    old = torch.tensor([trajectory.log_probs for trajectory in batch.trajectories])
+    chosen = evaluation.scheduler_free.cpu()
+    scheduler = clipped_surrogate(
+        evaluation.scheduler_log_probs,
+        old[chosen],
+        batch.placement_advantages[:, None].expand_as(old)[chosen],
+        clip_range,
+    )
+    total = len(evaluation.partitioner_log_probs) + len(evaluation.scheduler_log_probs)
+    loss, kl, clipped = (
+        of_walks + placed for of_walks, placed in zip(partitioner, scheduler, strict=True)
+    )
+    return Update(
+        policy_gradient_loss=loss,
+        partitioner_entropy=mean(evaluation.partitioner_entropies),
+        scheduler_entropy=mean(evaluation.scheduler_entropies),
+        approx_kl=kl.item() / max(total, 1),
+        clip_fraction=clipped.item() / max(total, 1),
+    )
+
+
+def clipped_surrogate(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return PPO's clipped loss, and the sums over the choices of their KL and of those clipped.
+
+    The ratio is clipped by choice. All tensors have shape ``(choices,)``.
+    """
+    log_ratio = log_probs - old_log_probs.to(log_probs.device)
+    advantages = advantages.to(log_probs.device)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    loss = -mean(torch.min(advantages * ratio, advantages * clipped))
+    with torch.no_grad():
+        kl = (ratio - 1 - log_ratio).sum().double()
+        outside = ((ratio - 1).abs() > clip_range).sum()
+    return loss, kl, outside
+
+
+def mean(values: Tensor) -> Tensor:
+    """Return the mean, or 0 if there are no values."""
+    return values.sum() / max(len(values), 1)

@@ -164,7 +164,8 @@ class RecurrentPartitioner(nn.Module):
             deterministic: take the likeliest choice every time instead of sampling.
             partitions: K, if another than the partitioner's.
         """
-        walks = [Walk(self.graph, partitions or self.partitions) for _ in range(count)]
+        graph, most = self.graph, partitions or self.partitions
+        walks = [Walk(graph.predecessors, graph.successors, most) for _ in range(count)]
         projected = self.selector.input(nodes)
         cutter = self.cutter.initial(count)
         carried = self.cutter.from_states(cutter)

@@ -1,8 +1,8 @@
-"""What the agent has sampled, what came of it, and what that is compared with."""
+"""What the agent has sampled, and what came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from drlpp.agents.paper.walk import PartitionWalk
 from drlpp.envs.placement_env import INVALID
-
-SMALLEST_SPREAD = 0.02
-"""Standard deviation of −ln(seconds) below which differences are taken for noise: 2%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,59 +109,3 @@ def _by_scheme(content: Iterable[Rewarded]) -> list[list[Rewarded]]:
     for rewarded in content:
         schemes.setdefault(id(rewarded.trajectory.walk), []).append(rewarded)
     return list(schemes.values())
-
-
-def best_of(candidates: Iterable[Rewarded], count: int) -> list[Rewarded]:
-    """Return the ``count`` best distinct measured placements, the earliest of equals."""
-    distinct: dict[bytes, Rewarded] = {}
-    for rewarded in candidates:
-        if rewarded.measured:
-            distinct.setdefault(rewarded.trajectory.action.tobytes(), rewarded)
-    return sorted(distinct.values(), key=lambda rewarded: -rewarded.reward)[:count]
-
-
-class StageBaselines:
-    """What placements with as many stages were rewarded with, on average and at best.
-
-    Most random cuts are worse than none, so against one average for all, the first thing that a
-    policy learns is never to cut, and then it sees no cut any more. Here a placement is compared
-    with those of as many stages. The number of stages itself is rewarded by the best that each
-    number has shown so far, not by its average, since the average only says how badly it was cut.
-
-    Args:
-        decay: weight of the past in the averages; 0 is the rollout's own average.
-    """
-
-    def __init__(self, decay: float) -> None:
-        self.decay = decay
-        self._average: dict[int, float] = {}
-        self._best: dict[int, float] = {}
-
-    def update(self, content: Sequence[Rewarded]) -> None:
-        """Take the measured placements of a rollout into account; penalties stay out."""
-        rewards: dict[int, list[float]] = {}
-        for rewarded in content:
-            if rewarded.measured:
-                rewards.setdefault(rewarded.trajectory.walk.stages, []).append(rewarded.reward)
-        for stages, found in rewards.items():
-            average = float(np.mean(found))
-            past = self._average.get(stages, average)
-            self._average[stages] = self.decay * past + (1 - self.decay) * average
-            self._best[stages] = max(self._best.get(stages, -np.inf), *found)
-
-    def averages(self, stages: Sequence[int]) -> NDArray[np.float64]:
-        """Return the average reward of each number of stages.
-
-        Where nothing with as many was ever measured, it is that of all numbers.
-        """
-        return _looked_up(self._average, stages)
-
-    def standings(self, stages: Sequence[int]) -> NDArray[np.float64]:
-        """Return how much better the best with as many stages is than that of the others here."""
-        best = _looked_up(self._best, stages)
-        return best - best.mean() if len(best) else best
-
-
-def _looked_up(values: dict[int, float], stages: Sequence[int]) -> NDArray[np.float64]:
-    usual = float(np.mean(list(values.values()) or [0.0]))
-    return np.array([values.get(count, usual) for count in stages])

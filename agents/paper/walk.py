@@ -13,33 +13,13 @@ been placed) and drags in everything it depends on, until the partition is cut::
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
-from typing import Protocol
-
-from drlpp.placement.placement import Placement
 
 CUT = -1
 """The choice that ends a partition; other choices are positions in the list of candidates."""
 
-
-class Dependencies(Protocol):
-    """A graph as far as a walk sees it, such as an ``OpGraph`` or a ``PlacementContext``.
-
-    Operators are numbered in a topological order.
-    """
-
-    @property
-    def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """For every operator those that it depends on."""
-
-    @property
-    def successors(self) -> tuple[tuple[int, ...], ...]:
-        """For every operator those that depend on it."""
-
-    def __len__(self) -> int: ...
+Reads = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +87,8 @@ class Walk:
     is left. Line 8's forced cut is therefore the end of the walk.
 
     Args:
-        graph: the graph to partition.
+        predecessors: for every operator those that it depends on, in a topological order.
+        successors: for every operator those that depend on it.
         partitions: K, the largest number of partitions.
 
     Attributes:
@@ -115,16 +96,16 @@ class Walk:
         cuts: how many cuts have been made.
     """
 
-    def __init__(self, graph: Dependencies, partitions: int) -> None:
-        self._predecessors = graph.predecessors
-        self._successors = graph.successors
+    def __init__(self, predecessors: Reads, successors: Reads, partitions: int) -> None:
+        self._predecessors = predecessors
+        self._successors = successors
         self._partitions = partitions
         self.order: list[int] = []
         self._starts: list[int] = []
         self._decisions: list[Decision] = []
         self._log_probs: list[float] = []
-        self._stage_of = [-1] * len(graph)
-        self._candidates = {op for op, read in enumerate(graph.predecessors) if not read}
+        self._stage_of = [-1] * len(predecessors)
+        self._candidates = {op for op, read in enumerate(predecessors) if not read}
         self._sorted: tuple[int, ...] | None = None
         self.cuts = 0
 
@@ -172,24 +153,6 @@ class Walk:
         self._candidates.difference_update(added)
         self._sorted = None
         return added
-
-    def retraced(self, placement: Placement, draw: Random) -> PartitionWalk:
-        """Walk to the stages of a valid placement, and return the finished walk.
-
-        At every choice, one of the candidates of the stage in the making is drawn; what it depends
-        on is of this stage or of earlier ones. When the stage is whole, it is cut. No policy has
-        made these choices, so their log-probabilities are not numbers: they are to be taken from
-        ``evaluate`` where they are needed.
-        """
-        stage_of = placement.stage_of_operator(len(self._stage_of))
-        left = Counter(stage_of)
-        while not self.finished:
-            if not self.begins and not left[self.cuts]:
-                self.take(CUT, math.nan)
-                continue
-            inside = [i for i, op in enumerate(self.candidates) if stage_of[op] == self.cuts]
-            left[self.cuts] -= len(self.take(draw.choice(inside), math.nan))
-        return self.result()
 
     def result(self) -> PartitionWalk:
         """Return the finished walk; operators without a partition become the last one (line 24)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy
 import torch
@@ -16,7 +16,7 @@ from drlpp.agents.paper.rollout import Trajectory
 from drlpp.agents.paper.walk import CUT
 from drlpp.agents.pretraining.problems import SolvedProblem
 from drlpp.agents.transfer.context import ContextBatch
-from drlpp.agents.transfer.priced_walk import PricedWalk, priced
+from drlpp.agents.transfer.priced_walk import PricedWalk
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.transfer_scheduler import Partitions
 
@@ -57,7 +57,7 @@ def imitation_loss(
     encoded = network.encode(batch)
     indices = list(range(len(problems)))
     trajectories = [_optimal(solved, draw) for solved in problems]
-    walks = [priced(s.context, t.walk) for s, t in zip(problems, trajectories, strict=True)]
+    walks = [cast(PricedWalk, trajectory.walk) for trajectory in trajectories]
     logits, _ = network.partitioner.logits(encoded, indices, walks)
     right = torch.from_numpy(_right_choices(walks, logits.shape[1]))
     partitions = Partitions.of(encoded, indices, walks)

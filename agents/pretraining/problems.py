@@ -47,7 +47,6 @@ class SolvedProblem:
     """A problem with its optimum.
 
     Attributes:
-        family: of the model.
         problem: what is planned.
         context: as the policy sees it.
         objective: the rule.
@@ -55,20 +54,17 @@ class SolvedProblem:
         optimum_seconds: what it takes.
         imitated: the optimum with idle accelerators as replicas where they hurt least, and cut as
             late as possible.
-        imitated_seconds: what that takes.
     """
 
-    family: str
     problem: PlanningProblem
     context: PlacementContext
     objective: AnalyticObjective
     optimum: Placement
     optimum_seconds: float
     imitated: Placement
-    imitated_seconds: float
 
     @classmethod
-    def solve(cls, family: str, problem: PlanningProblem) -> SolvedProblem:
+    def solve(cls, problem: PlanningProblem) -> SolvedProblem:
         """Plan exactly, or for unequal accelerators by a search."""
         objective = AnalyticObjective(problem)
         if len(set(problem.cluster.speeds)) == 1:
@@ -82,14 +78,12 @@ class SolvedProblem:
         # A search may have overlooked it.
         optimum = min(optimum, imitated, key=objective)
         return cls(
-            family=family,
             problem=problem,
             context=PlacementContext.of_workload(problem.workload, problem.cluster),
             objective=objective,
             optimum=optimum,
             optimum_seconds=objective(optimum),
             imitated=imitated,
-            imitated_seconds=objective(imitated),
         )
 
     @property
@@ -214,7 +208,7 @@ class ProblemStream:
             problem = draw_problem(family, *sizes, draw)
             if all_downsets(problem.workload, MOST_DOWNSETS) is None:
                 continue
-            solved = SolvedProblem.solve(family, problem)
+            solved = SolvedProblem.solve(problem)
             if len(solved.optimum.stages) > 1 or draw.random() <= SINGLE_STAGES:
                 self._kept.append(solved)
                 return solved

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -14,8 +13,8 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from drlpp.agents.paper.algorithm import Batch, Update, evaluate_batch
 from drlpp.agents.paper.rollout import Trajectory
-from drlpp.agents.paper.update import Batch, Update, evaluate_batch
 from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import ProblemStream, SolvedProblem
 from drlpp.agents.transfer.context import ContextBatch
@@ -28,6 +27,9 @@ _VALIDATED = 128
 _IMITATED, _NEW = 64, 4
 """Problems in a step of imitation, and those of them that were never seen before."""
 
+_IMITATION_SHARE, _IMITATION_RATE = 0.4, 1e-3
+"""Of the time; Adam's rate in it, which falls to a twentieth along half a cosine."""
+
 _ROLLOUT, _PLACEMENTS, _EPOCHS = 24, 8, 2
 """Problems in a rollout, a quarter of them new; placements of each; passes over a rollout."""
 
@@ -37,25 +39,6 @@ _PPO_IMITATION = 0.1
 
 _SMALLEST_SPREAD = 0.03
 """Standard deviation of a problem's rewards below which differences are left small: 3%."""
-
-
-@dataclass(frozen=True)
-class Pretraining:
-    """How a policy is pre-trained.
-
-    Attributes:
-        minutes: of both stages together.
-        seed: of weights and problems.
-        start: weights to begin with.
-        imitation_share: of the time, for imitation.
-        learning_rate: of Adam in imitation; it falls to a twentieth along half a cosine.
-    """
-
-    minutes: float
-    seed: int = 0
-    start: Path | None = None
-    imitation_share: float = 0.4
-    learning_rate: float = 1e-3
 
 
 class Gaps(NamedTuple):
@@ -86,27 +69,32 @@ class Rollout(NamedTuple):
 
 
 def pretrain(
-    options: Pretraining, report: Callable[[str], None]
+    minutes: float,
+    seed: int,
+    start: Path | None,
+    report: Callable[[str], None],
 ) -> tuple[TransferNetwork, dict[str, str]]:
     """Train a network, and return it with what to note about it.
 
     Args:
-        options: see there.
+        minutes: of both stages together.
+        seed: of weights and problems.
+        start: weights to begin with.
         report: gets a line at a time on how training proceeds.
     """
-    torch.manual_seed(options.seed)
-    draw = Random(options.seed)
-    unseen = ProblemStream(Random(options.seed + 1_000_003))
+    torch.manual_seed(seed)
+    draw = Random(seed)
+    unseen = ProblemStream(Random(seed + 1_000_003))
     stream = ProblemStream(draw)
     validation = [unseen.new() for _ in range(_VALIDATED)]
     for _ in range(_IMITATED):
         stream.new()
     network = TransferNetwork()
-    before = {} if options.start is None else load_weights(network, options.start)
-    seconds = options.minutes * 60 * options.imitation_share
-    optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
+    before = {} if start is None else load_weights(network, start)
+    seconds = minutes * 60 * _IMITATION_SHARE
+    optimizer = torch.optim.Adam(network.parameters(), lr=_IMITATION_RATE)
     steps, losses = 0, []
-    for due in _timed(optimizer, options.learning_rate, seconds):
+    for due in _timed(optimizer, _IMITATION_RATE, seconds):
         problems = [stream.new() for _ in range(_NEW)]
         problems += stream.recent(_IMITATED - len(problems))
         loss = imitation_loss(network, problems, draw)
@@ -119,7 +107,7 @@ def pretrain(
             losses = []
     optimizer = torch.optim.Adam(network.parameters(), lr=_PPO_LEARNING_RATE)
     rollouts, means = 0, []
-    for due in _timed(optimizer, _PPO_LEARNING_RATE, options.minutes * 60 - seconds):
+    for due in _timed(optimizer, _PPO_LEARNING_RATE, minutes * 60 - seconds):
         problems = [stream.new() for _ in range(_ROLLOUT // 4)]
         problems += stream.recent(_ROLLOUT - len(problems))
         means.append(_reinforce(network, optimizer, problems, draw))
@@ -133,8 +121,7 @@ def pretrain(
             means = []
     gaps = greedy_gaps(network, validation)
     report(f"after both stages: {gaps}")
-    # Where the start came from is no one else's folder; its name is in the command.
-    notes = {name: str(value) for name, value in asdict(replace(options, start=None)).items()}
+    notes = {"minutes": str(minutes), "seed": str(seed)}
     notes |= {f"start_{name}": value for name, value in before.items()}
     notes |= {"imitation_steps": str(steps), "rollouts": str(rollouts)}
     notes |= {f"validation_{name}_percent": f"{gap:.2f}" for name, gap in gaps._asdict().items()}
@@ -176,7 +163,7 @@ def sample_rollout(
 
 
 def evaluate_rollout(network: TransferNetwork, rollout: Rollout, clip_range: float) -> Update:
-    """Compute PPO's objective on a rollout (:func:`~drlpp.agents.paper.update.evaluate_batch`)."""
+    """Compute PPO's objective on a rollout (:func:`evaluate_batch`)."""
     walks = [trajectory.walk for trajectory in rollout.trajectories]
     advantages = torch.from_numpy(rollout.advantages.astype(numpy.float32))
     evaluation = network.evaluate(

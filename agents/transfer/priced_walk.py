@@ -43,12 +43,10 @@ class PricedWalk(PartitionWalk):
     """A finished walk and what its partitions cost.
 
     Attributes:
-        context: whose costs they are.
         standings: before every choice that was not forced.
         stage_sums: of every partition.
     """
 
-    context: PlacementContext = field(compare=False, repr=False)
     standings: tuple[Standing, ...] = field(compare=False, repr=False)
     stage_sums: tuple[Sums, ...] = field(compare=False, repr=False)
 
@@ -150,8 +148,7 @@ class PricingWalk(Walk):
     """
 
     def __init__(self, context: PlacementContext) -> None:
-        super().__init__(context, context.accelerators)
-        self._context = context
+        super().__init__(context.predecessors, context.successors, context.accelerators)
         self._accumulator = StageCostAccumulator(context.costs)
         self._standings: list[Standing] = []
         self._standing: Standing | None = None
@@ -203,17 +200,6 @@ class PricingWalk(Walk):
             stage_of_operator=plain.stage_of_operator,
             decisions=plain.decisions,
             log_probs=plain.log_probs,
-            context=self._context,
             standings=tuple(self._standings),
             stage_sums=(*self.stage_sums, self._accumulator.finish()),
         )
-
-
-def priced(context: PlacementContext, walk: PartitionWalk) -> PricedWalk:
-    """Return a walk with its costs under ``context``, walked again where they are another's."""
-    if isinstance(walk, PricedWalk) and walk.context is context:
-        return walk
-    again = PricingWalk(context)
-    for decision, log_prob in zip(walk.decisions, walk.log_probs, strict=True):
-        again.take(decision.choice, log_prob)
-    return again.result()

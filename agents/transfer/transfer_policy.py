@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import torch
@@ -17,7 +17,7 @@ from drlpp.agents.paper.rollout import Trajectory
 from drlpp.agents.paper.scheduler import AssignmentEvaluation, entropies
 from drlpp.agents.paper.walk import PartitionWalk
 from drlpp.agents.transfer.context import ContextBatch, PlacementContext
-from drlpp.agents.transfer.priced_walk import PricedWalk, priced
+from drlpp.agents.transfer.priced_walk import PricedWalk
 from drlpp.agents.transfer.transfer_encoder import Encoded, OptimumEstimator, TransferEncoder
 from drlpp.agents.transfer.transfer_partitioner import TransferPartitioner
 from drlpp.agents.transfer.transfer_scheduler import Partitions, TransferScheduler
@@ -33,6 +33,7 @@ class TransferNetwork(nn.Module):
     """Encoder, partitioner and scheduler whose weights fit every model and cluster.
 
     Methods take a batch of contexts, and for every walk or trajectory the index of its context.
+    Walks have the costs of these contexts.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class TransferNetwork(nn.Module):
     ) -> list[Trajectory]:
         """Sample a placement of every one of ``walks``."""
         encoded = self.encode(batch)
-        partitions = Partitions.of(encoded, contexts, _priced(batch, contexts, walks))
+        partitions = Partitions.of(encoded, contexts, cast("Sequence[PricedWalk]", walks))
         stage_of, log_probs = self.scheduler.sample(encoded, partitions, deterministic)
         return list(map(Trajectory, walks, stage_of, log_probs))
 
@@ -88,8 +89,8 @@ class TransferNetwork(nn.Module):
     ) -> PolicyEvaluation:
         """Replay walks and placements of several contexts in one pass."""
         encoded = self.encode(batch)
-        partitioned = _priced(batch, walk_contexts, walks)
-        placed = _priced(batch, trajectory_contexts, [t.walk for t in trajectories])
+        partitioned = cast("Sequence[PricedWalk]", walks)
+        placed = cast("Sequence[PricedWalk]", [t.walk for t in trajectories])
         walk_log_probs, walk_entropies = encoded.nodes.new_zeros(2, 0)
         if any(walk.standings for walk in partitioned):
             logits, chosen = self.partitioner.logits(encoded, walk_contexts, partitioned)
@@ -105,12 +106,6 @@ class TransferNetwork(nn.Module):
         return PolicyEvaluation(
             walk_log_probs, walk_entropies, found.log_probs[free], found.entropies[free], free
         )
-
-
-def _priced(
-    batch: ContextBatch, contexts: Sequence[int], walks: Sequence[PartitionWalk]
-) -> list[PricedWalk]:
-    return [priced(batch.contexts[c], walk) for c, walk in zip(contexts, walks, strict=True)]
 
 
 class TransferPolicy(TrajectoryPolicy):

@@ -36,17 +36,11 @@ def load_weights(network: nn.Module, path: Path) -> dict[str, str]:
             metadata = dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
         raise InvalidFile(f"{path}: not a file of weights ({error})") from None
-    expected = network.state_dict()
-    for name, value in expected.items():
-        if name not in tensors:
-            raise InvalidFile(f"{path}: the weights {name!r} are missing; train the policy again")
-        found = tensors[name]
-        if (found.shape, found.dtype) != (value.shape, value.dtype):
-            raise InvalidFile(
-                f"{path}: the weights {name!r} are {tuple(found.shape)} of {found.dtype}, but the "
-                f"network has {tuple(value.shape)} of {value.dtype}; train the policy again"
-            )
-    if surplus := sorted(set(tensors) - set(expected)):
-        raise InvalidFile(f"{path}: the network has no weights {surplus[0]!r}; train it again")
-    network.load_state_dict(tensors)
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidFile(
+            f"{path}: not weights of this network ({reason}); train the policy again"
+        ) from None
     return metadata

@@ -52,7 +52,7 @@ class Learn:
     agent: str = option(
         "guided",
         "guided (planners and corrected costs), guided-policy (with a policy as well), "
-        "drl-pp (the paper's), drl-pp-mended, or a YAML file of your own.",
+        "drl-pp (the paper's), or a YAML file of your own.",
         "NAME",
     )
     measuring: MeasuringSettings

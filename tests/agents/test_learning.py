@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 import os
 import signal
 import zipfile
@@ -48,9 +47,7 @@ def agent_and_memory(
 def test_learning_stops_when_the_budget_is_spent(tmp_path: Path) -> None:
     agent, memory = agent_and_memory(path=tmp_path / "memory.jsonl")
     callback = MeasurementBudgetCallback(memory, budget=12)
-    assert not callback.exhausted
     agent.learn(10_000, callback=callback)
-    assert callback.exhausted
     assert memory.distinct == 12
     resumed, memory = agent_and_memory(path=tmp_path / "memory.jsonl")
     resumed.learn(10_000, callback=MeasurementBudgetCallback(memory, budget=20))
@@ -100,20 +97,22 @@ def test_ctrl_c_is_not_lost_where_the_exception_is(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-@pytest.mark.parametrize("agent", [GuidedHyperparameters(draws=2, evaluations=16), SMALL])
-def test_a_model_of_one_operator_is_measured_on_every_number_of_accelerators(
-    agent: Hyperparameters | GuidedHyperparameters, tmp_path: Path
+@pytest.mark.parametrize(
+    ("agent", "measured"),
+    [(GuidedHyperparameters(draws=2, evaluations=16), ["1", "2", "3"]), (SMALL, ["3"])],
+)
+def test_a_model_of_one_operator_is_measured(
+    agent: Hyperparameters | GuidedHyperparameters, measured: list[str], tmp_path: Path
 ) -> None:
     memory = MeasurementMemory(FakeMeasurer(chain(1), 3))
     assert learn_placement(memory, tmp_path, hyperparameters=agent, budget=20, **QUIET)
-    assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3"]
+    assert sorted(p.configuration for p in memory.outcomes) == measured
 
 
 PRACTISING = GuidedHyperparameters(practice=True, pretrained=False, draws=2, evaluations=16, gain=0)
-MENDED = SMALL.model_copy(update={"stage_baselines": True, "restart_after": 5})
 
 
-@pytest.mark.parametrize(("agent", "budget"), [(MENDED, 12), (PRACTISING, 3)])
+@pytest.mark.parametrize(("agent", "budget"), [(SMALL, 12), (PRACTISING, 3)])
 def test_an_agent_is_taken_up_with_what_it_has_learned(
     agent: Hyperparameters | GuidedHyperparameters, budget: int, tmp_path: Path
 ) -> None:
@@ -129,14 +128,8 @@ def test_an_agent_is_taken_up_with_what_it_has_learned(
     states = [one.policy.optimizer.state_dict()["state"].values() for one in (saved, found)]
     steps = [[state["step"] for state in each] for each in states]
     assert steps[0] == steps[1] != []
-    for name in ("num_timesteps", "baseline", "restarts", "_n_updates", "_rollouts_stuck"):
+    for name in ("num_timesteps", "baseline", "_n_updates"):
         assert getattr(found, name) == getattr(saved, name), name
-    if found.stage_baselines is not None:
-        # The best are those of the memory.
-        best = [measurement for _, measurement in again.fastest(agent.elites)]
-        rewards = [elite.reward for elite in found._elites]
-        assert rewards == pytest.approx([-math.log(one.seconds_per_minibatch) for one in best])
-        assert found.stage_baselines.standings([1, 2]).any()
     assert learn_placement(again, tmp_path, hyperparameters=agent, budget=budget + 1, **QUIET)
     assert again.distinct == budget + 1
     assert len(again.measurer.measured) == 1  # type: ignore[attr-defined]
@@ -163,7 +156,7 @@ def rewritten(path: Path, name: str, content: bytes) -> None:
             archive.writestr(file, value)
 
 
-@pytest.mark.parametrize("key", ["policy_class", "_elites", "anything"])
+@pytest.mark.parametrize("key", ["policy_class", "anything"])
 def test_a_strangers_agent_runs_nothing(saved: Path, key: str) -> None:
     with zipfile.ZipFile(saved) as archive:
         data = json.loads(archive.read("data"))

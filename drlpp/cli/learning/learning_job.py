@@ -12,7 +12,6 @@ from typing import Any
 from drlpp.agents import (
     AGENTS,
     AgentHyperparameters,
-    GuidedDRLPP,
     GuidedHyperparameters,
     hyperparameters_of,
     learn_placement,
@@ -327,7 +326,7 @@ def methods_of_the_agent(
 
     Agents after the paper place only (None), or place only what is not too stale.
     """
-    if issubclass(hyperparameters.algorithm, GuidedDRLPP):
+    if isinstance(hyperparameters, GuidedHyperparameters):
         return space
     placing = replace(space, vary=frozenset())
     return None if search.max_staleness is None else placing

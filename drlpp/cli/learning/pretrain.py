@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 import typer
 
-from drlpp.agents.pretraining.training import Pretraining, pretrain
+from drlpp.agents.pretraining.training import pretrain
 from drlpp.agents.transfer.weights import save_weights
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.cli.commands import program
@@ -35,7 +35,7 @@ def main(
     def report(line: str) -> None:
         console.print(f"{(time.monotonic() - begin) / 60:5.1f} min  {line}")
 
-    network, notes = pretrain(Pretraining(minutes=minutes, seed=seed, start=start), report)
+    network, notes = pretrain(minutes, seed, start, report)
     command = f"python -m drlpp.cli.learning.pretrain --out {shlex.quote(out.name)}"
     command += f" --minutes {minutes:g} --seed {seed}"
     if start is not None:

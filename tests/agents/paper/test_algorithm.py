@@ -1,5 +1,6 @@
 """The agent learns, is deterministic, and behaves as stable-baselines3's users expect."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from drlpp.agents import DRLPP
+from drlpp.agents.paper.rollout import Rewarded
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import FailedMeasurement
@@ -19,6 +21,9 @@ from drlpp.schedule.method import DEFAULT_METHOD
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 SMALL: dict[str, Any] = {"partitions_per_rollout": 4, "placements_per_partition": 2, "seed": 0}
+FEASIBLE = {"feasible": True}
+# Walks of eight operators are cut often, so that much is invalid.
+CUTS_OFTEN = {"temperature": -1.0, "encoder_units": (8, 8)}
 
 
 def environment(operators: int = 6, accelerators: int = 3, **options: Any) -> PlacementEnv:
@@ -33,6 +38,20 @@ class Rewards(BaseCallback):
     def _on_step(self) -> bool:
         self.values += self.locals["rewards"].tolist()
         return True
+
+
+class Rollouts(BaseCallback):
+    """Keeps what every rollout held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.content: list[list[Rewarded]] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.content.append(list(self.model.rollout_buffer.content))
 
 
 def weights(agent: DRLPP) -> dict[str, torch.Tensor]:
@@ -71,14 +90,6 @@ def test_it_finds_the_good_arm_of_a_bandit() -> None:
     assert action.tolist() == [0, 1, 1, 0]
 
 
-def test_total_timesteps_count_placements() -> None:
-    env = environment()
-    agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
-    agent.learn(20)
-    assert agent.num_timesteps == 24
-    assert 1 < env.summary.distinct <= 24
-
-
 def test_one_seed_gives_one_result() -> None:
     results = []
     for seed in (3, 3, 4):
@@ -92,7 +103,7 @@ def test_one_seed_gives_one_result() -> None:
 
 
 def test_a_saved_agent_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    agent = DRLPP("PlacementPolicy", environment(), **SMALL, imitation_coef=0.5)
+    agent = DRLPP("PlacementPolicy", environment(), **SMALL)
     agent.learn(16)
     agent.save(tmp_path / "model.zip")
     loaded = DRLPP.load(tmp_path / "model.zip", environment())
@@ -106,10 +117,9 @@ def test_a_saved_agent_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
 
 
 def test_several_environments_share_a_rollout() -> None:
-    env = DummyVecEnv([environment, environment])
-    agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
-    agent.learn(16)
-    assert agent.num_timesteps == 16
+    two = DummyVecEnv([environment] * 2)
+    agent = DRLPP("PlacementPolicy", two, **SMALL, policy_kwargs=FEASIBLE)
+    assert agent.learn(20).num_timesteps == 24
     # Eight placements do not divide by three: one more fills the last step.
     several = DRLPP("PlacementPolicy", DummyVecEnv([environment] * 3), **SMALL)
     assert several.learn(1).num_timesteps % 3 == 0
@@ -155,3 +165,42 @@ def test_other_graphs_and_other_environments_are_refused(tmp_path: Path) -> None
     choosing = PlacementEnv(MeasurementMemory(FakeMeasurer(graph, 3)), declared=declared)
     with pytest.raises(InvalidInput, match="places only"):
         DRLPP("PlacementPolicy", choosing)
+
+
+def by_scheme(content: list[Rewarded]) -> tuple[Counter[int], Counter[int]]:
+    """Valid placements, and all draws, of every scheme of a rollout."""
+    drawn = Counter(id(rewarded.trajectory.walk) for rewarded in content)
+    valid = Counter(dict.fromkeys(drawn, 0))
+    valid.update(id(rewarded.trajectory.walk) for rewarded in content if not rewarded.invalid)
+    return valid, drawn
+
+
+def test_what_leaves_a_partition_without_an_accelerator_is_drawn_again() -> None:
+    env, rollouts = environment(8, 4), Rollouts()
+    agent = DRLPP("PlacementPolicy", env, **SMALL, redraws=1000, policy_kwargs=CUTS_OFTEN)
+    agent.learn(60, callback=rollouts)
+    for content in rollouts.content:
+        assert list(by_scheme(content)[0].values()) == [2] * 4
+    every = [rewarded for content in rollouts.content for rewarded in content]
+    assert any(rewarded.invalid for rewarded in every)
+    assert agent.num_timesteps == len(every) >= 60
+    # Only what can run reached the measurer.
+    ran = {one.trajectory.action.tobytes() for one in every if not one.invalid}
+    assert env.summary.distinct == len(ran)
+
+
+class NothingRuns(FakeMeasurer):
+    def measure(self, plan: Any, minibatches: int = 30) -> Any:
+        raise InvalidInput("the method has no room for that many minibatches in flight")
+
+
+@pytest.mark.parametrize("redraws", [0, 5])
+def test_a_scheme_that_can_never_run_is_given_up(redraws: int) -> None:
+    env, rollouts = PlacementEnv(MeasurementMemory(NothingRuns(chain(8), 4))), Rollouts()
+    agent = DRLPP("PlacementPolicy", env, **SMALL, redraws=redraws, policy_kwargs=CUTS_OFTEN)
+    agent.learn(1, callback=rollouts)
+    valid, drawn = by_scheme(rollouts.content[0])
+    assert set(valid.values()) == {0}
+    assert set(drawn.values()) == {2 * (1 + redraws)}
+    assert agent.baseline is None
+    assert all(value.isfinite().all() for value in weights(agent).values())

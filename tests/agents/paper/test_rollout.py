@@ -1,4 +1,4 @@
-"""What a rollout is compared with: means of schemes, averages by stages, PPO choice by choice."""
+"""What a rollout is compared with: means of schemes, one average, PPO choice by choice."""
 
 import math
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from drlpp.agents import DRLPP
-from drlpp.agents.paper.rollout import Rewarded, StageBaselines, Trajectory, TrajectoryBuffer
-from drlpp.agents.paper.update import clipped_surrogate, mean
+from drlpp.agents.paper.algorithm import clipped_surrogate, mean
+from drlpp.agents.paper.rollout import Rewarded, Trajectory, TrajectoryBuffer
 from drlpp.agents.paper.walk import PartitionWalk
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
@@ -42,26 +42,6 @@ def test_a_scheme_is_rewarded_with_the_mean_of_its_placements() -> None:
     assert [id(walk) for walk in buffer.missing(2)] == [id(second)] * 2
 
 
-def test_averages_are_of_as_many_stages_and_move() -> None:
-    baselines = StageBaselines(decay=0.5)
-    baselines.update([rewarded(1, 2.0), rewarded(2, 1.0), rewarded(2, 3.0), rewarded(2, -10, "x")])
-    assert baselines.averages([1, 2]).tolist() == [2.0, 2.0]
-    baselines.update([rewarded(2, 4.0)])
-    assert baselines.averages([2, 1, 2]).tolist() == [3.0, 2.0, 3.0]
-    # Nothing with three stages was measured.
-    assert baselines.averages([3]).tolist() == [2.5]
-
-
-def test_standings_are_by_the_best_ever_seen() -> None:
-    baselines = StageBaselines(decay=0.5)
-    assert baselines.standings([]).tolist() == []
-    baselines.update([rewarded(1, 2.0), rewarded(2, 1.0), rewarded(2, 3.0)])
-    baselines.update([rewarded(2, 0.0), rewarded(1, 1.0)])
-    assert baselines.standings([1, 2, 2, 1]).tolist() == [-0.5, 0.5, 0.5, -0.5]
-    # No number of stages has anything ahead of itself.
-    assert baselines.standings([2, 2]).tolist() == [0.0, 0.0]
-
-
 def test_one_average_is_the_papers() -> None:
     env = PlacementEnv(MeasurementMemory(FakeMeasurer(chain(8), 2)))
     agent = DRLPP("PlacementPolicy", env, seed=0)
@@ -69,11 +49,7 @@ def test_one_average_is_the_papers() -> None:
     agent.baseline = 1.5
     batch = agent._batch()
     assert batch.walk_advantages.tolist() == batch.placement_advantages.tolist() == [-0.5, 1.5]
-    agent.stage_baselines = StageBaselines(0.5)
-    agent.stage_baselines.update(agent.rollout_buffer.content)
-    assert agent._batch().placement_advantages.tolist() == [0, 0]
     # The average of penalties is taken off all.
-    agent.stage_baselines = None
     agent.rollout_buffer.content.append(rewarded(2, -10.0, "invalid placement"))
     assert agent._batch().placement_advantages.tolist() == [0.5, 2.5, -2.0]
 

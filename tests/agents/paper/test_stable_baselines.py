@@ -1,8 +1,4 @@
-"""Users of stable-baselines3 find what they know: callbacks, logs, saving, vectorised environments.
-
-What ``test_algorithm.py`` covers (seeds, resuming, ``evaluate_policy``, names of scalars) is not
-repeated here, nor both environment checkers (``tests/envs/test_placement_env.py``).
-"""
+"""Users of stable-baselines3 find what they know: callbacks, logs, saving, vectorised ones."""
 
 import csv
 from pathlib import Path
@@ -20,32 +16,20 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlpp.agents import DRLPP
-from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.costs.synthetic_profiles import generate
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.planning.fake_measurer import chain
 
 OBSERVATION = np.zeros(1, np.float32)
 
 
-def arguments(operators: int = 6, accelerators: int = 2, bandwidth: float = 1e5) -> dict[str, Any]:
-    """Of a simulated environment: a chain whose operators take 10, 20, 30, … ms."""
-    profile = Profile(
-        graph=chain(operators),
-        device="cpu",
-        batch_size=1,
-        operators=tuple(
-            OperatorProfile(forward_seconds=0.01 * (i + 1), backward_seconds=0.01 * (i + 1))
-            for i in range(operators)
-        ),
-    )
-    return {
-        "profile": profile,
-        "cluster": local_cluster(accelerators, Link(bandwidth_bytes_per_second=bandwidth)),
-    }
+ARGUMENTS = {
+    "profile": generate("chain", 6, seed=0),
+    "cluster": local_cluster(2, Link(bandwidth_bytes_per_second=1e7)),
+}
 
 
-def environment(**options: Any) -> gym.Env:
-    return gym.make("drlpp/PlacementSim-v0", **arguments(**options))
+def environment() -> gym.Env:
+    return gym.make("drlpp/PlacementSim-v0", **ARGUMENTS)
 
 
 def agent_on(env: Any, **options: Any) -> DRLPP:
@@ -119,7 +103,7 @@ def test_environments_of_their_own_processes() -> None:
     env = make_vec_env(
         "drlpp/PlacementSim-v0",
         n_envs=2,
-        env_kwargs=arguments(),
+        env_kwargs=ARGUMENTS,
         vec_env_cls=SubprocVecEnv,
         vec_env_kwargs={"start_method": "fork"},
     )

@@ -1,5 +1,6 @@
 """One set of weights fits every model and cluster, and what it samples can be replayed."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,12 +8,15 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import nn
 
-from drlpp.agents import TransferPolicy
+from drlpp.agents import PRETRAINED, TransferPolicy
 from drlpp.agents.transfer.context import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.agents.transfer.weights import load_weights
 from drlpp.costs.synthetic_profiles import generate
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem import AnalyticObjective
@@ -101,3 +105,36 @@ def test_wrong_contexts_are_refused() -> None:
     policy = policy_of("chain", 9, 2)
     with pytest.raises(InvalidInput, match="10 operators on 2"):
         policy.set_context(context_of(problem_of("chain", 10, 2)))
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    weight, bias = torch.zeros(2, 3), torch.zeros(2)
+    for tensors, words in (
+        ({"weight": torch.zeros(2, 4), "bias": bias}, r"weight: .*\[2, 4\].* train the policy"),
+        ({"weight": weight, "bias": bias, "more": bias.clone()}, 'Unexpected .*"more"'),
+        ({"weight": weight}, 'Missing .*"bias"'),
+    ):
+        save_file(tensors, path)
+        with pytest.raises(InvalidFile, match=words):
+            load_weights(nn.Linear(3, 2), path)
+    path.write_text("nothing of the kind")
+    with pytest.raises(InvalidFile, match="not a file of weights"):
+        load_weights(nn.Linear(3, 2), path)
+    with pytest.raises(InvalidFile, match="no such file"):
+        load_weights(nn.Linear(3, 2), tmp_path / "other.safetensors")
+
+
+def test_the_shipped_weights_draw_what_they_always_drew() -> None:
+    """What the features are that the weights were trained on, only the weights know."""
+    network = TransferNetwork()
+    load_weights(network, PRETRAINED)
+    problems = [problem_of("towers", 12, 4, [1, 1, 0.5, 0.5]), problem_of("layered", 16, 3)]
+    batch = ContextBatch.of([context_of(problem) for problem in problems])
+    torch.manual_seed(5)
+    found = network.sample(batch, [0, 0, 0, 1, 1, 1])[:4]
+    held = [trajectory.stage_of_accelerator for trajectory in found]
+    assert held == [(0, 0, 1, 1), (0, 0, 1, 1), (1, 2, 0, 0), (0, 0, 0)]
+    walked, placed = zip(*((sum(t.walk.log_probs), sum(t.log_probs)) for t in found), strict=True)
+    assert walked == pytest.approx([-8.469379, -6.889804, -14.362404, -9.117752], rel=1e-4)
+    assert placed == pytest.approx([-0.00133937, -0.0847184, -1.201936, 0.0], rel=1e-3, abs=1e-6)

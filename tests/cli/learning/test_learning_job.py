@@ -15,8 +15,6 @@ from drlpp.errors import InvalidInput
 from drlpp.planners import Space, Vary, read_vary
 from drlpp.schedule.method import Method
 
-PAPERS = ["drl-pp", "drl-pp-mended"]
-
 
 def chosen(
     agent: str,
@@ -30,10 +28,9 @@ def chosen(
     return methods_of_the_agent(AGENTS[agent], search, usual)
 
 
-@pytest.mark.parametrize("agent", PAPERS)
-def test_the_papers_action_is_the_placement(agent: str) -> None:
-    assert chosen(agent) is None
-    limited = chosen(agent, most_staleness=2)
+def test_the_papers_action_is_the_placement() -> None:
+    assert chosen("drl-pp") is None
+    limited = chosen("drl-pp", most_staleness=2)
     assert limited is not None
     assert (len(limited.methods), limited.most_staleness) == (1, 2)
 
@@ -48,7 +45,7 @@ def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
     assert "zb-v" in {method.schedule for method in schedules.methods}
 
 
-@pytest.mark.parametrize("agent", [*PAPERS, "guided"])
+@pytest.mark.parametrize("agent", ["drl-pp", "guided"])
 def test_a_method_that_no_policy_can_draw_is_refused_before_a_profile(agent: str) -> None:
     session: Any = SimpleNamespace(method=Method(schedule="zb-v", policy="sync"))
     given: Any = None

@@ -1,7 +1,8 @@
-"""Placements that are measured together take turns, and count with the median of their runs."""
+"""Placements take turns, count with the median of their runs, and are cut short where slow."""
 
 import statistics
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -156,3 +157,69 @@ def test_an_agents_rollout_is_measured_in_turns_within_the_budget() -> None:
     assert seen == measurer.measured
     first = list(dict.fromkeys(measurer.measured[:8]))
     assert measurer.measured[: 3 * len(first)] == [*first, *first[::-1], *first]
+
+
+CUTS = [
+    Placement.from_assignment([0] * cut + [1] * (6 - cut), [0] * first + [1] * (4 - first))
+    for cut, first in product(range(1, 6), range(1, 4))
+]
+FAST, SLOW, SLOWER = WHOLE, *CUTS[:2]
+RUNS = {FAST: [1.0, 1.1, 0.9], SLOW: [1.4, 1.6, 1.6], SLOWER: [2.0, 2.0, 2.0]}
+
+
+def measured(
+    measurer: NoisyMeasurer, path: Path | None = None, limit: float | None = 1.5
+) -> MeasurementMemory:
+    memory = MeasurementMemory(measurer, path=path, repetitions=3)
+    memory.limit_seconds = limit
+    memory.measure_together(RUNS)
+    return memory
+
+
+def test_runs_end_where_all_so_far_were_slower_than_the_limit() -> None:
+    measurer = NoisyMeasurer(RUNS)
+    memory = measured(measurer)
+    assert [measurer.measured.count(p) for p in RUNS] == [3, 3, 1]
+    outcome = memory.outcomes[of(SLOWER)]
+    assert isinstance(outcome, Measurement)
+    assert outcome.cut_short
+    assert outcome.seconds_per_minibatch == 2.0
+    others = [memory.outcomes[of(placement)] for placement in (FAST, SLOW)]
+    assert not any(isinstance(one, Measurement) and one.cut_short for one in others)
+    # Asked for again, it is remembered.
+    memory.limit_seconds = None
+    assert memory.measure(SLOWER) is outcome
+    assert len(measurer.measured) == 7
+
+
+@pytest.mark.parametrize("dies_after", [0, 3, 7])
+def test_a_file_goes_on_with_what_was_cut_short(tmp_path: Path, dies_after: int) -> None:
+    path = tmp_path / "measurements.jsonl"
+    whole = measured(NoisyMeasurer(RUNS), path)
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) == 1 + 7
+    path.write_text("".join(lines[: 1 + dies_after]))
+    left = {placement: list(values) for placement, values in RUNS.items()}
+    for placement in [FAST, SLOW, SLOWER, SLOW, FAST, FAST, SLOW][:dies_after]:
+        left[placement].pop(0)
+    again = measured(NoisyMeasurer(left), path)
+    assert dict(again.outcomes) == dict(whole.outcomes)
+    assert path.read_text().splitlines(keepends=True) == lines
+
+
+@given(st.data())
+def test_the_fastest_is_never_cut_short_by_noise_of_a_fifth(data: st.DataObject) -> None:
+    noise = st.lists(st.floats(0.82, 1.2), min_size=3, max_size=3)
+    seconds = {}
+    for placement in CUTS[:6]:
+        usual = data.draw(st.sampled_from([1.0, 1.1, 1.5, 3.0]))
+        seconds[placement] = [usual * factor for factor in data.draw(noise)]
+    in_full = MeasurementMemory(NoisyMeasurer(seconds), repetitions=3)
+    limited = MeasurementMemory(NoisyMeasurer(seconds), repetitions=3)
+    for placement in seconds:
+        in_full.measure(placement)
+        # As the guided agent has it.
+        if (best := limited.best()) is not None:
+            limited.limit_seconds = 1.5 * best[1].seconds_per_minibatch
+        limited.measure(placement)
+    assert limited.best() == in_full.best()
