@@ -7,7 +7,6 @@ them, changed, is what ``--agent my.yaml`` takes.
 from __future__ import annotations
 
 from dataclasses import fields
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -101,11 +100,8 @@ AgentHyperparameters = Hyperparameters | GuidedHyperparameters
 
 def _shipped() -> dict[str, AgentHyperparameters]:
     """Return the files of this package, by name."""
-    found = {}
-    with resources.as_file(resources.files("drlpp.agents") / "hyperparameters") as folder:
-        for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem):
-            found[path.stem] = _read(path)
-    return found
+    files = (Path(__file__).parent / "hyperparameters").glob("*.yaml")
+    return {path.stem: _read(path) for path in sorted(files, key=lambda path: path.stem)}
 
 
 def _read(path: Path) -> AgentHyperparameters:

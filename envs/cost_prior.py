@@ -26,13 +26,10 @@ class CostPrior:
 
     Attributes:
         problem: the workload and the cluster, as far as they are known.
-        method: the schedule, and the weight policy on it.
-        space: the methods that may be chosen with a placement, of which ``method`` is one; None for
-            the placement alone.
+        space: the methods that may be chosen with a placement; None for the placement alone.
     """
 
     problem: PlanningProblem
-    method: Method = DEFAULT_METHOD
     space: Space | None = None
 
     @classmethod
@@ -48,7 +45,7 @@ class CostPrior:
         problem = PlanningProblem(
             Workload.of(profile, method), cluster, memory=memory or MemoryModel(method)
         )
-        return cls(problem, method, space)
+        return cls(problem, space)
 
     def with_seed(self, seed: int) -> Self:
         """Return the same with a seed of planners that draw at random."""
@@ -63,7 +60,8 @@ class CostPrior:
         Raises:
             InvalidInput: nothing of it fits into memory, and can be run.
         """
-        return baseline_plans(self.problem, self.space or Space(self.method, frozenset()))
+        assert self.space is not None, "without a space it is not known what runs"
+        return baseline_plans(self.problem, self.space)
 
     @classmethod
     def from_sizes(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:

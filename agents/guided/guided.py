@@ -164,7 +164,7 @@ class GuidedDRLPP(DRLPP):
                 declared.problem,
                 space,
                 self.search,
-                planned=(lambda: declared.planned) if space is declared.space else None,
+                planned=(lambda: declared.planned) if declared.space else None,
             )
             for outcomes in env.get_attr("outcomes"):
                 for candidate, outcome in outcomes.items():
@@ -209,7 +209,6 @@ class GuidedDRLPP(DRLPP):
             self.logger.record("placement/confidence", belief.confidence)
         # Every environment takes a step; those that are left over repeat one.
         filled = candidates + [candidates[-1]] * (-len(candidates) % env.num_envs)
-        expected = [search.surrogate(candidate) for candidate in candidates]
         if self.give_up and (fastest := search.best(1)):
             env.env_method("give_up_above", self.give_up * fastest[0][1])
         # By steps, which callbacks and the log of episodes follow.
@@ -218,7 +217,6 @@ class GuidedDRLPP(DRLPP):
             search.tell(candidate, outcome_in(info))
         if search.best(1):
             self.best_action = codec.encode(search.best(1)[0][0]).tolist()
-        self._log_expectations(expected, results)
         self._log_rollout(env, before, len(filled))
         if stopped:
             return False
@@ -288,15 +286,3 @@ class GuidedDRLPP(DRLPP):
             retrace(context, assign_idle_accelerators(one, accelerators, objective), draw)
             for one in walked[: self.elites]
         ]
-
-    def _log_expectations(
-        self, expected: list[float], results: list[tuple[float, dict[str, Any]]]
-    ) -> None:
-        """Log how far off the corrected simulator was."""
-        errors = [
-            abs(math.log(info["seconds"] / seconds))
-            for seconds, (_, info) in zip(expected, results, strict=False)
-            if "seconds" in info and math.isfinite(seconds)
-        ]
-        if errors:
-            self.logger.record("placement/prediction_error", float(np.mean(errors)))

@@ -112,11 +112,6 @@ class MeasurementMemory:
         return self.measurer.accelerators
 
     @property
-    def minibatches_of_a_run(self) -> int:
-        """The number of minibatches that a placement is measured over at a time."""
-        return -(-self.minibatches // self.repetitions)
-
-    @property
     def outcomes(self) -> Mapping[Candidate, Outcome]:
         """Every outcome so far, by canonical candidate, in the order they were complete."""
         return MappingProxyType(self._outcomes)
@@ -203,7 +198,8 @@ class MeasurementMemory:
 
     def _run(self, plan: ExecutionPlan) -> None:
         """Run a candidate once."""
-        outcome = self.measurer.measure(plan, self.minibatches_of_a_run)
+        minibatches_of_a_run = -(-self.minibatches // self.repetitions)
+        outcome = self.measurer.measure(plan, minibatches_of_a_run)
         if self._is_too_slow(plan.candidate, outcome):
             outcome = outcome.model_copy(update={"cut_short": True})
         if self.path is not None:

@@ -69,9 +69,6 @@ def test_cases_are_chosen_by_their_fields() -> None:
     assert chosen(cases, []) == cases
     with pytest.raises(InvalidInput, match="--only model=c"):
         chosen(cases, ["model=c"])
-
-
-def test_an_unknown_study_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"'nothing'.*search"):
         study_of("nothing")
 
