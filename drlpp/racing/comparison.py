@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -98,61 +99,52 @@ def compare(
     return _Course(session, cluster, fresh, path, on_progress).run(rounds)
 
 
+@dataclass
 class _Course:
     """A comparison in progress: what its file knows is taken, what is measured is kept there."""
 
-    def __init__(
-        self,
-        session: ClusterSession,
-        cluster: Cluster,
-        fresh: Comparison,
-        path: Path,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._session, self._cluster = session, cluster
-        self._fresh, self._path, self._tell = fresh, path, tell
-        self._contenders = list(fresh.contenders)
-        self._heats = [list(heat.candidates) for heat in fresh.heats]
-        known = read_document(path, Comparison) if path.exists() else fresh
-        same = all(getattr(known, name) == getattr(fresh, name) for name in _SAME)
-        self._known = known if same else fresh
+    session: ClusterSession
+    cluster: Cluster
+    fresh: Comparison
+    path: Path
+    tell: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.contenders = list(self.fresh.contenders)
+        self.heats = [list(heat.candidates) for heat in self.fresh.heats]
+        known = read_document(self.path, Comparison) if self.path.exists() else self.fresh
+        same = all(getattr(known, name) == getattr(self.fresh, name) for name in _SAME)
+        self.known = known if same else self.fresh
 
     def run(self, rounds: int) -> Comparison:
         """Run the heats, and the race of all that qualify."""
-        length, qualified = self._fresh.minibatches, []
-        for number, candidates in enumerate(self._heats, 1):
-            known = [
-                one for heat in self._known.heats[number - 1 : number] for one in heat.candidates
-            ]
-            what = (
-                f"choosing the best {candidates[0].found_by} of {len(candidates)} "
-                f"({number} of {len(self._heats)} kinds)"
-            )
-            run = self._measuring(candidates, known, max(length // _HEAT_SHARE, 1), what)
+        length, qualified = self.fresh.minibatches, []
+        known = {heat.kind: heat.candidates for heat in self.known.heats}
+        for number, candidates in enumerate(self.heats, 1):
+            kind, where = candidates[0].found_by, f"{number} of {len(self.heats)} kinds"
+            what = f"choosing the best {kind} of {len(candidates)} ({where})"
+            short = max(length // _HEAT_SHARE, 1)
+            run = self._measuring(candidates, known.get(kind, ()), short, what)
             # If all have failed, the first enters the race and tells why.
             best = candidates[heat(len(candidates), run) or 0]
             # In the race only its measurements of the race count.
             qualified.append(best.model_copy(update={"measurements": ()}))
-        self._contenders = without_equals([*self._contenders, *qualified], self._cluster)
-        run = self._measuring(self._contenders, self._known.contenders, length)
+        self.contenders = without_equals([*self.contenders, *qualified], self.cluster)
+        run = self._measuring(self.contenders, self.known.contenders, length)
         self._keep()
 
         def on_round(done: int, running: int) -> None:
-            self._tell(f"racing: round {done} of at most {rounds}, {running} left")
+            self.tell(f"racing: round {done} of at most {rounds}, {running} left")
 
-        race(len(self._contenders), run, rounds, on_round)
+        race(len(self.contenders), run, rounds, on_round)
         return self._keep()
 
     def _measuring(
         self, group: list[Contender], known: Sequence[Contender], minibatches: int, what: str = ""
     ) -> Callable[..., float | None]:
-        """Return what measures one of a group by its number, or gives what is known of it.
+        """Return what measures one of a group by its number, and tells before what it does.
 
-        Args:
-            group: that is in turns.
-            known: contenders of the file; what they have counts if they are the very same.
-            minibatches: of a measurement that is not a long one.
-            what: is told before a measurement.
+        What is known of the very same contenders comes first.
         """
         if [one.key for one in group] == [one.key for one in known]:
             for number, one in enumerate(known):
@@ -163,8 +155,8 @@ class _Course:
         def run(index: int, long: bool = False) -> float | None:
             if (outcome := next(outcomes[index], None)) is None:
                 if what:
-                    self._tell(f"{what}: {group[index].beside(self._fresh.usual_method)}")
-                outcome = measure(self._session, group[index], minibatches * (LONG if long else 1))
+                    self.tell(f"{what}: {group[index].beside(self.fresh.usual_method)}")
+                outcome = measure(self.session, group[index], minibatches * (LONG if long else 1))
                 group[index] = group[index].with_outcome(outcome)
                 self._keep()
             return cost_of(outcome)
@@ -172,8 +164,8 @@ class _Course:
         return run
 
     def _keep(self) -> Comparison:
-        heats = tuple(Heat(candidates=tuple(candidates)) for candidates in self._heats)
-        found = {"contenders": tuple(self._contenders), "heats": heats}
-        comparison = self._fresh.model_copy(update=found)
-        write_document(self._path, comparison)
+        heats = tuple(Heat(candidates=tuple(candidates)) for candidates in self.heats)
+        found = {"contenders": tuple(self.contenders), "heats": heats}
+        comparison = self.fresh.model_copy(update=found)
+        write_document(self.path, comparison)
         return comparison

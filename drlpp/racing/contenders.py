@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Self
 
 from pydantic import ConfigDict, Field
@@ -141,19 +141,15 @@ def usual_method(contenders: Iterable[Contender]) -> Method:
     return next((c.method for c in contenders if c.placement is None), Method())
 
 
-def names_of(contenders: Iterable[Contender]) -> tuple[str, ...]:
+def names_of(contenders: Sequence[Contender]) -> tuple[str, ...]:
     """Return what charts call contenders, in their order; no two have the same name."""
-    names: dict[str, None] = {}
-    contenders = tuple(contenders)
-    method = usual_method(contenders)
-    for contender in contenders:
-        name = usual = f"{contender.found_by} · {contender.beside(method)}"
-        number = 1
-        while name in names:
-            number += 1
-            name = f"{usual} ({number})"
-        names[name] = None
-    return tuple(names)
+    usual = usual_method(contenders)
+    names = [f"{one.found_by} · {one.beside(usual)}" for one in contenders]
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return tuple(
+        f"{name} ({count + 1})" if count else name
+        for name, count in zip(names, before, strict=True)
+    )
 
 
 class Heat(Record):

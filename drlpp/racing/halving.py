@@ -16,16 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from drlpp.errors import RunFailure
-from drlpp.racing.training_race import (
-    PLAIN_NUMBER,
-    Curve,
-    Final,
-    RaceEnd,
-    Training,
-    TrainingRace,
-)
+from drlpp.racing.training_race import PLAIN_NUMBER, Curve, Final, RaceEnd, Training, TrainingRace
 
 _SEARCHED_EVALUATIONS = 3
 """A learning rate is tried until this many evaluations."""
@@ -38,7 +32,6 @@ _LIMIT = 5.0
 """No candidate trains longer than this many times what plain PyTorch takes to the loss it sets."""
 
 _USUAL_LIMIT_SECONDS = 600.0
-
 
 Train = Callable[[Training, Callable[[Curve], bool]], Curve]
 """Trains on until a curve is enough, or training fails, and returns the curve so far.
@@ -69,26 +62,25 @@ def run_race(
     return _Course(race, train, on_step, forget).run()
 
 
+@dataclass
 class _Course:
     """A race that is being run."""
 
-    def __init__(
-        self,
-        race: TrainingRace,
-        train: Train,
-        on_step: Callable[[str], None],
-        forget: Callable[[Training], None],
-    ) -> None:
-        self._race, self._train, self._on_step, self._forget = race, train, on_step, forget
-        self._searched = min(_SEARCHED_EVALUATIONS * race.every, race.minibatches)
-        self._end = self._goal()
+    race: TrainingRace
+    train: Train
+    on_step: Callable[[str], None]
+    forget: Callable[[Training], None]
+
+    def __post_init__(self) -> None:
+        self.searched = min(_SEARCHED_EVALUATIONS * self.race.every, self.race.minibatches)
+        self.end = self._goal()
 
     def run(self) -> RaceEnd:
         """Run the three parts."""
-        count, end = len(self._race.candidates), self._end
+        count, end = len(self.race.candidates), self.end
         chosen: dict[int, Training] = {}
         for candidate in range(count):
-            self._on_step(f"learning rates: candidate {candidate + 1} of {count}")
+            self.on_step(f"learning rates: candidate {candidate + 1} of {count}")
             end.rates[candidate] = rate = self._best_rate(candidate)
             if rate is None:
                 failure = self._failure(candidate)
@@ -97,16 +89,16 @@ class _Course:
                 chosen[candidate] = Training(candidate, rate)
         curves = self._halve(chosen)
         for candidate in chosen.keys() - curves.keys():
-            self._forget(chosen[candidate])
+            self.forget(chosen[candidate])
         self._final(chosen, curves)
         return end
 
     def _goal(self) -> RaceEnd:
         """Return the end of a race that has not begun, with the loss to reach."""
-        race = self._race
+        race = self.race
         if race.target_loss is not None:
             return RaceEnd(race, race.target_loss, race.limit_seconds or _USUAL_LIMIT_SECONDS)
-        self._on_step("learning rates: plain PyTorch")
+        self.on_step("learning rates: plain PyTorch")
         rate = self._best_rate(PLAIN_NUMBER, forget=False)
         if rate is None:
             raise RunFailure(
@@ -114,7 +106,7 @@ class _Course:
                 f"{self._failure(PLAIN_NUMBER)}; give --target-loss (target_loss)"
             )
         epochs = f"{race.epochs} epoch{'s' * (race.epochs > 1)}"
-        self._on_step(f"the loss that plain PyTorch reaches in {epochs}")
+        self.on_step(f"the loss that plain PyTorch reaches in {epochs}")
         wanted = race.epochs * race.minibatches
         curve = self._trained(Training(PLAIN_NUMBER, rate), wanted)
         point = curve.after(wanted)
@@ -123,19 +115,20 @@ class _Course:
         return RaceEnd(race, point.loss, race.limit_seconds or _LIMIT * point.seconds)
 
     def _trained(self, training: Training, minibatches: int) -> Curve:
-        return self._train(training, lambda curve: curve.minibatches >= minibatches)
+        return self.train(training, lambda curve: curve.minibatches >= minibatches)
 
     def _failure(self, candidate: int) -> str | None:
-        tried = Training(candidate, self._race.rates[0])
-        return self._train(tried, lambda curve: True).failure
+        tried = Training(candidate, self.race.rates[0])
+        return self.train(tried, lambda curve: True).failure
 
     def _best_rate(self, candidate: int, *, forget: bool = True) -> float | None:
         """Return the rate with the least loss after the search; None if none trains."""
-        rates = self._race.rates
+        rates = self.race.rates
 
         def loss_with(rate: float) -> float:
-            curve = self._trained(Training(candidate, rate), self._searched)
-            return curve.loss_after(self._searched)
+            curve = self._trained(Training(candidate, rate), self.searched)
+            point = curve.after(self.searched)
+            return math.inf if point is None else point.comparable_loss
 
         def best() -> float:
             return min(tried, key=lambda rate: (tried[rate], rate))
@@ -149,31 +142,31 @@ class _Course:
             tried[further] = loss_with(further)
         rate = best()
         for other in tried.keys() - {rate} if forget else ():
-            self._forget(Training(candidate, other))
+            self.forget(Training(candidate, other))
         return rate if math.isfinite(tried[rate]) else None
 
     def _enough(self, seconds: float) -> Callable[[Curve], bool]:
         """Return what says of a curve whether it has so many seconds, or more change nothing."""
-        loss, most = self._end.loss, min(seconds, self._end.limit_seconds)
+        loss, most = self.end.loss, min(seconds, self.end.limit_seconds)
         return lambda curve: curve.seconds >= most or curve.seconds_to(loss) is not None
 
     def _cost(self, curve: Curve) -> float:
         """Return the seconds to the loss; infinite if it was not reached."""
-        seconds = curve.seconds_to(self._end.loss)
+        seconds = curve.seconds_to(self.end.loss)
         # Costs are compared by their ratios.
         return math.inf if seconds is None else max(seconds, 1e-9)
 
     def _halve(self, chosen: dict[int, Training]) -> dict[int, Curve]:
         """Train longer and longer, and end those that cannot win; return the others' curves."""
-        limit, ended = self._end.limit_seconds, self._end.ended
-        curves = {c: self._trained(training, self._searched) for c, training in chosen.items()}
-        points = (curve.after(self._searched) for curve in curves.values())
+        limit, ended = self.end.limit_seconds, self.end.ended
+        curves = {c: self._trained(training, self.searched) for c, training in chosen.items()}
+        points = (curve.after(self.searched) for curve in curves.values())
         seconds = max((point.seconds for point in points if point), default=limit)
         running = sorted(chosen)
         while running:
             seconds = min(2 * seconds, limit)
-            self._on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
-            curves |= {c: self._train(chosen[c], self._enough(seconds)) for c in running}
+            self.on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
+            curves |= {c: self.train(chosen[c], self._enough(seconds)) for c in running}
             if seconds >= limit or any(self._cost(curves[c]) <= seconds for c in running):
                 break
             ranked = sorted(running, key=lambda c: (curves[c].loss_at(seconds), c))
@@ -184,19 +177,19 @@ class _Course:
                     why = curves[candidate].failure or f"{loss:.4g}"
                     ended[candidate] = f"{why} after {seconds:.3g} s"
         if PLAIN_NUMBER in chosen:
-            curves[PLAIN_NUMBER] = self._train(chosen[PLAIN_NUMBER], self._enough(limit))
+            curves[PLAIN_NUMBER] = self.train(chosen[PLAIN_NUMBER], self._enough(limit))
         for candidate in running:
             curve = curves[candidate]
             cost = self._cost(curve)
             if math.isfinite(cost):
-                self._end.costs[candidate] = cost
+                self.end.costs[candidate] = cost
             else:
                 ended[candidate] = f"{curve.failure or 'not reached'} in {curve.seconds:.3g} s"
         return {candidate: curves[candidate] for candidate in running}
 
     def _final(self, chosen: dict[int, Training], curves: dict[int, Curve]) -> None:
         """Train the first two and plain PyTorch again, with other orders of the samples."""
-        end, count = self._end, self._race.finals
+        end, count = self.end, self.race.finals
         ranked = sorted(end.costs, key=lambda c: (end.costs[c], c))
         finalists = ranked[:2] + [c for c in ranked[2:] if c == PLAIN_NUMBER]
         end.finalists, end.finals = finalists, {candidate: [] for candidate in finalists}
@@ -204,14 +197,14 @@ class _Course:
             return
 
         for number in range(1, count + 1):
-            self._on_step(f"final: {len(finalists)} train, {number} of {count}")
+            self.on_step(f"final: {len(finalists)} train, {number} of {count}")
             for candidate in finalists if number % 2 else finalists[::-1]:
                 training = chosen[candidate]._replace(seed=number)
                 longest = _LONGEST_FINAL * curves[candidate].seconds
-                cost = self._cost(self._train(training, self._enough(longest)))
+                cost = self._cost(self.train(training, self._enough(longest)))
                 arrived = math.isfinite(cost)
                 end.finals[candidate].append(Final(cost if arrived else longest, arrived))
-                self._forget(training)
+                self.forget(training)
 
 
 class _NotTrainedYet(Exception):

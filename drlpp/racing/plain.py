@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -144,15 +145,7 @@ def _optimizers(module: nn.Module, spec: OptimizerSpec) -> list[Optimizer]:
 def _computing(
     session: ClusterSession, one: Contender, optimizer: OptimizerSpec, seed: int
 ) -> Iterator[PlainLoop]:
-    """Compute with a copy of the user's module, and with threads and random numbers of its own.
-
-    Args:
-        session: with the model and the device; where its workers emulate slower accelerators, it is
-            one of the fastest of these.
-        one: its method's precision, clipping and accumulation count, and the threads of torch.
-        optimizer: with the learning rate.
-        seed: of random numbers.
-    """
+    """Compute with a copy of the user's module, and with threads and random numbers of its own."""
     speed = max(session.speeds[worker] for worker in session.present)
     cores = tuple(available_cores())
     core = cores_for([speed], [("here", cores)])[0] if speed < 1 else None
@@ -223,10 +216,11 @@ def _measured(loop: PlainLoop, task: Task, minibatches: int) -> Measurement:
     )
 
 
+@dataclass
 class PlainLearner:
     """Trains the user's module on the same samples as the others; pauses between evaluations.
 
-    Args:
+    Attributes:
         session: with the model and the device.
         one: its method's precision, clipping and accumulation count, and the threads of torch.
         data: to train and evaluate on.
@@ -235,19 +229,16 @@ class PlainLearner:
         seed: of dropout.
     """
 
-    def __init__(
-        self,
-        session: ClusterSession,
-        one: Contender,
-        data: TrainingData,
-        folder: Path,
-        optimizer: OptimizerSpec,
-        seed: int = 0,
-    ) -> None:
-        self._session, self._one, self._data, self._optimizer = session, one, data, optimizer
-        self._checkpoint = folder / "plain.pt"
-        self._seed = epoch_seed(seed, 0)
-        self._data_state = data.state()
+    session: ClusterSession
+    one: Contender
+    data: TrainingData
+    folder: Path
+    optimizer: OptimizerSpec
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._checkpoint = self.folder / "plain.pt"
+        self._data_state = self.data.state()
 
     def train_until(self, minibatches: int) -> Stint:
         """Train until so many minibatches are done in all, keep a checkpoint, and evaluate.
@@ -257,17 +248,19 @@ class PlainLearner:
         Raises:
             RunFailure: it cannot go further.
         """
-        seconds, each = 0.0, self._data.minibatches
+        seconds, each = 0.0, self.data.minibatches
         try:
-            with _computing(self._session, self._one, self._optimizer, self._seed) as loop:
+            with _computing(
+                self.session, self.one, self.optimizer, epoch_seed(self.seed, 0)
+            ) as loop:
                 done = first = self._restore(loop)
                 while done < minibatches:
                     stop = min(minibatches, (done // each + 1) * each)
                     seconds += self._train(loop, done, stop)
                     done = stop
                 self._save(loop, done)
-                task = self._session.captured.task
-                loss = held_out_loss(loop.module, task, self._data, loop.method)
+                task = self.session.captured.task
+                loss = held_out_loss(loop.module, task, self.data, loop.method)
         except Exception as error:
             if is_out_of_memory(error):
                 raise OutOfMemory("plain PyTorch ran out of memory") from None
@@ -276,30 +269,30 @@ class PlainLearner:
 
     def _train(self, loop: PlainLoop, done: int, stop: int) -> float:
         """Train within an epoch, and return how long that took."""
-        epoch, position = divmod(done, self._data.minibatches)
-        minibatches = self._data.minibatches_here(epoch + 1, position)
+        epoch, position = divmod(done, self.data.minibatches)
+        minibatches = self.data.minibatches_here(epoch + 1, position)
         if position:
             # A loader begins the epoch anew to get there, which is no training.
             minibatches = primed(minibatches)
         begin = time.perf_counter()
         last = None
         for number, minibatch in enumerate(islice(minibatches, stop - done), done + 1):
-            ends = number % self._data.minibatches == 0
+            ends = number % self.data.minibatches == 0
             last = loop.step(minibatch.inputs, minibatch.targets, last=ends)
         if last is not None and not bool(last.isfinite()):
             raise NotFinite("the loss is not finite", stop - 1)
         loop.accelerator.synchronize()
         seconds = time.perf_counter() - begin
-        if stop % self._data.minibatches == 0:
+        if stop % self.data.minibatches == 0:
             next(minibatches, None)
         # Before the iterator is closed, which may move the loader on.
-        self._data_state = self._data.state()
+        self._data_state = self.data.state()
         return seconds
 
     def _restore(self, loop: PlainLoop) -> int:
         """Take over the checkpoint, if there is one; return how many minibatches are done."""
         if not self._checkpoint.exists():
-            self._data.load_state(self._data_state)
+            self.data.load_state(self._data_state)
             return 0
         saved = torch.load(self._checkpoint, weights_only=True, map_location="cpu")
         loop.module.load_state_dict(saved["model"])
@@ -308,7 +301,7 @@ class PlainLearner:
         for optimizer, state in zip(loop.optimizers, states, strict=True):
             optimizer.load_state_dict(state)
         torch.random.set_rng_state(saved["random"])
-        self._data.load_state(LoaderState(*saved["data"]))
+        self.data.load_state(LoaderState(*saved["data"]))
         return int(saved["done"])
 
     def _save(self, loop: PlainLoop, done: int) -> None:

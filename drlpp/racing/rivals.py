@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
@@ -18,7 +19,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
-from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan, even_split
+from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
 from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.microbatches import divisors, suiting
 from drlpp.racing.plain import measure_plain
@@ -323,33 +324,27 @@ def _asynchronous(grounds: Grounds, method: Method) -> Iterator[Contender]:
     """Yield a policy's pipelines over microbatches, and over whole minibatches."""
     for stages in _sizes(grounds):
         for divided in (*_microbatched(grounds, method, stages), _divided(method, 1)):
-            placement = even_split(grounds.problem(divided), stages)
-            yield Contender.of(Candidate(placement, divided), _EVEN_SPLIT)
-    divided, *_ = _microbatched(grounds, method, grounds.cluster.accelerators)
-    try:
-        placement = PLANNERS["exact"](grounds.problem(divided)).placement
-    except InvalidInput:
-        return  # Such as where no placement fits into memory.
-    yield Contender.of(Candidate(placement, divided), "exact")
+            for split in grounds.placed("gpipe", divided, [stages]):
+                yield Contender.of(split, _EVEN_SPLIT)
+    workers = grounds.cluster.accelerators
+    divided, *_ = _microbatched(grounds, method, workers)
+    for planned in grounds.placed("exact", divided, [workers]):
+        yield Contender.of(planned, "exact")
 
 
 def _fastest_flushed(grounds: Grounds) -> Iterator[Contender]:
-    """Yield pipelines that flush, with the microbatches that are fastest in the simulator."""
-    for stages in _sizes(grounds):
-        for kind in SCHEDULE_KINDS.values():
-            # GPipe waits as long as flushed 1F1B and holds more.
-            if not kind.trains or not kind.flushes or kind is GPIPE:
-                continue
-            given = grounds.synchronous(kind.name, grounds.method.microbatches)
-            try:
-                placement = even_split(grounds.problem(given), stages)
-            except InvalidInput:
-                continue  # Such as two stages on each accelerator, for fewer than four operators.
-            found = [
-                Candidate(placement, grounds.synchronous(kind.name, microbatches))
-                for microbatches in divisors(grounds.batch_size)
-            ]
-            yield Contender.of(min(found, key=lambda c: grounds.seconds(c)[1]), _EVEN_SPLIT)
+    """Yield even splits that flush, with the microbatches that are fastest in the simulator."""
+    # GPipe waits as long as flushed 1F1B and holds more.
+    kinds = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
+    kinds.remove(GPIPE)
+    for stages, kind in product(_sizes(grounds), kinds):
+        splits = [
+            split
+            for number in divisors(grounds.batch_size)
+            for split in grounds.placed("gpipe", grounds.synchronous(kind.name, number), [stages])
+        ]
+        if splits:
+            yield Contender.of(min(splits, key=lambda c: grounds.seconds(c)[1]), _EVEN_SPLIT)
 
 
 def _sizes(grounds: Grounds) -> list[int]:

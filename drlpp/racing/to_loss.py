@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import (
-    InvalidInput,
-    ModelError,
-    NotFinite,
-    OutOfMemory,
-    TrialTimeout,
-    WorkerLost,
-)
+from drlpp.errors import InvalidInput, ModelError, NotFinite, OutOfMemory, TrialTimeout, WorkerLost
 from drlpp.io.documents import read_document, write_document
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import run_race
@@ -88,12 +82,13 @@ class RaceData:
         return LoadedData(self.name, found, unpacker, minibatches=None, seed=seed, note=self._note)
 
 
+@dataclass
 class Course:
     """A race in progress: what is known is taken, what is trained is kept in a folder.
 
-    Args:
+    Attributes:
         session: the workers.
-        fresh: the race, without runs; what the folder has trained of it is taken.
+        race: with all that was trained so far, in this folder or before.
         data: to train and evaluate on.
         folder: for ``race.json`` and a folder of each training.
         on_step: called with what comes next.
@@ -102,24 +97,20 @@ class Course:
         InvalidInput: the folder holds another race.
     """
 
-    def __init__(
-        self,
-        session: ClusterSession,
-        fresh: TrainingRace,
-        data: RaceData,
-        folder: Path,
-        on_step: Callable[[str], None] = lambda step: None,
-    ) -> None:
-        self.session = session
-        self.data = data
-        self.folder = folder
-        self._path = folder / FILE_NAME
-        self._on_step = on_step
+    session: ClusterSession
+    race: TrainingRace
+    data: RaceData
+    folder: Path
+    on_step: Callable[[str], None] = lambda step: None
+
+    def __post_init__(self) -> None:
+        session = self.session
+        self._path = self.folder / FILE_NAME
         self._learners: dict[Training, Learner] = {}
-        self.race = _continued(self._path, fresh)
+        self.race = _continued(self._path, self.race)
         # All share the evaluation before any training.
-        captured, method = session.captured, session.method
-        loss = held_out_loss(initial_module(captured), captured.task, data.first, method)
+        module = initial_module(session.captured)
+        loss = held_out_loss(module, session.captured.task, self.data.first, session.method)
         self._start = Curve(points=(_point(0, 0.0, loss),))
 
     def run(self) -> RaceEnd:
@@ -130,7 +121,7 @@ class Course:
         """
         # Candidates and the target may be others than before, though none has to train for it.
         write_document(self._path, self.race)
-        return run_race(self.race, self.train, self._on_step, self.forget)
+        return run_race(self.race, self.train, self.on_step, self.forget)
 
     def train(self, training: Training, enough: Callable[[Curve], bool]) -> Curve:
         """Train on until the curve is enough, or training fails."""

@@ -65,11 +65,6 @@ class Curve(Record):
         """Return the first evaluation after so many minibatches; None if training failed before."""
         return next((p for p in self.points if p.minibatches >= minibatches), None)
 
-    def loss_after(self, minibatches: int) -> float:
-        """Return the loss at that evaluation; infinite without it."""
-        point = self.after(minibatches)
-        return math.inf if point is None else point.comparable_loss
-
     def seconds_to(self, loss: float) -> float | None:
         """Return when ``loss`` was reached first, between two evaluations on a straight line."""
         return self._crossing(loss, [point.seconds for point in self.points])

@@ -13,14 +13,15 @@ from drlpp.cli.showing.tables import describe
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison, compare
-from drlpp.racing.contenders import Contender, Heat, names_of
+from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.rivals import PLAIN
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.in_turns import fast_are
+from tests.support.measured import measurement
 
 PIPELINE = Method()
 CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
@@ -60,12 +61,7 @@ class FakeSession:
             return FailedMeasurement(failure="worker lost", reason="worker 1 was killed")
         self.measured.append(key)
         seconds = self.seconds[key] * (1 + 0.001 * (self.measured.count(key) % 3))
-        return Measurement(
-            seconds_per_minibatch=seconds,
-            median_seconds=seconds,
-            standard_deviation_seconds=0.0,
-            minibatches=minibatches,
-        )
+        return measurement(seconds, 0).model_copy(update={"minibatches": minibatches})
 
 
 CONTENDERS = [
@@ -153,18 +149,13 @@ def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
 
 GPIPES = [
     Contender(
-        found_by="gpipe",
-        placement=HALVES,
-        method=Method(schedule="gpipe", policy="sync", microbatches=microbatches),
+        found_by="gpipe", placement=HALVES, method=SYNC.model_copy(update={"microbatches": m})
     )
-    for microbatches in (1, 2, 4)
+    for m in (1, 2, 4)
 ]
+PLAINS = [Contender(found_by=PLAIN, method=PIPELINE, threads=threads) for threads in (1, 2)]
 HEATS = [
-    Heat(
-        candidates=tuple(
-            Contender(found_by=PLAIN, method=PIPELINE, threads=threads) for threads in (1, 2)
-        )
-    ),
+    Heat(candidates=tuple(PLAINS)),
     Heat(candidates=tuple(GPIPES)),
     Heat(candidates=(Contender(found_by="exact", placement=UNEVEN, method=PIPELINE),)),
 ]
@@ -216,22 +207,17 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
 
 
 def test_what_differs_in_depth_or_schedule_alone_is_told_apart(tmp_path: Path) -> None:
-    deeper = Method(in_flight_per_link=1)
-    flushed = Method(schedule="1f1b-flush", policy="sync")
-    own = [
-        Contender(found_by="guided", placement=HALVES, method=method)
-        for method in (PIPELINE, deeper, flushed)
-    ]
+    deeper, flushed = Method(in_flight_per_link=1), Method(schedule="1f1b-flush", policy="sync")
+    methods = PIPELINE, deeper, flushed
+    own = [Contender(found_by="guided", placement=HALVES, method=method) for method in methods]
     seconds = ALL_SECONDS | {(HALVES, deeper): 0.9, (HALVES, flushed): 1.4}
     path = tmp_path / "comparison.json"
-    comparison = compared(FakeSession(seconds), path, contenders=own, heats=HEATS)
-    text = shown(comparison)
+    text = shown(compared(FakeSession(seconds), path, contenders=own, heats=HEATS))
     for row in ("guided +1-1 ", r"guided +1-1, \+1 in flight ", "guided +1-1, M = 1, 1f1b-flush "):
         assert re.search(row, text)
     assert re.search("gpipe +1-1, M = 2 ", text), "it is called as its schedule"
     told = " ".join(text.split())
     assert "guided (1-1, +1 in flight) trains a minibatch 1.22× faster than plain PyTorch" in told
-    assert "guided · 1-1, +1 in flight" in names_of(comparison.contenders)
 
 
 @pytest.mark.parametrize("dies_at", fast_are([1, 7, 15, 25], range(1, 27, 2)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem, even_split
 from drlpp.racing.microbatches import (
@@ -19,6 +19,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.measured import measurement
 from tests.support.strategies.graphs import chain_of, profile_of
 
 CLUSTER = local_cluster(3, Link(bandwidth_bytes_per_second=1e6))
@@ -52,7 +53,7 @@ def test_the_pipeline_to_try_is_the_exact_planners_if_it_has_stages(
 @pytest.mark.parametrize(
     ("seconds", "best"),
     [
-        # s is 2, 1 and 1/4 in the mean, the samples at the best rate 1.30, 1.11 and 1.02.
+        # Samples at the best rate: 1.30, 1.11 and 1.02.
         ({1: 1.0, 2: 1.1}, 2),
         ({1: 1.0, 2: 1.2}, 1),
         ({1: 1.0, 2: 1.1, 8: 1.18}, 8),
@@ -74,12 +75,7 @@ def test_the_product_decides(
         taken = seconds.get(candidate.method.microbatches)
         if taken is None:
             return FailedMeasurement(failure="out of memory", reason="too large")
-        return Measurement(
-            seconds_per_minibatch=taken,
-            median_seconds=taken,
-            standard_deviation_seconds=0.0,
-            minibatches=10,
-        )
+        return measurement(taken)
 
     profile = profile_of(session.graph, [0.01] * len(session.graph))
     monkeypatch.setattr("drlpp.racing.microbatches.pipeline_to_try", on_all)

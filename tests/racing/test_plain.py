@@ -76,28 +76,26 @@ def picky() -> tuple[nn.Module, Tensor]:
 )
 def test_it_trains_as_an_ordinary_loop_does(options: dict[str, object]) -> None:
     method = choose_method("pipeoptim", options)
-    torch.manual_seed(4)
-    task = perceptron() if "precision" in options else forked(dropout=0.0)
-    assert task.targets is not None
-    assert task.loss is not None
-    module = type(task.module)(0.0) if "precision" not in options else perceptron().module
-    module.to(next(task.module.parameters()).dtype)
-    module.load_state_dict(task.module.state_dict())
-    loop = PlainLoop(task, method, ADAM, Accelerator())
+    tasks = []
+    for _ in range(2):
+        torch.manual_seed(4)
+        tasks.append(perceptron() if "precision" in options else forked(dropout=0.0))
+    own, task = tasks
+    loop = PlainLoop(own, method, ADAM, Accelerator())
     for _ in range(12):
-        loop.step(task.inputs, task.targets)
+        loop.step(own.inputs, own.targets)
     pipelines.train(
-        module,
+        task.module,
         task.loss,
-        build_optimizer(ADAM, pipelines.trained_parameters(module)),
+        build_optimizer(ADAM, pipelines.trained_parameters(task.module)),
         [(task.inputs, task.targets)] * 12,
         together=method.accumulate,
         clip_norm=method.clip_norm,
         autocast=torch.bfloat16 if "precision" in options else None,
     )
-    for name, value in module.state_dict().items():
+    for name, value in task.module.state_dict().items():
         if "running" not in name and "batches" not in name:
-            found = task.module.state_dict()[name]
+            found = own.module.state_dict()[name]
             torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-9, msg=name)
 
 
