@@ -84,6 +84,8 @@ def test_what_fails_with_every_rate_is_out() -> None:
 def test_the_final_is_of_other_trainings_than_those_that_chose() -> None:
     learners = Learners([0.1, 0.4], [0.3, 0.3], noise=0.1)
     result = learners.race(finals=2)
+    order = [training.candidate for training in learners.curves if training.seed]
+    assert order == [1, 0, 0, 1], "there and back"
     for candidate in (0, 1):
         wanted = [learners.curves[Training(candidate, 0.3, seed)] for seed in (1, 2)]
         found = result.finals[candidate]

@@ -94,7 +94,7 @@ def test_a_race_ends_by_its_rules(
     st.lists(st.floats(0.9, 1.1), min_size=1, max_size=9),
     st.floats(0, 0.1),
     st.integers(0, 1000),
-    st.integers(4, 12),
+    st.integers(1, 12),
 )
 def test_a_winner_has_won_for_long(
     seconds: list[float], noise: float, seed: int, rounds: int
@@ -108,7 +108,7 @@ def test_a_winner_has_won_for_long(
         del track.long[:size]
         long.append(together)
     assert not track.long
-    if track.left[-1] > 1:
+    if track.left[-1] > 1 and rounds > 3:
         assert any(long), "nobody is equal, or the best of several, by short rounds alone"
     # Long rounds are those of the last two, and one in which more take part.
     assert all(long[number] for number, size in enumerate(sizes) if size <= 2)
