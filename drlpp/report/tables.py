@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.training_race import Curve, RaceEnd, Training, TrainingRace
+from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
 from drlpp.schedule.method import Method
 
 
@@ -149,8 +150,14 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     """Return every candidate: its learning rate, its speed, and when it reached the loss."""
     to_goal = f"to loss {end.loss:.4g}"
     trainings = "one training" if race.finals == 1 else f"finalists: median of {race.finals}"
+    medians = {c: statistics.median(f.cost for f in end.finals_of(c)) for c in end.finalists}
+    costs = end.costs | medians
+    # Finalists, the winner first, then what reached the loss, then the rest.
+    ranked = sorted(
+        range(len(race.candidates)),
+        key=lambda c: (c != end.winner, c not in medians, costs.get(c, math.inf)),
+    )
     rows = []
-    ranked = _ranked(race, end)
     for number in ranked:
         candidate, rate = race.candidates[number], end.rates[number]
         curve = None if rate is None else race.curves[Training(number, rate)]
@@ -160,8 +167,8 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
                 f"{candidate.found_by} {candidate.configuration}",
                 "" if candidate.placement is None else f"{method.schedule} {method.policy}",
                 "" if rate is None else f"{rate:.2g}",
-                _speed(curve),
-                _cost(end, number),
+                f"{curve.minibatches / curve.seconds:.1f}" if curve and curve.seconds else "",
+                seconds_text(costs[number]) if number in costs else "",
                 "" if reached is None else f"{reached:.0f}",
                 end.ended.get(number, ""),
             )
@@ -173,32 +180,6 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
         f"{race.model} on {race.data}: training {to_goal}, {trainings}",
         best=None if end.winner is None else ranked.index(end.winner),
     )
-
-
-def _ranked(race: TrainingRace, end: RaceEnd) -> list[int]:
-    """Return the finalists, the winner first, then what reached the loss, then the rest."""
-    finalists = sorted(end.finalists, key=lambda c: (c != end.winner, _median(end, c)))
-    arrived = sorted(end.costs.keys() - set(finalists), key=lambda c: end.costs[c])
-    known = [*finalists, *arrived]
-    return known + [c for c in range(len(race.candidates)) if c not in known]
-
-
-def _median(end: RaceEnd, candidate: int) -> float:
-    return statistics.median(final.cost for final in end.finals_of(candidate))
-
-
-def _speed(curve: Curve | None) -> str:
-    if curve is None or not curve.seconds:
-        return ""
-    return f"{curve.minibatches / curve.seconds:.1f}"
-
-
-def _cost(end: RaceEnd, number: int) -> str:
-    """Return a finalist's median, or what it took in the halving."""
-    if number not in end.costs:
-        return ""
-    finalist = number in end.finalists
-    return seconds_text(_median(end, number) if finalist else end.costs[number])
 
 
 def told_of_race(race: TrainingRace) -> tuple[RaceEnd | None, list[str]]:
