@@ -40,7 +40,7 @@ def kinds(model: CapturedModel) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     ("model", "layers"),
     [
-        (partial(tiny, "gpt2"), 11),
+        (partial(tiny, "gpt2"), 6),
         # An encoder and a decoder, which are shortened each.
         (translating, 6),
     ],
