@@ -25,7 +25,7 @@ from drlpp.schedule.actions import (
     TiedUpdate,
     Update,
 )
-from drlpp.schedule.kinds.registry import names_that_flush
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import of_links, of_stages
 from drlpp.schedule.pipeline import Pipeline
@@ -103,11 +103,13 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
     _check_accumulation(pipeline, method)
     delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
     if method.policy_facts.synchronous and any(delays):
+        kinds = SCHEDULE_KINDS.values()
+        flushing = [kind.name for kind in kinds if kind.flushes and kind.stages_held == 1]
         configuration = "-".join(str(len(workers)) for workers in pipeline.stages)
         raise InvalidInput(
             f"policy {method.policy} cannot run a {configuration} placement on a {method.schedule} "
             "schedule, where weights change between forward and backward; use schedule "
-            f"{names_that_flush()}, or another policy"
+            f"{' or '.join(flushing)}, or another policy"
         )
     return delays
 

@@ -17,9 +17,3 @@ SCHEDULE_KINDS: dict[str, ScheduleKind] = {
 def training_kinds() -> list[str]:
     """Return the names of the kinds that a method may have."""
     return [kind.name for kind in SCHEDULE_KINDS.values() if kind.trains]
-
-
-def names_that_flush() -> str:
-    """Return the kinds that flush, with one stage on each accelerator, for an error message."""
-    kinds = SCHEDULE_KINDS.values()
-    return " or ".join(kind.name for kind in kinds if kind.flushes and kind.stages_held == 1)
