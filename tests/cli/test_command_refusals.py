@@ -23,7 +23,7 @@ TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:sepa
         ("show no.such:thing -o x.json", "importing 'no.such' raised"),
         (f"show {MODEL} -o x --model-option 3", "KEY=VALUE"),
         ("show missing.json", "missing.json: no such file"),
-        (f"show {__file__}", "as Python imports it: test_command_refusals:FUNCTION"),
+        (f"show {__file__}", "not a file; like test_command_refusals:FUNCTION"),
         (f"show {'x' * 40_000}", "x" * 60),
         ("profile alexnet --model-option size=big -o x.json", "small or published"),
         (f"{TIMELINE} schedule nothing.json", "nothing.json: no such file"),
