@@ -27,11 +27,11 @@ from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, planning
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.rivals import PLAIN, RIVALS
-from tests.endurance.faults.agent import ENDLESS
 from tests.support.in_turns import fast_are
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
 from tests.support.programs.short_comparisons import short_comparisons
+from tests.support.training.endless_agent import ENDLESS
 
 Result = TypeVar("Result")
 ROOT = Path(__file__).parent.parent

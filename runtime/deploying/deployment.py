@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, RunResult, Stream
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
@@ -62,11 +63,11 @@ def deployment_commands(
     pipeline = plan.pipeline
     optimizer = settled(optimizer, captured.trained, captured.aliases)
     stages = cut_stages(captured, plan.placement)
-    commands: dict[int, Deploy] = {}
-    for held, workers in _held_stages(pipeline):
-        command = Deploy(
-            group=replace(group, replicas=workers),
-            stages=pickle.dumps([stages[k] for k in held]),
+    pickled = _pickled(stages, pipeline)
+    return {
+        worker: Deploy(
+            group=replace(group, replicas=pipeline.stages[held[0]]),
+            stages=pickled[held],
             method=plan.method,
             optimizer=optimizer,
             delays=tuple(_delays_of(k, plan) for k in held),
@@ -74,16 +75,14 @@ def deployment_commands(
             checkpoint_file=checkpoint,
             in_flight=in_flight,
         )
-        commands |= dict.fromkeys(workers, command)
-    return commands
+        for worker, held in pipeline.stages_by_worker.items()
+    }
 
 
-def _held_stages(pipeline: Pipeline) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield the stages that some workers hold, each once, and these workers."""
-    for stage, workers in enumerate(pipeline.stages):
-        held = pipeline.stages_of(workers[0])
-        if stage == held[0]:
-            yield tuple(held), tuple(workers)
+def _pickled(stages: Sequence[StageProgram], pipeline: Pipeline) -> dict[tuple[int, ...], bytes]:
+    """Return what is held together by any worker, once for all replicas."""
+    together = dict.fromkeys(pipeline.stages_by_worker.values())
+    return {held: pickle.dumps([stages[k] for k in held]) for held in together}
 
 
 def _delays_of(stage: int, plan: ExecutionPlan) -> dict[int, int]:
@@ -145,18 +144,17 @@ def evaluation_commands(
     """Return the commands that evaluate the deployed weights on whole minibatches."""
     schedule = build_schedule(plan.pipeline, minibatches, FORWARD_ONLY.name)
     stages = cut_stages(captured, plan.placement, evaluation=True)
-    commands: dict[int, Run] = {}
-    for held, workers in _held_stages(plan.pipeline):
-        evaluation = pickle.dumps([stages[k] for k in held])
-        for worker in workers:
-            commands[worker] = Run(
-                actions=schedule.actions[worker],
-                plans=(),
-                order=order,
-                first_minibatch=0,
-                microbatches=1,
-                posted=plan.in_flight[held[0]] + 2,
-                stream=stream,
-                evaluation=evaluation,
-            )
-    return commands
+    pickled = _pickled(stages, plan.pipeline)
+    return {
+        worker: Run(
+            actions=schedule.actions[worker],
+            plans=(),
+            order=order,
+            first_minibatch=0,
+            microbatches=1,
+            posted=plan.in_flight[held[0]] + 2,
+            stream=stream,
+            evaluation=pickled[held],
+        )
+        for worker, held in plan.pipeline.stages_by_worker.items()
+    }

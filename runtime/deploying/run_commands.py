@@ -97,14 +97,13 @@ def run_commands(
         for worker in schedule.actions
         for tie in (None, *plan.ties)
     }
-    pipeline = schedule.pipeline
-    chunks = 2 if pipeline.is_folded else 1
+    stages_of = schedule.pipeline.stages_by_worker
     recomputed = {
         (worker, chunk): frozenset(
             a.part for a in actions if isinstance(a, Recompute) and a.chunk == chunk
         )
         for worker, actions in schedule.actions.items()
-        for chunk in range(chunks)
+        for chunk, _ in enumerate(stages_of[worker])
     }
 
     def weight_plan(part: Segment, worker: int, tie: Tie | None) -> WeightPlan:
@@ -118,23 +117,23 @@ def run_commands(
             others=tie.others if tie else (),
         )
 
-    def run_plan(part: Segment, worker: int, chunk: int, *, last: bool) -> RunPlan:
-        stage = pipeline.stages_of(worker)[chunk]
-        ties = (tie for tie in plan.ties if stage in tie.stages)
-        return RunPlan(
-            weights={OWN: weight_plan(part, worker, None)}
-            | {tie.number: weight_plan(part, worker, tie) for tie in ties},
-            recomputed=recomputed[worker, chunk],
-            kept=frozenset() if last else part.in_flight,
-            finite=options.finite,
-        )
+    def run_plans(part: Segment, worker: int, *, last: bool) -> Iterator[RunPlan]:
+        for chunk, stage in enumerate(stages_of[worker]):
+            ties = (tie for tie in plan.ties if stage in tie.stages)
+            yield RunPlan(
+                weights={OWN: weight_plan(part, worker, None)}
+                | {tie.number: weight_plan(part, worker, tie) for tie in ties},
+                recomputed=recomputed[worker, chunk],
+                kept=frozenset() if last else part.in_flight,
+                finite=options.finite,
+            )
 
     for number, segment in enumerate(segments):
         last = number == len(segments) - 1
         yield {
             worker: Run(
                 actions=part.actions,
-                plans=tuple(run_plan(part, worker, c, last=last) for c in range(chunks)),
+                plans=tuple(run_plans(part, worker, last=last)),
                 order=options.order,
                 first_minibatch=options.first_minibatch,
                 microbatches=schedule.microbatches,

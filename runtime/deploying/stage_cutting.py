@@ -64,22 +64,18 @@ def cut_stages(
         for leaf in pytree.tree_leaves(whole.graph.output_node().args[0])
         if isinstance(leaf, fx.Node)
     )
-    needs: dict[tuple[int, int], list[int]] = {}
-    for target, arguments in [*inputs.items(), (last, results)]:
-        for value in arguments:
-            if isinstance(value, StageOutput) and value.stage != target:
-                wanted = needs.setdefault((value.stage, target), [])
-                if value.index not in wanted:
-                    wanted.append(value.index)
     parts = {k: portable(whole.get_submodule(str(call.target))) for k, call in calls.items()}
     for part in parts.values():
         exempt_operators(part)
-    travelling = {
-        (source, target): tuple((index, _output_spec(parts[source], index)) for index in wanted)
-        for (source, target), wanted in needs.items()
-    }
+    # Of every pair of stages the outputs that travel, each once, in the order of their use.
+    travelling: dict[tuple[int, int], dict[int, TensorSpec]] = {}
+    for target, arguments in [*inputs.items(), (last, results)]:
+        for value in arguments:
+            if isinstance(value, StageOutput) and value.stage != target:
+                specs = travelling.setdefault((value.stage, target), {})
+                specs[value.index] = _output_spec(parts[value.stage], value.index)
     ties = [
-        (stages, {one.name: _weight_spec(module, one.name) for one in shared})
+        (stages, {one.name: _spec(module.get_parameter(one.name)) for one in shared})
         for stages, shared in placement.ties(captured.graph).items()
     ]
     programs = tuple(
@@ -87,9 +83,9 @@ def cut_stages(
             stage=k,
             function=parts[k],
             arguments=tuple(inputs[k]),
-            sends={target: specs for (source, target), specs in travelling.items() if source == k},
+            sends={to: tuple(s.items()) for (source, to), s in travelling.items() if source == k},
             receives={
-                source: specs for (source, target), specs in travelling.items() if target == k
+                of: tuple(s.items()) for (of, target), s in travelling.items() if target == k
             },
             results=results if k == last else (),
             ties={number: specs for number, (stages, specs) in enumerate(ties) if k in stages},
@@ -138,10 +134,6 @@ def _output_spec(part: fx.GraphModule, index: int) -> TensorSpec:
     output = outputs[index]
     assert isinstance(output, fx.Node)
     return _spec(output.meta["val"])
-
-
-def _weight_spec(module: fx.GraphModule, name: str) -> TensorSpec:
-    return _spec(module.get_parameter(name))
 
 
 def _spec(value: Tensor) -> TensorSpec:

@@ -1,14 +1,15 @@
 """What passes between the controller and its workers.
 
 In this order: what a worker is given when it starts, what a run does to weights, the commands that
-the controller sends, and what workers answer. A command is answered once, by what is
-named behind it in :data:`Command`; before that there may be signs of life. Files are named in the
-session's folder, of which every host has its own.
+the controller sends, and what workers answer. A command is answered once, by what is named behind
+it in :data:`Command`; before that there may be signs of life. Files are in the session's folder, of
+which every host has its own.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,10 +32,8 @@ Route = tuple[int, int]
 class Transport:
     """How the workers of a placement exchange tensors.
 
-    Attributes:
-        backend: the library.
-        directed: a group for each direction of each pair, instead of tags in a group of all.
-        staged: tensors are copied to the host's memory and back.
+    With ``directed``, by a group for each direction of each pair, instead of tags in a group of
+    all; with ``staged``, through the memory of the host.
     """
 
     backend: Backend = "gloo"
@@ -64,7 +63,7 @@ class GroupSpec:
         workers: all, in the order of their ranks.
         transport: how they exchange tensors.
         routes: from which to which anything will be sent.
-        replicas: those that sum gradients with the worker that gets this, which is one of them.
+        replicas: those that sum gradients, the worker that gets this among them.
     """
 
     name: str
@@ -76,14 +75,7 @@ class GroupSpec:
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where the workers of a session find each other.
-
-    Attributes:
-        address: of the machine with the store.
-        port: of the store.
-        token: the prefix of everything that the session keeps there, so that no other session
-            meets it by mistake. The store itself has no password.
-    """
+    """Where the workers of a session find each other; ``token`` begins all of its keys."""
 
     address: str
     port: int
@@ -102,9 +94,9 @@ class WorkerSpec:
         limits: of the session.
         speed: below 1 it sleeps after every pass, as if it took so much longer.
         core: that it computes on; None leaves it to the system.
-        own_group: whether it leaves the process group that it starts in, since whoever started that
-            kills the whole of it, and the worker has files to remove.
-        on_one_host: whether all workers of the session are on its host.
+        own_group: it leaves the process group that it starts in, since whoever started that kills
+            the whole of it, and the worker has files to remove.
+        on_one_host: all workers of the session are on its host.
     """
 
     worker: int
@@ -125,7 +117,7 @@ class WeightPlan:
     Attributes:
         uses: which of their versions every part uses that is still to pass.
         rates: the learning rate of every update of the run, from that which makes version 1.
-        version: of the weights at its beginning, if it continues an earlier run.
+        version: of the weights at the beginning of this run.
         shared: whether several parts or replicas contribute to one update.
         root: of weights that several stages hold, the one that sums the gradients.
         others: those whose gradients it adds, in their order.
@@ -141,13 +133,13 @@ class WeightPlan:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a worker needs to know of a run in addition to its actions.
+    """What a run does with a stage, in addition to its actions.
 
     Attributes:
         weights: by tie, or ``OWN`` for the weights that only this stage holds.
         recomputed: parts whose activations are computed again.
         kept: parts that a checkpoint at the end of this run finds in flight.
-        finite: whether to stop at a loss that is infinite or not a number.
+        finite: stop at a loss that is infinite or not a number.
     """
 
     weights: Mapping[int, WeightPlan]
@@ -158,10 +150,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Load:
-    """Read the model's parameters and buffers, and samples to work on, from files.
-
-    The first command of every worker; ``device`` is what it is to compute on.
-    """
+    """Read the model's parameters and buffers, and samples to work on: a worker's first command."""
 
     state_file: str
     samples_file: str
@@ -170,14 +159,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Deploy:
-    """Hold a stage of a placement, or two, from now on, with the weights of ``state_file``.
+    """Hold a stage of a placement, or two, from now on, with the model's weights.
 
     Attributes:
         group: the workers of the whole placement, and those that hold this stage.
         stages: pickled, the ``StageProgram`` of every stage held.
         method, optimizer, seed: as in ``StageRunner``.
         delays: for every stage held, as in ``StageRunner``.
-        checkpoint_file: a file with weights, buffers and optimizer state to continue from.
+        checkpoint_file: with weights, buffers and optimizer state to continue from instead.
         in_flight: also with the parts that were in flight.
     """
 
@@ -195,7 +184,7 @@ class Deploy:
 class Stream:
     """Minibatches that come in files during a run, from minibatch ``first`` on.
 
-    A file has ``chunk_minibatches``, the last may have fewer. No name is used twice.
+    A file has ``chunk_minibatches``, the last may have fewer. No ``name`` is used twice.
     """
 
     name: str
@@ -214,11 +203,11 @@ class Release:
 
 @dataclass(frozen=True)
 class Run:
-    """Perform actions with the deployed stage.
+    """Perform actions with the deployed stages.
 
     Attributes:
         actions: of this worker.
-        plans: of the training run, for every stage held; empty ones for an evaluation.
+        plans: of a training run, for every stage held.
         order: which samples make which minibatch; None for all samples every time.
         stream: where minibatches come from instead of samples in memory.
         first_minibatch: how many minibatches earlier runs of this training had.
@@ -246,11 +235,11 @@ def held_file(worker: int) -> str:
 
 @dataclass(frozen=True)
 class Collect:
-    """Write weights, buffers and optimizer state of the deployed stage to ``file``.
+    """Write weights, buffers and optimizer state of the deployed stages to ``file``.
 
-    With ``in_flight`` everything of the parts in flight, too; without ``weights`` these and the
-    optimizer's state are left to another replica. With a ``storage``, a folder's path or a URL, the
-    file is put into a ``folder`` there, and its weights have to be finite.
+    With ``in_flight`` also what is in flight; without ``weights`` these and the optimizer's state
+    are left to another replica. With a ``storage``, a folder's path or a URL, the file is put into
+    a ``folder`` there, and its weights have to be finite.
     """
 
     file: str
@@ -266,7 +255,7 @@ class ProfileOperators:
 
     Attributes:
         trainings: pickled: the ``TimedTraining`` of each way by its name.
-        repeats: timed passes, after some that warm up; fewer if these take too long.
+        repeats: timed passes of each, fewer if these take too long.
         group: the workers that measure at the same time, and share gradients.
     """
 
@@ -281,9 +270,8 @@ class ProfileOperators:
 class TimeLink:
     """Time messages from one worker to another; both get the command.
 
-    Attributes:
-        repeats: timed messages of each size, fewer if these take too long.
-        group: a new one of the two; None to use that of the deployment.
+    ``repeats`` of each size, fewer if these take too long, in a new group of the two, or by default
+    in that of the deployment.
     """
 
     sender: int
@@ -348,12 +336,11 @@ class RunResult:
     """What a worker saw in a run.
 
     ``times`` are ``time.perf_counter`` seconds, an entry an action, ``processor_seconds`` what each
-    took of the processor; ``predictions`` are times when
-    weights were moved to those that a pass uses, or back. ``weight_bytes`` is one version of the
-    stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
-    ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the
-    largest bucket of gradients that was summed over replicas, 0 without any. ``skipped_updates``
-    changed nothing, since their gradients were not finite.
+    took of the processor; ``predictions`` are times when weights were moved to those that a pass
+    uses, or back. ``weight_bytes`` is one version of the weights, ``peak_weight_bytes`` what all
+    versions that were held took at most. ``message_bytes`` is the largest message to every worker
+    that got any, ``bucket_bytes`` the largest bucket of gradients that was summed over replicas.
+    ``skipped_updates`` changed nothing, since their gradients were not finite.
     """
 
     times: list[tuple[float, float]]
@@ -379,19 +366,16 @@ class RunResult:
 
     def after(self, earlier: RunResult) -> RunResult:
         """Return this result together with that of the segment before."""
-        return RunResult(
+        return replace(
+            self,
             times=earlier.times + self.times,
             processor_seconds=earlier.processor_seconds + self.processor_seconds,
             losses=earlier.losses | self.losses,
             scores=earlier.scores | self.scores,
             peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
             bytes_sent=earlier.bytes_sent + self.bytes_sent,
-            weight_bytes=self.weight_bytes,
             peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),
-            message_bytes={
-                worker: max(earlier.message_bytes.get(worker, 0), self.message_bytes.get(worker, 0))
-                for worker in earlier.message_bytes | self.message_bytes
-            },
+            message_bytes=Counter(earlier.message_bytes) | Counter(self.message_bytes),
             bucket_bytes=max(earlier.bucket_bytes, self.bucket_bytes),
             predictions=earlier.predictions + self.predictions,
             skipped_updates=earlier.skipped_updates + self.skipped_updates,

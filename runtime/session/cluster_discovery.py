@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Places
@@ -61,10 +62,9 @@ def ends_to_measure(places: Places) -> list[Route]:
     One pair on the first host that has two workers, and one from the controller's host to every
     other.
     """
-    workers = _workers_by_host(places)
-    inside = next((tuple(some[:2]) for some in workers.values() if len(some) > 1), None)
-    first, *others = [some[0] for some in workers.values()]
-    return [*([(inside[0], inside[1])] if inside else []), *((first, other) for other in others)]
+    hosts = list(_workers_by_host(places).values())
+    inside = [(workers[0], workers[1]) for workers in hosts if len(workers) > 1]
+    return inside[:1] + [(hosts[0][0], workers[0]) for workers in hosts[1:]]
 
 
 def session_cluster(
@@ -107,11 +107,8 @@ def crowded_machine(
     """Say which machine has more CPU workers than cores, if these emulate no accelerators."""
     if min(speeds) < 1:
         return None
-    workers = Counter(
-        machine
-        for (machine, _), device in zip(places.machines, devices, strict=True)
-        if device.type == "cpu"
-    )
+    on_cpus = [device.type == "cpu" for device in devices]
+    workers = Counter(machine for machine, _ in compress(places.machines, on_cpus))
     for machine, cores in places.machines:
         if workers[machine] > len(cores):
             return (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
@@ -86,28 +85,24 @@ def _start_workers(session: ClusterSession) -> None:
     Raises:
         CannotStart: that one, for which no placement is to blame.
     """
-    ended: Counter[int] = Counter()
+    ended: frozenset[int] = frozenset()
     while True:
         try:
             return session.worker_group.prepare()
         except WorkerLost as failure:
             # Of several that end at once only the first to be noticed is named.
-            ended.update(failure.workers)
-            twice = [worker for worker in failure.workers if ended[worker] > 1]
-            if twice:
+            if twice := ended & failure.workers:
                 raise CannotStart(f"{failure} whenever it is started", twice) from None
             if not failure.workers:
                 raise
+            ended |= failure.workers
             session.note(f"{failure} when it was started; it is started again")
 
 
 def measurement_of(
-    schedule: Schedule,
-    results: Mapping[int, RunResult],
-    window: Window,
-    links: tuple[LinkUsage, ...] = (),
+    schedule: Schedule, results: Mapping[int, RunResult], window: Window
 ) -> Measurement:
-    """Return the measurement that the window of a run gives, with link times found after it."""
+    """Return the measurement that the window of a run gives."""
     ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
     marks = window.marks(completion_times(schedule, ends))
     paces = []
@@ -128,7 +123,6 @@ def measurement_of(
             _usage(schedule, worker, results[worker], marks[0], marks[-1])
             for worker in sorted(schedule.actions)
         ),
-        links=links,
     )
 
 

@@ -128,9 +128,8 @@ def measuring_workers(
     """
     machine, cores = places.machines[0]
     on_it = sum(name == machine for name, _ in places.machines)
-    if min(speeds) < 1:
-        return range(on_it)
-    return range(min(on_it, computing_at_once(devices[:on_it], len(cores))))
+    emulated = min(speeds) < 1
+    return range(on_it if emulated else min(on_it, computing_at_once(devices[:on_it], len(cores))))
 
 
 def _trainings(
@@ -143,12 +142,10 @@ def _trainings(
     found = {
         OPERATORS: TimedTraining(cut_stages(captured, _even_cut(count, count))),
         WHOLE: TimedTraining(whole),
-        _SHARED: TimedTraining(whole, shared=True),
+        **({_SHARED: TimedTraining(whole, shared=True)} if shared else {}),
         _PARTS: TimedTraining(parts),
         _HALVES: TimedTraining(parts, in_halves=True),
     }
-    if not shared:
-        del found[_SHARED]
     for microbatches in _MICROBATCHES:
         if captured.task.batch_size % microbatches == 0:
             with suppress(InvalidModel):
@@ -172,8 +169,8 @@ def profile_of(
 
     A pass of a stage costs c besides its operators. In n parts the model takes n of them, as a
     whole one: c = (parts − whole) / (n − 1). What is left of the whole is divided among operators
-    in proportion to what they took alone, without what each took too long by being alone. So it is
-    with updates, where parts without parameters make none.
+    in proportion to what they took alone, without what each took too long by being alone. Updates
+    cost likewise, where parts without parameters make none.
     """
     operators = captured.graph.operators
     parts = _even_cut(len(operators), len(times[0].seconds[_PARTS, FORWARD])).stages
@@ -273,12 +270,12 @@ def _halves(
 ) -> tuple[float, float]:
     """Return what splitting a backward takes for an operator with weights, and the second half.
 
-    The second half as a part of the backward of operators with weights.
+    The second half as a part of the backward of operators with weights. The first part has nothing
+    to do in a first half, and one without weights nothing in a second.
 
     Args:
         times: of the parts, with whole backwards and with halves.
-        weighted: the operators with weights of every part. The first part has nothing to do in a
-            first half, and one without weights nothing in a second.
+        weighted: the operators with weights of every part.
         backward: seconds of every operator.
         overhead: of a backward, which each half has.
     """

@@ -49,7 +49,6 @@ _USUAL_SILENCES = 20
 """A trial has hung when nobody says anything for this many times the longest silence so far."""
 
 _LOOK_SECONDS = 1.0
-_KILL = methodcaller("kill")
 _MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
 _Answer = TypeVar("_Answer")
 
@@ -73,11 +72,11 @@ class WorkerGroup:
         captured: the model.
         speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
         device: what they compute on.
-        limits: how long to wait for them; may be replaced between commands.
+        limits: how long to wait for them.
         place: says where the workers run: by default on this machine.
 
     Attributes:
-        captured: the model.
+        captured, limits: as in the arguments; the limits may be replaced between commands.
         folder: of the session's files, on this host; every host has it, or a copy.
         hosts: all, those whose workers were given up too.
         devices: of every worker that has been prepared.
@@ -108,7 +107,7 @@ class WorkerGroup:
         self._informed_generation = 0
         self.stages: Mapping[int, int] = {}
         self._lost: HostLost | None = None
-        self._silence_seconds = self.longest_silence_seconds = 0.0
+        self.longest_silence_seconds = 0.0
         self.stops = 0
         with _telling_of_temporary_files():
             self._folder = SessionFolder()
@@ -157,18 +156,17 @@ class WorkerGroup:
         return [host for host in self.hosts.hosts if not self._given_up.issuperset(host.workers)]
 
     def give_up(self, workers: Collection[int]) -> None:
-        """Do without these workers, whose host may be lost, until they are taken back."""
+        """Do without these workers until they are taken back; their host may be lost."""
         before = self._present_hosts
         self._given_up |= self.hosts.of_worker.keys() & set(workers)
         # A host that is lost answers after a long time, or never.
-        self._end(self._present_hosts if self._lost else before, _KILL)
+        self._kill(self._present_hosts if self._lost else before)
         self._lost = None
 
     def take_back(self) -> tuple[int, ...]:
         """Count on the workers again that were given up and can be started; return their numbers.
 
-        Those of a host that was there only for a moment are not among them. The workers of all
-        hosts are ended.
+        The workers of all hosts are ended.
         """
         returned = [w for w in self._given_up if self.hosts.of_worker[w].has_returned(w)]
         there: list[int] = []
@@ -208,8 +206,8 @@ class WorkerGroup:
                 lost.workers = lost.workers or frozenset(host.workers)
                 self._lost = self._lost or lost
 
-    def _kill(self) -> None:
-        self._end(self._present_hosts, _KILL)
+    def _kill(self, hosts: Iterable[WorkerHost] | None = None) -> None:
+        self._end(self._present_hosts if hosts is None else hosts, methodcaller("kill"))
 
     # Starting
 
@@ -293,7 +291,7 @@ class WorkerGroup:
         on_progress: Callable[[Progress], None] | None = None,
         feed: MinibatchStreamer | None = None,
     ) -> dict[int, Any]:
-        """Give workers their commands and wait for all answers.
+        """Give workers, which are prepared, their commands and wait for all answers.
 
         Args:
             commands: by worker.
@@ -307,8 +305,7 @@ class WorkerGroup:
         try:
             self._raise_if_ended(self._events(0))
             for worker, command in commands.items():
-                send = methodcaller("send", worker, command)
-                self._ask(self.hosts.of_worker[worker], send)
+                self._ask(self.hosts.of_worker[worker], methodcaller("send", worker, command))
             return self._wait_for_answers(commands, on_progress, feed)
         except BaseException as error:
             self._kill()
@@ -344,21 +341,14 @@ class WorkerGroup:
     ) -> dict[int, Any]:
         waiting, patience = set(commands), self._patience(commands)
         answers: dict[int, Any] = {}
-        self._silence_seconds = 0.0
         while waiting:
             fed = feed is not None and feed.advance()
-            if fed:
-                self._silence_seconds = 0.0
             events = self._events(0 if fed else patience)
-            if not events:
-                if fed:
-                    continue
+            if not events and not fed:
                 raise TrialTimeout(
                     f"workers {sorted(waiting)} did not answer within {patience:.0f} s; if "
                     "they need longer, give a longer time limit (--timeout, timeout_seconds)"
                 )
-            self.longest_silence_seconds = max(self.longest_silence_seconds, self._silence_seconds)
-            self._silence_seconds = 0.0
             for event in events:
                 match event:
                     case Answered(_, DRLPPError() as failed):
@@ -396,9 +386,10 @@ class WorkerGroup:
             if waited > seconds + TimeLimits.stopped_seconds:
                 self.stops += 1
                 waited = seconds
-            self._silence_seconds += waited
             left -= waited
             events = list(chain(*self._ask_all(methodcaller("events", ready))))
+            if events:
+                self.longest_silence_seconds = max(self.longest_silence_seconds, patience - left)
             if events or left <= 0:
                 return events
 

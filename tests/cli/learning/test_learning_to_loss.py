@@ -24,11 +24,11 @@ from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import RaceEnd, TrainingRace
 from drlpp.schedule.method import Method
-from tests.endurance.faults.agent import ENDLESS
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
 from tests.support.programs.short_comparisons import short_comparisons
 from tests.support.simulated_chains import chain
+from tests.support.training.endless_agent import ENDLESS
 
 MODEL, AGENT, FINALISTS, TARGET = f"{NAME}:classifier", "searching", 3, 0.9
 

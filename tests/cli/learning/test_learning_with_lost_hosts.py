@@ -14,12 +14,12 @@ from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.training_race import TrainingRace
 from drlpp.runtime.training.trainer import Trainer
-from tests.endurance.faults.agent import ENDLESS
 from tests.support.losable_hosts import LosableHosts
 from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
 from tests.support.programs.short_comparisons import short_comparisons
+from tests.support.training.endless_agent import ENDLESS
 
 BRIEF = ["--minibatches", 4, "--repetitions", 1, "--rounds", 1, "--finalists", 1]
 BRIEF += ["--method-option", "microbatches=1"]

@@ -1,12 +1,10 @@
 """Is a session hard to kill? Faults at random moments of trainings and measurements, many of each.
 
     python -m tests.endurance.faults --count 20 --out faults.jsonl        # about two hours
-    python -m tests.endurance.faults --network --out network.jsonl        # an hour; needs root
 
 Every fault has to end with a readable reason of the right kind; no process, file, port or shared
 memory may be left. A training has to continue from its last checkpoint and end with the bits of
-one that nothing happened to. After a measurement the next one has to succeed. An agent's run has to
-lose no measurement and make none twice. The model is small
+one that nothing happened to. After a measurement the next one has to succeed. The model is small
 (`tests.support.models.small:perceptron`, 2-1), so what is timed is how long it takes until a fault
 is noticed, with a patience of 10 s for workers that say nothing. The exit code is 1 if anything
 went otherwise.
@@ -17,7 +15,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -26,23 +23,17 @@ from typing import Annotated
 import typer
 from pandas import DataFrame
 
-from benchmarks.emulated_cluster import EmulatedCluster, available, ended_by_signals
 from benchmarks.report import terminal
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference
-from tests.endurance.faults.agent import AgentTrials
-from tests.endurance.faults.network import HOSTS, NetworkTrials
 from tests.endurance.faults.strikes import faults_during
 from tests.endurance.faults.trials import FaultTrials, Trial
 from tests.support.processes import temporary_files_in
 
 _EPOCHS = 2
-# A cut takes a moment to be made.
-_NETWORK_EPOCHS = 6
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-
 
 Work = Mapping[str, Callable[[str, int], Trial]]
 """What makes a trial of a kind with a seed, by what is done meanwhile."""
@@ -83,40 +74,22 @@ def table_of(trials: Sequence[Trial]) -> DataFrame:
     )
 
 
-@contextmanager
-def _here(folder: Path) -> Iterator[Work]:
-    model = ModelReference.named("tests.support.models.small:perceptron")
-    trials = FaultTrials(model, _EPOCHS, folder)
-    learning = AgentTrials(folder).trial
-    yield {"training": trials.training, "measuring": trials.measuring, "learning": learning}
-
-
-@contextmanager
-def _on_hosts(folder: Path) -> Iterator[Work]:
-    with ended_by_signals(), EmulatedCluster(HOSTS) as emulated:
-        yield {"network": NetworkTrials(emulated, folder, _NETWORK_EPOCHS).trial}
-
-
 @app.command()
 def main(
     out: Annotated[Path, typer.Option(help="Where trials go, a line each.")],
     count: Annotated[int, typer.Option(help="Trials of every kind.")] = 20,
-    network: Annotated[
-        bool, typer.Option("--network", help="Of emulated hosts instead; needs root.")
-    ] = False,
 ) -> None:
     """Inject faults and tell what came of them."""
     console = build_console()
-    if network and (reason := available()) is not None:
-        console.print(f"skipped, no hosts can be emulated here: {reason}")
-        return
     found: list[Trial] = []
     with (
         tempfile.TemporaryDirectory(prefix="drlpp-faults-") as folder,
         temporary_files_in(folder),
         out.open("w") as file,
-        (_on_hosts if network else _here)(Path(folder)) as work,
     ):
+        model = ModelReference.named("tests.support.models.small:perceptron")
+        trials = FaultTrials(model, _EPOCHS, Path(folder))
+        work = {"training": trials.training, "measuring": trials.measuring}
         for trial in trials_of(work, count):
             found.append(trial)
             file.write(json.dumps(asdict(trial)) + "\n")

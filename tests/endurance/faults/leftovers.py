@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import subprocess
 import tempfile
 import time
@@ -78,16 +77,11 @@ def _possessions() -> set[str]:
     """Return the workers, temporary folders, shared memory and connections of this process."""
     workers = {f"worker process {process}" for process in workers_of(os.getpid())}
     folders = Path(tempfile.gettempdir()).glob("drlpp-session-*")
-    shared = {path for path in Path("/dev/shm").glob("*") if not _is_of_another_program(path)}
+    # Searches on all cores, in other programs, have semaphores of loky's.
+    shared = [path for path in Path("/dev/shm").glob("*") if not path.name.startswith("sem.loky-")]
     sockets = sum("socket:" in _target(link) for link in Path("/proc/self/fd").iterdir())
     kept = {f"{number} sockets" for number in range(sockets)}
     return workers | {str(path) for path in (*folders, *shared)} | kept
-
-
-def _is_of_another_program(shared: Path) -> bool:
-    """Tell whether shared memory is a semaphore of loky's, named after another process."""
-    semaphore = re.match(r"sem\.loky-(\d+)-", shared.name)
-    return semaphore is not None and int(semaphore[1]) != os.getpid()
 
 
 def _target(link: Path) -> str:

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.errors import (
-    HostLost,
     ModelError,
     NotFinite,
     OutOfMemory,
@@ -38,8 +37,7 @@ from drlpp.runtime.stage.stage_runner import StageRunner
 from tests.endurance.faults.strangers import bother
 from tests.support.processes import children_of, workers_of
 
-PAUSE_SECONDS = 1.5
-"""Of what is stopped for a moment: less than half of the silence after which a host is lost."""
+_PAUSE_SECONDS = 1.5
 _FILE_LIMIT_BYTES = 512
 _MORE_MEMORY_BYTES = 2**20
 
@@ -64,7 +62,7 @@ def _to_server(number: int) -> Strike:
 def _pause(_triggers: Path, workers: list[int], chance: random.Random) -> None:
     victim = chance.choice(workers)
     os.kill(victim, signal.SIGSTOP)
-    time.sleep(PAUSE_SECONDS)
+    time.sleep(_PAUSE_SECONDS)
     os.kill(victim, signal.SIGCONT)
 
 
@@ -97,7 +95,7 @@ class Fault(NamedTuple):
     during: tuple[str, ...] = ("training", "measuring")
 
 
-_TRAINING, _NETWORK = ("training",), ("network",)
+_TRAINING = ("training",)
 FAULTS = {
     "killed": Fault(WorkerLost, _to_worker(signal.SIGKILL)),
     "server": Fault(WorkerLost, _to_server(signal.SIGKILL)),
@@ -110,13 +108,7 @@ FAULTS = {
     "paused": Fault(None, _pause),
     "frozen server": Fault(None, _to_server(signal.SIGSTOP)),
     "strangers": Fault(None, _bother),
-    "controller": Fault(None, _by_others, ("training", "learning")),
-    "cut": Fault(None, _by_others, _NETWORK),
-    "lost": Fault(HostLost, _by_others, _NETWORK),
-    "paused actor": Fault(None, _by_others, _NETWORK),
-    "frozen actor": Fault(HostLost, _by_others, _NETWORK),
-    "killed actor": Fault(HostLost, _by_others, _NETWORK),
-    "killed raylet": Fault(HostLost, _by_others, _NETWORK),
+    "controller": Fault(None, _by_others, _TRAINING),
 }
 
 

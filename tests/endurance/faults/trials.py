@@ -6,7 +6,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import capture
 from drlpp.errors import RunFailure, WorkerLost
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
@@ -24,14 +24,14 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime import ClusterSession, PipelineTrainer, TrainerCallbacks
 from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Cluster, Link, local_cluster
+from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.endurance.faults.leftovers import everything_gone, killed_at_random, unfinished_in
 from tests.endurance.faults.strikes import FAULTS, allow_files, release, strike
 
-ACCELERATORS = (0, 0, 1)
-DATA = "tests.endurance.faults.strikes:samples"
-
+_ACCELERATORS = (0, 0, 1)
+_DATA = "tests.endurance.faults.strikes:samples"
+_BEGINS = "begins"
 _CHECKPOINT_EVERY = 40
 _MOST_DRAWS = 20
 _MINIBATCHES = 3000
@@ -43,12 +43,12 @@ class Trial:
 
     Attributes:
         kind: of the fault.
-        during: "training", "measuring", or "learning" for an agent's run.
+        during: "training" or "measuring".
         failure: the kind of failure that was reported; empty if none was.
         reason: the sentence that a user reads.
         seconds: from the fault to that sentence; of a killed controller, until all is gone.
         went_on: whether the training resumed and ended with the bits of one without a fault, or
-            the next measurement succeeded, or the agent's run lost and repeated no measurement.
+            the next measurement succeeded.
         left: processes, files and ports that were left behind.
     """
 
@@ -66,22 +66,6 @@ class Trial:
         error = FAULTS[self.kind].told
         told = error.kind if error else ""
         return self.failure == told and self.went_on and not self.left
-
-
-def halves(
-    captured: CapturedModel, stage_of: Sequence[int], cluster: Cluster, optimizer: OptimizerSpec
-) -> PlacementFile:
-    """Return a placement of two halves; the stage of every accelerator is given."""
-    count = len(captured.graph)
-    return PlacementFile.create(
-        captured.reference,
-        captured.graph,
-        Placement.from_assignment([2 * i // count for i in range(count)], stage_of),
-        cluster,
-        method=Method(),
-        optimizer=optimizer,
-        found_by="fault injection",
-    )
 
 
 class FaultTrials:
@@ -102,13 +86,22 @@ class FaultTrials:
         self.triggers.mkdir()
         self._folder = folder
         self._epochs = epochs
-        self._captured = capture(model)
+        self._captured = captured = capture(model)
         optimizer = OptimizerSpec.parse(
             "tests.endurance.faults.strikes:FaultyAdam", lr=0.01, triggers=str(self.triggers)
         )
-        cluster = local_cluster(len(ACCELERATORS), Link(bandwidth_bytes_per_second=1e9))
-        self._document = halves(self._captured, ACCELERATORS, cluster, optimizer)
-        self.placement = self._document.resolve(self._captured.graph)
+        count = len(captured.graph)
+        halves = [2 * operator // count for operator in range(count)]
+        self.placement = Placement.from_assignment(halves, _ACCELERATORS)
+        self._document = PlacementFile.create(
+            captured.reference,
+            captured.graph,
+            self.placement,
+            local_cluster(len(_ACCELERATORS), Link(bandwidth_bytes_per_second=1e9)),
+            method=Method(),
+            optimizer=optimizer,
+            found_by="fault injection",
+        )
         begins: list[float] = []
         observer = TrainerCallbacks(on_begin=lambda: begins.append(time.perf_counter()))
         self._wanted = self._train(folder / "whole", observer)
@@ -128,7 +121,7 @@ class FaultTrials:
             resume=out.exists(),
             observer=observer,
         )
-        return trainer.fit(DATA, epochs=self._epochs).state_dict
+        return trainer.fit(_DATA, epochs=self._epochs).state_dict
 
     def training(self, kind: str, seed: int) -> Trial:
         """Cause a fault at a random moment of a training, which is then continued."""
@@ -163,7 +156,7 @@ class FaultTrials:
             everything_gone() as left,
             ClusterSession(
                 self._captured,
-                len(ACCELERATORS),
+                len(_ACCELERATORS),
                 optimizer=self._document.optimizer,
                 timeout_seconds=self._patience_seconds,
                 note=lambda note: lost.append((note, struck.seconds)),
@@ -196,10 +189,11 @@ class FaultTrials:
         path = self._folder / "placement.json"
         if not path.exists():
             write_document(path, self._document)
+        command = [sys.executable, "-m", "tests.endurance.faults.trials"]
         seconds, left = killed_at_random(
-            program_of(path, DATA, self._epochs, out),
+            [*command, str(path), str(self._epochs), str(out)],
             out,
-            lambda said: BEGINS in said,
+            lambda said: _BEGINS in said,
             0.8 * self._seconds,
             random.Random(f"controller {seed}"),
         )
@@ -243,38 +237,19 @@ class _Strike(threading.Timer):
         return time.perf_counter() - self._at if self._at else 0.0
 
 
-BEGINS, GOES_ON, ENDS = "begins", "goes on", "ends"
-"""What the program prints: first, after every epoch, and in the end."""
-
-
-def program_of(placement: Path, data: str, epochs: int, out: Path, *cluster: str) -> list[str]:
-    """Return a program that trains or resumes, and reports how that proceeds."""
-    command = [sys.executable, "-m", "tests.endurance.faults.trials"]
-    return [*command, str(placement), data, str(epochs), str(out), *cluster]
-
-
-def _program(placement: str, data: str, epochs: str, out: str, cluster: str | None = None) -> None:
+def _program(placement: str, epochs: str, out: str) -> None:
+    """Train, and print when that begins."""
     document = read_placement(placement)
     # The model and the optimizer that the file names, which are the tests' own.
     optimizer = document.optimizer.changed(document.optimizer.name, {})
     document = document.with_model(document.model.name)
     trainer = PipelineTrainer(
         document.model_copy(update={"optimizer": optimizer}),
-        cluster=cluster,
         checkpoint_every=_CHECKPOINT_EVERY,
         out=out,
-        resume=Path(out).exists(),
-        observer=TrainerCallbacks(
-            on_begin=lambda: print(BEGINS, flush=True),
-            on_epoch=lambda report: print(GOES_ON, flush=True),
-        ),
+        observer=TrainerCallbacks(on_begin=lambda: print(_BEGINS, flush=True)),
     )
-    try:
-        trainer.fit(data, epochs=int(epochs))
-    except RunFailure as error:
-        print(f"{error.kind}: {error}", flush=True)
-        raise SystemExit(1) from None
-    print(ENDS, flush=True)
+    trainer.fit(_DATA, epochs=int(epochs))
 
 
 if __name__ == "__main__":

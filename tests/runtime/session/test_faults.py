@@ -3,10 +3,8 @@
 `python -m tests.endurance.faults` does the same many times.
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -56,14 +54,3 @@ def test_a_trial_notices_what_is_left_behind(trials: FaultTrials) -> None:
     with everything_gone() as left:
         folder = tempfile.mkdtemp(prefix="drlpp-session-")
     assert left == [folder]
-
-
-def test_a_semaphore_of_another_program_is_not_left_behind() -> None:
-    """Tests run side by side, and a search on all cores in one of them has semaphores."""
-    names = [f"/dev/shm/sem.loky-{process}-leftover" for process in (os.getpid(), os.getppid())]
-    with everything_gone() as left:
-        for name in names:
-            Path(name).touch()
-    for name in names:
-        Path(name).unlink()
-    assert left == names[:1]
