@@ -243,9 +243,9 @@ class ClusterSession:
             checkpoint=lent,
             in_flight=in_flight,
         )
-        self._held = None
+        self._held, idle = None, workers.stages.keys() - commands.keys()
         workers.stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
-        workers.command({**dict.fromkeys(workers.present, Release()), **commands})
+        workers.command({**commands, **dict.fromkeys(idle, Release())})
         if lent:
             # Workers have it mapped as long as they need it.
             workers.remove(lent)
