@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -34,17 +35,6 @@ from tests.support.processes import temporary_files_in
 _EPOCHS = 2
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-
-Work = Mapping[str, Callable[[str, int], Trial]]
-"""What makes a trial of a kind with a seed, by what is done meanwhile."""
-
-
-def trials_of(work: Work, count: int) -> Iterator[Trial]:
-    """Run ``count`` trials of every kind of fault, the kinds in turns."""
-    for seed in range(count):
-        for during, trial in work.items():
-            for kind in faults_during(during):
-                yield attempted(kind, during, partial(trial, kind, seed))
 
 
 def attempted(kind: str, during: str, trial: Callable[[], Trial]) -> Trial:
@@ -90,7 +80,10 @@ def main(
         model = ModelReference.named("tests.support.models.small:perceptron")
         trials = FaultTrials(model, _EPOCHS, Path(folder))
         work = {"training": trials.training, "measuring": trials.measuring}
-        for trial in trials_of(work, count):
+        # The kinds in turns.
+        kinds = [(during, kind) for during in work for kind in faults_during(during)]
+        for seed, (during, kind) in product(range(count), kinds):
+            trial = attempted(kind, during, partial(work[during], kind, seed))
             found.append(trial)
             file.write(json.dumps(asdict(trial)) + "\n")
             file.flush()

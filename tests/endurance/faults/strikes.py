@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import torch
 from torch import Tensor, nn
 
@@ -35,6 +34,7 @@ from drlpp.errors import (
 )
 from drlpp.runtime.stage.stage_runner import StageRunner
 from tests.endurance.faults.strangers import bother
+from tests.support.memory_limit import limit_memory
 from tests.support.processes import children_of, workers_of
 
 _PAUSE_SECONDS = 1.5
@@ -194,7 +194,7 @@ def _watch_passes(triggers: Path) -> None:
 
     def watched_backward(self: StageRunner, *arguments: Any, **options: Any) -> Any:
         if _pulled(triggers, "backward"):
-            _Failing.apply(torch.zeros(1, requires_grad=True)).backward()
+            raise RuntimeError("a fault in a backward")
         return backward(self, *arguments, **options)
 
     StageRunner._call = watched_call  # type: ignore[method-assign]
@@ -203,21 +203,6 @@ def _watch_passes(triggers: Path) -> None:
 
 def _run_out_of_memory() -> None:
     """Ask for more than the system gives."""
-    limit = psutil.Process().memory_info().data + _MORE_MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    limit_memory(os.getpid(), _MORE_MEMORY_BYTES)
     kept = [torch.ones(_MORE_MEMORY_BYTES * 2**number) for number in range(8)]
     assert not kept, "the system gives more than its limit"
-
-
-class _Failing(torch.autograd.Function):
-    """Raises in the backward pass."""
-
-    @staticmethod
-    def forward(_context: Any, value: Tensor) -> Tensor:
-        """Copy the value."""
-        return value.clone()
-
-    @staticmethod
-    def backward(_context: Any, *_gradients: Tensor) -> Tensor:
-        """Raise, as a fault in a backward."""
-        raise RuntimeError("a fault in a backward")
