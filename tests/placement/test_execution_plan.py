@@ -126,7 +126,7 @@ def test_a_schedule_that_cannot_keep_copies_the_same_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its last stage has more minibatches in flight than it says."""
-    kind = ScheduleKind(name="ahead", summary="", order=_ahead, flushes=False)
+    kind = ScheduleKind(name="ahead", order=_ahead, flushes=False)
     monkeypatch.setitem(SCHEDULE_KINDS, kind.name, kind)
     method = Method(schedule="ahead", policy="stash")
     ExecutionPlan.of(Candidate(HALVES, method), GRAPH, 3)
