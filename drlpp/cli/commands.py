@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout
@@ -159,9 +158,10 @@ class _Command(TyperCommand):
             if value is not None:
                 several = getattr(chosen, "multiple", False)
                 if isinstance(value, dict) and not several:
+                    own = f"{chosen.name}-option".replace("_", "-")
+                    where = f"as {own!r}" if own in known else "at the top level of the file"
                     raise InvalidInput(
-                        f"{file}: {key!r} has fields; expected one value, and its options as "
-                        f"'{key}-option'"
+                        f"{file}: {key!r} has fields; expected one value, and its options {where}"
                     )
                 found[chosen.name] = _as_given(value, several=several)
         return found
@@ -182,7 +182,11 @@ def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
     """
     if option == "elastic":
         return not given.get("workers")
-    if option not in _MAY_NAME_CODE or not re.search(r":\w", str(value)):
+    texts = map(str, value if isinstance(value, list) else [value])
+    if option == "parameter-group":
+        # Options of a group stand behind its patterns' colon.
+        texts = (text.partition(":")[2] for text in texts)
+    if option not in _MAY_NAME_CODE or not any(":" in text for text in texts):
         return True
     if option == "data" and not given.get("data"):
         raise InvalidInput(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -128,7 +129,7 @@ def write_bundle(
         names=f" in this order: {', '.join(names)}" if isinstance(task.inputs, Mapping) else "",
     )
     (folder / "README.md").write_text(readme)
-    return f"train: torchrun --nproc-per-node {len(links)} {folder / 'run.py'}"
+    return f"train: torchrun --nproc-per-node {len(links)} {shlex.quote(str(folder / 'run.py'))}"
 
 
 def _facts(

@@ -92,8 +92,12 @@ def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[...,
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
+        # Where a package of the same name took the user's place.
+        place = getattr(sys.modules.get(module_name.partition(".")[0]), "__file__", None)
+        found = f" ({place})" if place else ""
         raise error_type(
-            f"{what} {path!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
+            f"{what} {path!r}: importing {module_name!r}{found} raised "
+            f"{type(error).__name__}: {error}"
         ) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):

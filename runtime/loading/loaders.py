@@ -269,7 +269,7 @@ class Unpacker:
 
     def _by_position(self, batch: Sequence[Any], loader: str) -> Samples:
         """Divide a batch behind its inputs; without names, however the inputs are grouped."""
-        flat = pytree.tree_leaves(batch, is_leaf=lambda value: isinstance(value, Mapping))
+        flat = _flat(batch)
         targets = () if has_no_targets(self._targets) else tensors_in(self._targets)
         count = len(tensors_in(self._inputs))
         if all(isinstance(value, Tensor) for value in flat):
@@ -303,3 +303,12 @@ def _hint(found: object, wanted: object) -> str:
         "; a pipeline's shapes are fixed, so bring every sample to the size of the examples: pad "
         "and cut sentences (a tokenizer's padding='max_length', truncation=True), scale images"
     )
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    # Not by pytree, for which a list's or tuple's subclass is a leaf.
+    return [
+        leaf
+        for value in values
+        for leaf in (_flat(value) if isinstance(value, tuple | list) else [value])
+    ]

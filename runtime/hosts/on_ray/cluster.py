@@ -116,12 +116,16 @@ class RayHosts(Hosts):
         """Start an actor on every host that is there, and that nobody else uses."""
         self.hosts = hosts = [self._host(plan) for plan in plans]
         there = [host for host in hosts if not host.lost]
+        for host in there:
+            host.reserve()
+        # Here and not in threads, so that Ctrl-C ends it.
+        give_up = time.monotonic() + self._limits.gathering_seconds
+        for host in there:
+            if not host.begin(max(1.0, give_up - time.monotonic())):
+                hosts[hosts.index(host)] = self._host(replace(host.plan, node=None))
+        check_enough([host.plan for host in hosts], least, nodes)
+        # At once, since one that has begun must not wait for the others.
         with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
-            for host, has_begun in zip(there, pool.map(RayHost.begin, there), strict=True):
-                if not has_begun:
-                    hosts[hosts.index(host)] = self._host(replace(host.plan, node=None))
-            check_enough([host.plan for host in hosts], least, nodes)
-            # At once, since one that has begun must not wait for the others.
             list(pool.map(RayHost.open, [host for host in hosts if not host.lost]))
 
     def _host(self, plan: HostPlan, *, returned: bool = False) -> RayHost:
@@ -154,8 +158,9 @@ class RayHosts(Hosts):
             host.give_back()
 
     def _opens(self, host: RayHost, node: RayNode) -> bool:
+        host.reserve()
         try:
-            if host.begin():
+            if host.begin(self._limits.gathering_seconds):
                 host.open()
                 return True
         except InvalidInput:

@@ -31,11 +31,13 @@ def connect(address: str) -> None:
     Raises:
         InvalidInput: there is none, it refuses this program, or it has other versions.
     """
-    given = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    given = address
+    if address == "auto" and not ray.is_initialized():
+        given = os.environ.get("RAY_ADDRESS", "")
     if "://" in given:
         raise InvalidInput(
-            f"{given} is for Ray Client, and this program has to run on a host of the cluster: "
-            "start it there (ssh, `ray job submit`), and give auto or HOST:PORT"
+            f"{given} is no address of a head, and this program has to run on a host of the "
+            "cluster: start it there (ssh, `ray job submit`), and give auto or HOST:PORT"
         )
     if ray.is_initialized():
         there = gcs_address()

@@ -253,5 +253,5 @@ def _read_parts(
             "in_flight": {worker: part["in_flight"] for worker, part in parts.items()},
             **facts["training"],
         }
-    except (KeyError, AttributeError, TypeError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
         raise InvalidFile(f"{location}: a damaged checkpoint ({error!r})") from None

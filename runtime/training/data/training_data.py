@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sized
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -267,9 +267,10 @@ class LoadedData(TrainingData):
             if len(minibatch) == self.batch_size:
                 yield minibatch
                 continue
+            # One text, so that it is noted once, whatever is left over.
             self._note(
-                f"a minibatch of {len(minibatch)} samples is left out of every epoch: the model is "
-                f"captured for minibatches of {self.batch_size}"
+                "smaller minibatches are left out of every epoch: the model is captured for "
+                f"minibatches of {self.batch_size}"
             )
 
     def _too_large(self, minibatch: Samples) -> InvalidInput:
@@ -310,7 +311,7 @@ class LoadedData(TrainingData):
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
                 count += len(self._unpack(batch, HELD_OUT))
-                if count > _MOST_HELD_OUT_SAMPLES and not isinstance(self._held_out.dataset, Sized):
+                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
                     raise InvalidInput(
                         f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
                         "has no length, so it may never end; give a data set with __len__, or "
@@ -321,6 +322,14 @@ class LoadedData(TrainingData):
     def _current_state(self) -> LoaderState:
         generators = generators_of(self._train)
         return LoaderState(tuple(generator.get_state() for generator in generators))
+
+
+def _has_length(loader: Loader) -> bool:
+    # Of the loader: a data set with a length may be drawn from without end.
+    try:
+        return len(loader) >= 0
+    except TypeError:
+        return False
 
 
 def _hash_of(samples: Samples) -> str:

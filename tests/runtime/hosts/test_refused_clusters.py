@@ -74,7 +74,7 @@ def _through_a_client(monkeypatch: pytest.MonkeyPatch, _address: str) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (_through_a_client, "ray://127.0.0.1:1 is for Ray Client, .* give auto or HOST:PORT"),
+        (_through_a_client, "ray://127.0.0.1:1 is no address of a head, .* give auto or HOST:PORT"),
         (_on_torchrun, "started by torchrun, .* name a Ray cluster"),
         (_without_ray, r"not installed: pip install 'drlpp\[ray\]'"),
         (_where_nobody_speaks, "cannot be reached.*no word .* RAY_AUTH_MODE"),

@@ -48,8 +48,8 @@ def test_small_minibatches_are_left_out_of_training_and_that_is_said(
     assert notes == [
         "the training loader is read once to count its minibatches; where it never ends, say how "
         "many make an epoch (minibatches, or --minibatches)",
-        "a minibatch of 3 samples is left out of every epoch: the model is captured for "
-        "minibatches of 8",
+        "smaller minibatches are left out of every epoch: the model is captured for minibatches "
+        "of 8",
     ]
     rest = DataLoader(dataset, batch_sampler=[batch for batch in batches if len(batch) == 8])
     wanted = PipelineTrainer(document, out=tmp_path / "whole").fit(rest, epochs=2)
