@@ -182,10 +182,10 @@ def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
     """
     if option == "elastic":
         return not given.get("workers")
-    texts = map(str, value if isinstance(value, list) else [value])
+    texts = [str(one) for one in (value if isinstance(value, list) else [value])]
     if option == "parameter-group":
         # Options of a group stand behind its patterns' colon.
-        texts = (text.partition(":")[2] for text in texts)
+        texts = [text.partition(":")[2] for text in texts]
     if option not in _MAY_NAME_CODE or not any(":" in text for text in texts):
         return True
     if option == "data" and not given.get("data"):
