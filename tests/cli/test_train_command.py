@@ -34,7 +34,7 @@ def train(path: Path) -> Train:
 def test_parameters_in_groups(train: Train) -> None:
     """On the command line, and again from what the run has kept."""
     decay = ("--optimizer-option", "weight_decay=0.1")
-    groups = ["*.bias: weight_decay=0", "*.weight: optimizer=adamw lr=0.002"]
+    groups = ["*.bias:weight_decay=0", "*.weight: optimizer=adamw lr=0.002"]
     given = [part for group in groups for part in ("--parameter-group", group)]
     ended = train(*decay, *given)
     assert ended.code == 0, ended.err

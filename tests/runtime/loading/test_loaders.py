@@ -1,14 +1,14 @@
 """What loaders may give, what of it is refused, and that little of it is kept."""
 
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import count, islice, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, InvalidInput
@@ -268,6 +268,23 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     trainer.fit(stream, epochs=1, minibatches=150)
     assert len(folders) == 1
     assert 5 <= max(counts) < 30
+
+
+def test_held_out_samples_without_end_are_refused(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the data set has a length, and what draws from it has not."""
+    monkeypatch.setattr("drlpp.runtime.training.data.training_data._MOST_HELD_OUT_SAMPLES", 200)
+    train, held_out = loaders_for(data_for(captured), 8)
+    endless = DataLoader(held_out.dataset, 8, sampler=_Again())
+    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path)
+    with pytest.raises(InvalidInput, match="has no length, so it may never end"):
+        trainer.fit(train, endless, epochs=1)
+
+
+class _Again(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return repeat(0)
 
 
 def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) -> None:
