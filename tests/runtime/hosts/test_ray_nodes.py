@@ -173,9 +173,11 @@ class _Host:
         self.lost = None if plan.node else HostLost("not there")
         self.given_back = False
 
-    def begin(self) -> bool:
+    def reserve(self) -> None:
         assert self.plan.node is not None
         self.asked.append(self.plan.node.address)
+
+    def begin(self, _seconds: float) -> bool:
         return self.plan.node not in self.busy
 
     def open(self) -> None:
