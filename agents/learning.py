@@ -17,7 +17,7 @@ from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 
 from drlpp.agents.guided.guided import GuidedDRLPP
-from drlpp.agents.hyperparameters import AgentHyperparameters
+from drlpp.agents.hyperparameters import AgentHyperparameters, GuidedHyperparameters
 from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.search_file import Confidence
@@ -28,6 +28,7 @@ from drlpp.io.progress_lines import ProgressLines, TimeLeft
 from drlpp.io.run_folder import AGENT_NAME
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.placement import Placement, Stage
 
 
 def learn_placement(
@@ -61,6 +62,8 @@ def learn_placement(
         False if Ctrl-C ended it before the budget was spent.
     """
     console = console or Console(markup=False, emoji=False)
+    if len(memory.graph) == 1 and not isinstance(hyperparameters, GuidedHyperparameters):
+        return _measure_undivided(memory, budget, console)
     env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint, events = out / AGENT_NAME, str(out / "tensorboard")
     agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
@@ -94,6 +97,27 @@ def learn_placement(
     if isinstance(agent, GuidedDRLPP) and (sure := agent.confidence()):
         console.print(str(sure))
         on_confidence(sure)
+    return True
+
+
+def _measure_undivided(memory: MeasurementMemory, budget: int, console: Console) -> bool:
+    """Measure the only stage there can be on 1 to A accelerators; False after Ctrl-C."""
+    console.print(
+        "nothing to choose: the model is one operator, which no placement can divide; it is "
+        f"measured on 1 to {memory.accelerators} workers"
+    )
+    stages = (
+        Stage(operators=(0,), accelerators=tuple(range(count)))
+        for count in range(1, memory.accelerators + 1)
+    )
+    candidates = [Candidate(Placement(stages=(stage,)), memory.measurer.method) for stage in stages]
+    new = [candidate for candidate in candidates if candidate not in memory.outcomes]
+    total = min(budget, memory.distinct + len(new))
+    try:
+        with _measuring_shown(memory, total, console):
+            memory.measure_together(new, max(budget - memory.distinct, 0))
+    except KeyboardInterrupt:
+        return False
     return True
 
 

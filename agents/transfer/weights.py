@@ -36,6 +36,13 @@ def load_weights(network: nn.Module, path: Path) -> dict[str, str]:
             metadata = dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
         raise InvalidFile(f"{path}: not a file of weights ({error})") from None
+    for name, value in network.state_dict().items():
+        # load_state_dict would cast it.
+        if name in tensors and tensors[name].dtype != value.dtype:
+            raise InvalidFile(
+                f"{path}: the weights {name!r} are of {tensors[name].dtype}, but the network has "
+                f"{value.dtype}; train the policy again"
+            )
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:

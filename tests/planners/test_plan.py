@@ -15,10 +15,13 @@ from torch.utils.data import DataLoader, TensorDataset
 import drlpp
 from drlpp import Placement, simulate
 from drlpp.costs.cost_table import profile_of_table, read_cost_table
+from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile, InvalidInput, NothingFits
 from drlpp.io.documents import write_document
 from drlpp.placement.placement import Stage
+from drlpp.planners import PlanningProblem, Space, best_plan
+from drlpp.schedule.method import DEFAULT_METHOD
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -224,3 +227,16 @@ def test_what_is_wrong_in_a_table_is_said_in_its_own_words(
     table.write_text(text)
     with pytest.raises(InvalidFile, match=re.escape(said)):
         read_cost_table(table)
+
+
+@pytest.mark.slow
+def test_a_plan_is_found_where_the_model_fits_on_no_accelerator_alone() -> None:
+    """The first seed found none of it, and another 12% slower, with the usual patience."""
+    workload = Workload.of(generate("layered", 14, 1))
+    cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5))
+    alone = Placement.from_assignment([0] * len(workload), (0,))
+    whole = PlanningProblem(workload, cluster).predict(alone).stages[0].memory_bytes
+    small = [host.model_copy(update={"memory_bytes": 0.6 * whole}) for host in cluster.hosts]
+    problem = PlanningProblem(workload, cluster.with_hosts(small))
+    plan = best_plan(problem, Space(DEFAULT_METHOD))
+    assert plan.seconds_per_minibatch == pytest.approx(0.154, rel=0.01)

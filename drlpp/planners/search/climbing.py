@@ -23,9 +23,10 @@ from typing import NamedTuple
 
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import gpipe
-from drlpp.planners.problem import memory_shortage
+from drlpp.planners.problem import PlanningProblem, memory_shortage
 from drlpp.planners.search.best_cuts import (
     best_cuts,
     narrow_order,
@@ -114,7 +115,8 @@ def search(
         judge: of the candidates.
         starts: valid ones, whose methods are in the judge's space.
         limits: on how long it lasts; by default twice the patience where speeds are unlike, or
-            there is no start. What is given is judged in any case.
+            there is no start, and eight times where the model fits on no accelerator alone. What is
+            given is judged in any case.
         seed: the same leads to the same result.
 
     Returns:
@@ -124,9 +126,18 @@ def search(
         NothingFits: nothing that it came by fits into memory, and can be run.
     """
     if limits is None:
-        hard = not starts or len(set(judge.problem.cluster.speeds)) > 1
-        limits = replace(Limits(), patience=2 * Limits.patience) if hard else Limits()
+        limits = replace(Limits(), patience=_difficulty(judge.problem, starts) * Limits.patience)
     return _Search(judge, limits, random.Random(seed)).run(starts)
+
+
+def _difficulty(problem: PlanningProblem, starts: Sequence[Candidate]) -> int:
+    """Return how many times as patient a search has to be."""
+    limits = [math.inf if most is None else most for most in problem.cluster.memory_bytes]
+    operators, largest = tuple(range(len(problem.workload))), limits.index(max(limits))
+    alone = Placement(stages=(Stage(operators=operators, accelerators=(largest,)),))
+    if max(limits) < math.inf and problem.predict(alone).missing_bytes:
+        return 8
+    return 2 if not starts or len(set(problem.cluster.speeds)) > 1 else 1
 
 
 class _Search:

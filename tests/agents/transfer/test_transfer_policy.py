@@ -114,6 +114,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ({"weight": torch.zeros(2, 4), "bias": bias}, r"weight: .*\[2, 4\].* train the policy"),
         ({"weight": weight, "bias": bias, "more": bias.clone()}, 'Unexpected .*"more"'),
         ({"weight": weight}, 'Missing .*"bias"'),
+        ({"weight": weight.half(), "bias": bias}, "'weight' are of torch.float16, but"),
     ):
         save_file(tensors, path)
         with pytest.raises(InvalidFile, match=words):
