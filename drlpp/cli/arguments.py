@@ -259,7 +259,7 @@ class Show:
         "2; simulator: predicted from --profile; run: measured on workers.",
     )
     profile: CostProfile = None
-    minibatches: Minibatches = 8
+    minibatches: int = count(8, "Number of minibatches.", most=100_000)
     method: MethodSettings
     speeds: Speeds = None
     cluster: RayCluster = None

@@ -67,7 +67,7 @@ def _show_machine() -> dict[str, Any]:
 
 
 def _show_timeline(placement: Path, source: Source, given: Show) -> dict[str, Any]:
-    out, minibatches = given.out, given.minibatches or 8
+    out, minibatches = given.out, given.minibatches
     if out is not None and out.suffix.lower() != ".json":
         raise InvalidInput(f"{out}: a timeline is written as a trace for Perfetto; name it .json")
     if out is not None and out.resolve() == placement.resolve():

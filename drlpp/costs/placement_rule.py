@@ -221,10 +221,8 @@ def predict(
     placed = PlacedStages(workload, placement)
     seconds = PlacementRule(cluster).seconds(placed)
     of_stages, total = seconds.stages, seconds.stages.total()
-    in_flight, needed = (
-        placed.in_flight(memory.method.in_flight_per_link),
-        placed.memory_bytes(memory),
-    )
+    in_flight = placed.in_flight(memory.method.in_flight_per_link)
+    needed = placed.memory_bytes(memory)
     held = placed.on_accelerators(needed)
     stages = []
     for index, accelerators in enumerate(placed.holders):

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import (
@@ -71,7 +72,7 @@ class Tie:
         return found
 
 
-def is_update(action: Action, tie: Tie | None) -> bool:
+def is_update(action: Action, tie: Tie | None) -> TypeGuard[Update | TiedUpdate]:
     """Return whether an action updates the weights of a tie, or those of one stage alone."""
     if tie is None:
         return isinstance(action, Update)

@@ -17,8 +17,6 @@ from drlpp.schedule.actions import (
     MicrobatchId,
     Pass,
     Recompute,
-    TiedUpdate,
-    Update,
 )
 from drlpp.schedule.analysis.weight_versions import update_rates
 from drlpp.schedule.cut import Segment, cut_schedule
@@ -173,11 +171,7 @@ def _uses_in(
 def _several_contribute(actions: Sequence[Action], tie: Tie | None) -> bool:
     """Return whether an update has several contributions, or any is summed over replicas."""
     return any(
-        (
-            isinstance(action, Update | TiedUpdate)
-            and is_update(action, tie)
-            and action.contributions > 1
-        )
+        (is_update(action, tie) and action.contributions > 1)
         or (isinstance(action, AllReduce) and action.content == "gradients")
         for action in actions
     )

@@ -116,7 +116,7 @@ class Replay:
         worker = self._schedule.pipeline.stages[stage][0]
         rates, first = [], 0
         for action in self._schedule.actions[worker]:
-            if isinstance(action, Update | TiedUpdate) and is_update(action, tie):
+            if is_update(action, tie):
                 rate = base[min(action.through, len(base)) - 1]
                 annealing = self._method.annealing_minibatches
                 if annealing:

@@ -170,7 +170,7 @@ def _contained(schedule: Schedule, worker: int, tie: Tie | None = None) -> list[
 
 def _updates(schedule: Schedule, worker: int, tie: Tie | None) -> Iterator[Update | TiedUpdate]:
     for action in schedule.actions[worker]:
-        if isinstance(action, Update | TiedUpdate) and is_update(action, tie):
+        if is_update(action, tie):
             yield action
 
 
