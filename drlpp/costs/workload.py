@@ -328,6 +328,18 @@ class Workload:
                 found.setdefault(stages, []).append(tie)
         return dict(sorted(found.items()))
 
+    def divides_ties(self, inside: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
+        """Return which sets of operators have some readers of a trained weight, but not all.
+
+        Shapes are ``(sets, operators)`` and ``(sets,)``.
+        """
+        found = numpy.zeros(len(inside), dtype=bool)
+        for tie in self.ties:
+            if tie.trained:
+                readers = inside[:, list(tie.operators)]
+                found |= readers.any(axis=1) & ~readers.all(axis=1)
+        return found
+
     def tied_transfers(self) -> tuple[Transfer, ...]:
         """Return what copies exchange as tensors: a stage with some readers sends and receives."""
         return tuple(Transfer(t.operators, t.bytes_, t.bytes_) for t in self.ties if t.trained)

@@ -4,7 +4,8 @@ Baselines minimise rules, which are bounds: these do not know how replicas wait 
 meets at a port, or how many minibatches in flight a link needs. The simulator does. So every
 baseline proposes a placement, data parallelism on every number of accelerators and the fastest
 accelerator alone among them, and a search in the simulator begins with these. What it finds is no
-slower than any of them.
+slower than any of them. Where operators share weights, those that do not count what copies exchange
+also propose a placement without copies.
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ _STARTS: dict[str, Planner] = PLANNERS | {
     "pipedream-flat": partial(pipedream, cuts="graph", flat=True),
 }
 """What a search begins with: the baselines, PipeDream's also on the graph."""
+
+_TOGETHER: dict[str, Planner] = {
+    "gpipe": partial(gpipe, together=True),
+    "pipedream": partial(pipedream, together=True),
+    "pipedream-graph": partial(pipedream, cuts="graph", together=True),
+    "pipedream-flat": partial(pipedream, cuts="graph", flat=True, together=True),
+}
+"""Those that do not count what copies of weights exchange, without copies."""
 
 _FOLDING = ("gpipe",)
 """The baselines that can give every accelerator two stages, where a schedule needs that."""
@@ -247,7 +256,7 @@ def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
 
 
 def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:
-    """Yield what planners find.
+    """Yield what planners find, without copies of weights as well where they do not count these.
 
     Raises:
         InvalidInput: a planner finds nothing.
@@ -258,10 +267,14 @@ def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterato
                 f"planner {name} gives every accelerator one stage, and the schedule needs two; "
                 f"use {SEARCH} or {' or '.join(_FOLDING)}"
             )
-        found = planner(problem)
-        single = all(len(stage.accelerators) == 1 for stage in found.placement.stages)
-        if problem.replicate or single:
-            yield replace(found, found_by=name)
+        proposals = [planner(problem)]
+        if name in _TOGETHER and any(tie.trained for tie in problem.workload.ties):
+            with suppress(InvalidInput):
+                proposals.append(_TOGETHER[name](problem))
+        for found in proposals:
+            single = all(len(stage.accelerators) == 1 for stage in found.placement.stages)
+            if problem.replicate or single:
+                yield replace(found, found_by=name)
 
 
 def _as_if_equal(problem: PlanningProblem) -> Iterator[Plan]:

@@ -30,13 +30,20 @@ class States:
     pairs: StagePairs
 
     @classmethod
-    def of(cls, workload: Workload, states: Iterable[Collection[int]]) -> States:
-        """Make the states of these sets of operators, none of them empty and none of them all."""
+    def of(
+        cls, workload: Workload, states: Iterable[Collection[int]], together: bool = False
+    ) -> States:
+        """Make the states of these sets of operators, none of them empty and none of them all.
+
+        Those that divide the operators that share weights are left out if these stay ``together``.
+        """
         ordered = sorted(states, key=len)
         holds = numpy.zeros((len(ordered) + 2, len(workload)), dtype=bool)
         holds[-1] = True
         for row, operators in zip(holds[1:], ordered, strict=False):
             row[list(operators)] = True
+        if together:
+            holds = holds[~workload.divides_ties(holds)]
         return cls(workload, StagePairs.of(workload, holds))
 
     def __len__(self) -> int:
@@ -103,16 +110,16 @@ def chain_of_layers(workload: Workload) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(layer) for layer in layers.values())
 
 
-def chain_states(workload: Workload) -> States:
+def chain_states(workload: Workload, together: bool = False) -> States:
     """Return the beginnings of the chain of layers."""
     beginnings, held = [], set[int]()
     for layer in chain_of_layers(workload)[:-1]:
         held |= set(layer)
         beginnings.append(tuple(held))
-    return States.of(workload, beginnings)
+    return States.of(workload, beginnings, together)
 
 
-def graph_states(workload: Workload) -> States:
+def graph_states(workload: Workload, together: bool = False) -> States:
     """Return the states of PipeDream's released optimizer, which may cut through branches.
 
     They grow from the first source only: to a state comes an operator that reads from it, and all
@@ -142,4 +149,4 @@ def graph_states(workload: Workload) -> States:
                 "by side, or cuts of its chain, in which branches are compressed"
             )
     inner = sorted(found - {max(found, key=int.bit_count)})
-    return States.of(workload, [tuple(members_of(state)) for state in inner])
+    return States.of(workload, [tuple(members_of(state)) for state in inner], together)

@@ -62,7 +62,9 @@ Cuts = Literal["chain", "graph"]
 _TOLERANCE = 1e-9
 
 
-def pipedream(problem: PlanningProblem, cuts: Cuts = "chain", flat: bool = False) -> Plan:
+def pipedream(
+    problem: PlanningProblem, cuts: Cuts = "chain", flat: bool = False, together: bool = False
+) -> Plan:
     """Plan the pipeline whose slowest stage or cut is the fastest, by PipeDream's formula.
 
     It uses all accelerators. Without replication it is a straight pipeline with a stage for each,
@@ -78,13 +80,15 @@ def pipedream(problem: PlanningProblem, cuts: Cuts = "chain", flat: bool = False
         flat: whether to plan for one level with the slowest bandwidth of the cluster, as is done
             for irregular clusters (:func:`levels_of`). PipeDream's 15-1 on four hosts of four is
             such a plan: on levels, the replicas of a stage fill hosts or stay within one.
+        together: whether no cut may divide the operators that share weights, of which the formula
+            knows nothing.
 
     Raises:
         NothingFits: if none of these pipelines fits into the memory.
         InvalidInput: if the graph can be cut in too many places.
     """
     levels = levels_of(problem.cluster, flat)
-    states = (chain_states if cuts == "chain" else graph_states)(problem.workload)
+    states = (chain_states if cuts == "chain" else graph_states)(problem.workload, together)
     program = _Program(problem, states, levels)
     seconds = program.best()
     if isinf(seconds):

@@ -70,14 +70,18 @@ def profile_of(graph: OpGraph, seconds: Sequence[float]) -> Profile:
     )
 
 
-def tied_chain(seconds: Sequence[int], bytes_: int, *, trained: bool = True) -> Profile:
-    """A chain whose first and last operator read a weight of so many bytes."""
+def tied_chain(
+    seconds: Sequence[int], bytes_: int, *, first: int = 0, trained: bool = True
+) -> Profile:
+    """A chain whose ``first`` and last operator read a weight of so many bytes."""
     last = len(seconds) - 1
     graph = graph_of(
         [(i, i + 1) for i in range(last)],
-        parameter_bytes=[bytes_, *[2] * (last - 1), bytes_],
+        parameter_bytes=[bytes_ if op in (first, last) else 2 for op in range(len(seconds))],
         output_bytes=[1] * len(seconds),
-        shared=[SharedParameter(name="wte", bytes_=bytes_, operators=(0, last), trained=trained)],
+        shared=[
+            SharedParameter(name="wte", bytes_=bytes_, operators=(first, last), trained=trained)
+        ],
     )
     return profile_of(graph, seconds).model_copy(update={"update_seconds_per_byte": 0.5})
 
