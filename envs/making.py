@@ -27,6 +27,7 @@ def make_live(
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     declared: CostPrior | None = None,
+    render_mode: None = None,
     **session_options: Any,
 ) -> PlacementEnv:
     """Build an environment that measures placements on live workers.
@@ -42,15 +43,15 @@ def make_live(
         path: the file in which measurements are remembered.
         declared: what agents know, such as a profile that was measured; costs are guessed from
             sizes if left out.
+        render_mode: None, as there is nothing to draw.
         session_options: further options of the new ``ClusterSession``, such as ``method``.
 
     Raises:
         TypeError: an argument is none of these.
     """
+    _refuse_to_render(render_mode)
     owns_measurer = measurer is None
     if measurer is not None and session_options:
-        # As Python says of an unexpected argument, by which stable-baselines3 finds out that there
-        # is no ``render_mode``.
         unexpected = ", ".join(session_options)
         raise TypeError(f"a measurer is given, and no session is opened that takes {unexpected}")
     if measurer is None:
@@ -71,6 +72,7 @@ def make_sim(
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     declared: CostPrior | None = None,
+    render_mode: None = None,
 ) -> PlacementEnv:
     """Build an environment that plays the schedules of placements in the simulator.
 
@@ -83,7 +85,12 @@ def make_sim(
         invalid_reward: the reward of a placement that cannot run or does not fit.
         path: the file in which outcomes are remembered.
         declared: what agents know; the profile and the cluster, without ``speeds``, if left out.
+        render_mode: None, as there is nothing to draw.
+
+    Raises:
+        TypeError: an argument is none of these.
     """
+    _refuse_to_render(render_mode)
     if isinstance(profile, str | Path):
         profile = read_profile(Path(profile))
     if isinstance(cluster, str | Path):
@@ -93,3 +100,9 @@ def make_sim(
     memory = MeasurementMemory(measurer, minibatches, path)
     declared = declared or CostPrior.of(profile, cluster, method)
     return PlacementEnv(memory, invalid_reward, declared=declared)
+
+
+def _refuse_to_render(mode: object) -> None:
+    """Raise what stable-baselines3 expects of an environment that it cannot ask for pictures."""
+    if mode is not None:
+        raise TypeError(f"render_mode={mode!r}: a placement cannot be drawn; leave it out")
