@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
-from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 
 from drlpp.agents.guided.guided import GuidedDRLPP
@@ -24,7 +23,7 @@ from drlpp.envs.measuring.search_file import Confidence
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_atomically
 from drlpp.io.formatting import seconds_text
-from drlpp.io.progress_lines import ProgressLines, TimeLeft
+from drlpp.io.progress_lines import TimeLeft, shown
 from drlpp.io.run_folder import AGENT_NAME
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
@@ -166,24 +165,10 @@ def _measuring_shown(memory: MeasurementMemory, budget: int, console: Console) -
     # A rollout is measured ahead of its steps.
     memory.observers.append(on_run)
     try:
-        with _said(console) as say:
+        with shown(console, "measuring placements") as say:
             yield
     finally:
         memory.observers.remove(on_run)
-
-
-@contextmanager
-def _said(console: Console) -> Iterator[Callable[[str], None]]:
-    if console.is_terminal:
-        with console.status("measuring placements") as status:
-            yield lambda line: status.update(Text(line))
-        return
-    # Console.print flushes.
-    lines = ProgressLines(lambda line: console.print(line, soft_wrap=True))
-    try:
-        yield lines
-    finally:
-        lines.close()
 
 
 def take_up(agent: DRLPP, path: Path) -> None:

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.text import Text
 
 from drlpp.cli.entry import INTERRUPTED
 from drlpp.errors import HostLost, InvalidInput, ModelNote, RunFailure
-from drlpp.io.progress_lines import ProgressLines
 
 
 def build_console() -> Console:
@@ -30,22 +28,6 @@ def build_console() -> Console:
 
 
 console = build_console()
-
-
-@contextmanager
-def shown(what: str) -> Iterator[Callable[[str], None]]:
-    """Show what the block does, and what it says by the function that it is lent.
-
-    On a terminal that is one line that changes; elsewhere lines, no two within a few seconds.
-    """
-    if console.is_terminal:
-        with console.status(Text(what)) as status:
-            yield lambda line: status.update(Text(line))
-        return
-    lines = ProgressLines(console.print)
-    lines(what)
-    yield lines
-    lines.close()
 
 
 def end_with_report(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import Show, Source
-from drlpp.cli.command_line import console, shown
+from drlpp.cli.command_line import console
 from drlpp.cli.commands import Refusal
 from drlpp.cli.settings import WorkerSettings, model_reference, read_speeds, same_model
 from drlpp.cli.showing.machine import CHECKS, findings_table
@@ -18,6 +18,7 @@ from drlpp.cli.showing.timelines import from_run, from_schedule, from_simulator
 from drlpp.costs.cost_table import read_profile
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.documents import content_of, read_any_document, read_mapping, write_document
+from drlpp.io.progress_lines import shown
 from drlpp.io.run_folder import OPTIONS_NAME
 from drlpp.placement.placement_file import read_placement
 from drlpp.report.page import write_report
@@ -55,7 +56,7 @@ def show(given: Show) -> Any:
 
 def _show_machine() -> dict[str, Any]:
     """Show what the machine has; ends with exit code 1 if something keeps drlpp from training."""
-    with shown("examining this machine, and starting two workers"):
+    with shown(console, "examining this machine, and starting two workers"):
         findings = [check() for check in CHECKS]
     console.print(findings_table(findings))
     problems = [finding.name for finding in findings if finding.state == "problem"]

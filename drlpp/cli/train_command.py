@@ -9,11 +9,11 @@ from typing import Any
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.arguments import Train
-from drlpp.cli.command_line import console, end_with_report, resumable, shown
+from drlpp.cli.command_line import console, end_with_report, resumable
 from drlpp.cli.commands import keep_options, training_folder
 from drlpp.cli.settings import read_words, same_model
 from drlpp.errors import InvalidInput
-from drlpp.io.progress_lines import ProgressLines, TimeLeft
+from drlpp.io.progress_lines import ProgressLines, TimeLeft, shown
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.planners.replanning import Elastic, Replanner, profile_beside
 from drlpp.runtime import (
@@ -115,7 +115,7 @@ def placement_for(
     Returns:
         A placement for these, and the captured model.
     """
-    with shown(f"planning anew for --workers {workers}"):
+    with shown(console, f"planning anew for --workers {workers}"):
         captured = capture(document.model, seed=seed)
         costs = profile_beside(path, captured.graph)
         found = Replanner(document, captured.graph, costs).file(workers)

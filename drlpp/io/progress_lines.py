@@ -1,9 +1,13 @@
-"""Progress and remaining time in lines, for a file, a pipe or a batch job."""
+"""Progress and remaining time: a line that changes, or lines for a file, a pipe or a batch job."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
 
 
 class ProgressLines:
@@ -42,6 +46,25 @@ class ProgressLines:
         if self._left_out is not None:
             self._write(self._left_out)
             self._left_out = None
+
+
+@contextmanager
+def shown(console: Console, what: str) -> Iterator[Callable[[str], None]]:
+    """Show what the block does, and what it says by the function that it is lent.
+
+    On a terminal that is one line that changes; elsewhere lines, no two within a few seconds.
+    """
+    if console.is_terminal:
+        with console.status(Text(what)) as status:
+            yield lambda line: status.update(Text(line))
+        return
+    # Console.print flushes.
+    lines = ProgressLines(lambda line: console.print(Text(line), soft_wrap=True))
+    lines(what)
+    try:
+        yield lines
+    finally:
+        lines.close()
 
 
 class TimeLeft:

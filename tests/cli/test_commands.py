@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import platform
 import subprocess
@@ -16,10 +15,9 @@ import pytest
 import torch
 import typer
 import yaml
-from rich.console import Console
 
 from drlpp.capturing.capture import capture
-from drlpp.cli import command_line, show_command
+from drlpp.cli import show_command
 from drlpp.cli.command_line import resumable, run_program
 from drlpp.cli.entry import begin
 from drlpp.cli.main import app
@@ -143,12 +141,3 @@ def test_show_without_arguments_examines_the_machine(monkeypatch: pytest.MonkeyP
     ended = drlpp("show", "--json")
     assert ended.code == 1
     assert json.loads(ended.out)["problems"] == ["versions", "memory"]
-
-
-def test_on_a_terminal_what_looks_like_markup_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Console(file=io.StringIO(), force_terminal=True)
-    monkeypatch.setattr(command_line, "console", terminal)
-    with command_line.shown("planning with [/x]") as tell:
-        tell("[/y]")
-    assert isinstance(terminal.file, io.StringIO)
-    assert "[/y]" in terminal.file.getvalue()

@@ -1,6 +1,11 @@
 """Lines in place of a progress bar."""
 
-from drlpp.io.progress_lines import ProgressLines, TimeLeft
+import io
+
+import pytest
+from rich.console import Console
+
+from drlpp.io.progress_lines import ProgressLines, TimeLeft, shown
 
 
 def test_a_line_follows_another_after_some_seconds_and_the_last_is_not_lost() -> None:
@@ -27,3 +32,11 @@ def test_the_time_left_is_of_what_was_seen() -> None:
     now = 40.0
     assert resumed.text(7, 10) == "0:30"
     assert left.text(10, 10) == "0:00"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_looks_like_markup_is_text(terminal: bool) -> None:
+    file = io.StringIO()
+    with shown(Console(file=file, force_terminal=terminal), "planning with [/x]") as tell:
+        tell("[/y]")
+    assert "[/y]" in file.getvalue()

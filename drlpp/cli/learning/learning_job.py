@@ -18,7 +18,7 @@ from drlpp.agents import (
 )
 from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import Learn
-from drlpp.cli.command_line import console, shown
+from drlpp.cli.command_line import console
 from drlpp.cli.layouts import layout_contenders
 from drlpp.cli.learning.live_run import export_winner, live_run, run_record, say_how_to_train
 from drlpp.cli.learning.race_command import run_and_report
@@ -36,6 +36,7 @@ from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.documents import read_document, write_document
 from drlpp.io.formatting import emulation_text
+from drlpp.io.progress_lines import shown
 from drlpp.placement.candidate import Candidate
 from drlpp.planners import Space, Vary
 from drlpp.racing.comparison import Comparison, compare
@@ -138,7 +139,7 @@ class LearningJob:
         """Profile, learn, compare, race to a loss if asked to, and export the best placement."""
         # An environment says so as well, but after profiling.
         check_one_stage_each(self.session.method)
-        with shown("profiling operators and links"):
+        with shown(console, "profiling operators and links"):
             self.profile, self.cluster = load_or_measure_profile(self.session, self.out)
         self._choose_microbatches()
         try:
@@ -198,7 +199,7 @@ class LearningJob:
         if "microbatches" in self.given.method.options or Vary.MICROBATCHES in varied:
             return
         session = self.session
-        with shown("choosing microbatches") as tell:
+        with shown(console, "choosing microbatches") as tell:
             choice = choose_microbatches(session, self.profile, self.cluster, self.out, tell)
         if choice is not None:
             options = {"microbatches": choice.best.microbatches}
@@ -246,7 +247,7 @@ class LearningJob:
         own = [Heat(candidates=(layout,)) for layout in layout_contenders(*given).values()]
         begin = time.perf_counter()
         try:
-            with shown("planning what a user has without an agent") as tell:
+            with shown(console, "planning what a user has without an agent") as tell:
                 grounds = Grounds(session, self.profile, self.cluster, self._space, proposed)
                 comparison = compare(
                     session,

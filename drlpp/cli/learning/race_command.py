@@ -8,13 +8,14 @@ from typing import Any
 
 from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import NAMED_POLICIES, Race
-from drlpp.cli.command_line import console, shown
+from drlpp.cli.command_line import console
 from drlpp.cli.layouts import is_file, layout_contenders
 from drlpp.cli.learning.live_run import live_run, run_record
 from drlpp.cli.settings import model_reference, read_options
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
+from drlpp.io.progress_lines import shown
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import Space
 from drlpp.racing.contenders import Contender
@@ -57,7 +58,7 @@ def race(given: Race) -> dict[str, Any]:
     if by_modules := [layout for text, layout in layouts.items() if not is_file(text)]:
         settings["layouts"] = [layout.model_dump(mode="json") for layout in by_modules]
     with live_run("race", given, captured, folder, of_session, settings) as session:
-        with shown("profiling operators and links"):
+        with shown(console, "profiling operators and links"):
             known = load_or_measure_profile(session, folder)
         named = list(layouts.values())
         rules = given.race.options | {"rates": given.rates, "finals": given.repetitions}
@@ -108,7 +109,7 @@ def run_and_report(
         options: of :func:`~drlpp.racing.to_loss.race_to_loss`: what wins, and how it is run.
         methods: of weight policies that take part too.
     """
-    with shown("choosing what takes part") as tell:
+    with shown(console, "choosing what takes part") as tell:
         grounds = Grounds(session, profile, cluster, Space(session.method))
         candidates = _candidates(grounds, named, folder, methods)
         course, end = race_to_loss(session, candidates, data, folder, on_step=tell, **options)

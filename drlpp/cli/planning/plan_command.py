@@ -9,7 +9,7 @@ from typing import Any
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.cli import arguments
-from drlpp.cli.command_line import console, shown
+from drlpp.cli.command_line import console
 from drlpp.cli.layouts import candidate_of, module_of
 from drlpp.cli.planning.plan_report import PlanReport
 from drlpp.cli.settings import CLUSTER_FILES, model_reference, read_speeds
@@ -20,6 +20,7 @@ from drlpp.errors import InvalidInput, ModelNote
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.documents import write_document
+from drlpp.io.progress_lines import shown
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, Space, best_plan, simulated
 from drlpp.planners.plan import planning_problem
@@ -38,7 +39,7 @@ def profile(given: arguments.Profile) -> dict[str, Any]:
     reference, out = model_reference(given.model, given.model_option), given.out
     of_session = given.workers.of_session(on_this_machine=2)
     with (
-        shown(f"profiling {reference}"),
+        shown(console, f"profiling {reference}"),
         ClusterSession(reference, note=console.print, **of_session) as session,
     ):
         measured, hosts = session.profile()
@@ -68,7 +69,8 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
         raise InvalidInput(
             f"--cluster {given.cluster}: a plan needs a cluster.yaml, not an address"
         )
-    with shown(f"profiling {model}" if given.profile is None else f"reading {given.profile}"):
+    doing = f"profiling {model}" if given.profile is None else f"reading {given.profile}"
+    with shown(console, doing):
         problem, costs, captured = planning_problem(
             reference,
             given.workers,
@@ -95,7 +97,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
             ModelNote,
             stacklevel=2,
         )
-    with shown(f"planning with {given.planner}"):
+    with shown(console, f"planning with {given.planner}"):
         found = best_plan(planned, space, given.planner)
     if objective != "seconds":
         # Others are told by their seconds.
