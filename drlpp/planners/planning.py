@@ -201,9 +201,12 @@ def _searched(
     best = search(judge, starts_of(space, plans), limits, problem.seed)[0]
     solved = judge.problem_of(best.method)
     best = _with_played(best, _played(solved, best.placement, best.method))
-    # The rule of another method has another bound; it knows no depth.
-    depth = {"in_flight_per_link": space.method.in_flight_per_link}
-    same = best.method.model_copy(update=depth) == space.method
+    # The rule of another method has another bound. It knows no depth, but less depth needs less
+    # memory.
+    depth = space.method.in_flight_per_link
+    same = best.method.model_copy(update={"in_flight_per_link": depth}) == space.method
+    if any(problem.cluster.memory_bytes) and depth not in (0, best.method.in_flight_per_link):
+        same = False
     return replace(
         best,
         lower_bound=max((plan.lower_bound for plan in plans), default=0.0) if same else 0.0,

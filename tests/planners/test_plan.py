@@ -20,8 +20,8 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile, InvalidInput, NothingFits
 from drlpp.io.documents import write_document
 from drlpp.placement.placement import Stage
-from drlpp.planners import PlanningProblem, Space, best_plan
-from drlpp.schedule.method import DEFAULT_METHOD
+from drlpp.planners import PlanningProblem, Space, Vary, best_plan
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -240,3 +240,23 @@ def test_a_plan_is_found_where_the_model_fits_on_no_accelerator_alone() -> None:
     problem = PlanningProblem(workload, cluster.with_hosts(small))
     plan = best_plan(problem, Space(DEFAULT_METHOD))
     assert plan.seconds_per_minibatch == pytest.approx(0.154, rel=0.01)
+
+
+def test_the_bound_of_a_deeper_pipeline_is_none_for_one_that_needs_less_memory() -> None:
+    layer = {"forward_ms": 1, "backward_ms": 2, "output_bytes": 1_000, "kept_bytes": 10_000_000}
+    rows = [layer | {"name": "one"}, layer | {"name": "two"}]
+    # With two more in flight for its link, the first of two stages keeps four minibatches.
+    method = Method(in_flight_per_link=2)
+    options: dict[str, Any] = {
+        "profile": rows,
+        "workers": 2,
+        "bandwidth": 1e9,
+        "memory": 3e7,
+        "method": method,
+    }
+    fixed = drlpp.plan(**options, replicate=False)
+    assert fixed.configuration == "1"
+    assert fixed.lower_bound == pytest.approx(0.006)
+    varied = drlpp.plan(**options, replicate=False, vary=frozenset({Vary.DEPTH}))
+    assert varied.configuration == "1-1"
+    assert varied.lower_bound <= varied.seconds_per_minibatch

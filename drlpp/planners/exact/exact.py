@@ -1,15 +1,17 @@
 """The exact planner: the fastest of all placements whose stages are chains of downsets.
 
-Branches may become stages side by side, and stages may be replicated. The stages between all
-downsets are looked at, so a problem with too many of them is refused, as is one with accelerators
-of several speeds. Limits of memory are looked at in the end alone: where the optimum does not fit,
-it is no plan. Where the result is not proven to be the optimum, it is the best of what the program
-finds in a simpler world, and the lower bound is what holds nevertheless:
+Branches may become stages side by side, stages may be replicated, and memory may be limited. The
+stages between all downsets are looked at, so a problem with too many of them is refused, as is one
+with accelerators of several speeds. Where the result is not proven to be the optimum, it is the
+best of what the program finds in a simpler world, and the lower bound is what holds nevertheless:
 
 * copies of weights on several stages, where stages differ in replicas: as if each stage summed them
   for its own updates, and as if no stage did, which gives the bound;
 * links of several levels: as if all were the slowest, and as if all were the fastest, which gives
-  the bound.
+  the bound;
+* limits of memory: as if all accelerators had the smallest and stages stood in a row, and as if all
+  had the largest and each stage had one minibatch in flight, which gives the bound. On equal
+  accelerators and without branches, stages do stand in a row, and that gives the bound as well.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import numpy
+from numpy.typing import NDArray
 
-from drlpp.costs.stage_cost import Group, StageSeconds
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.stage_cost import Array, Group, StageSeconds
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
-from drlpp.planners.downsets import StagePairs, all_downsets
+from drlpp.planners.downsets import Indices, StagePairs, all_downsets
 from drlpp.planners.problem import PlanningProblem
+from drlpp.schedule.per_stage import most
 from drlpp.specs.cluster import Cluster, Link
 
 MOST_DOWNSETS = 6_000
@@ -44,7 +49,7 @@ def exact(problem: PlanningProblem) -> Plan:
     """Find the fastest placement by the problem's rule, and prove it where that is possible.
 
     Raises:
-        NothingFits: if that placement does not fit into memory.
+        NothingFits: if no placement that was looked at fits into memory.
         InvalidInput: accelerators differ, or there are too many stages to look at each.
     """
     cluster = problem.cluster
@@ -53,26 +58,35 @@ def exact(problem: PlanningProblem) -> Plan:
             "exact plans for accelerators of one speed, and these differ; use search or pipedream"
         )
     pairs = _all_stages(problem)
+    limits = [inf if limit is None else limit for limit in cluster.memory_bytes]
+    if min(limits) < inf:
+        pairs = pairs.with_working_bytes(problem.workload)
     fastest, slowest = _extremes(cluster)
     least = _with_fewest_sums(problem, pairs)
-    worlds = dict.fromkeys([(fastest, least), (slowest, least), (fastest, pairs)])
-    chains = [_ChainSearch(stages, problem, link).fastest() for link, stages in worlds]
-    placements = [_placement(pairs, chain) for chain in chains]
+    one_for_all = isinstance(problem.memory.method.in_flight_per_link, int)
+    is_chain = one_for_all and len(pairs.downsets) == len(problem.workload) + 1
+    in_a_row = is_chain or max(limits) == inf
+    bound = (fastest, least, max(limits), in_a_row)
+    others = [(fastest, least), (slowest, least), (fastest, pairs)]
+    worlds = dict.fromkeys([bound, *((*other, min(limits), True) for other in others)])
+    chains = [_ChainSearch(problem, *world).fastest() for world in worlds]
+    placements = [_placement(pairs, chain) for chain in chains if chain is not None]
     predictions = [problem.predict(placement) for placement in placements]
     fitting = [number for number, one in enumerate(predictions) if not one.missing_bytes]
-    if not fitting:
+    if not fitting or chains[0] is None:
         raise NothingFits(
-            f"the fastest placement of {problem.workload.model} by the rule, "
-            f"{placements[0].configuration}, misses {predictions[0].missing_bytes:,.0f} bytes of "
-            "memory, and exact plans for speed alone; use search or pipedream"
+            f"no placement of {problem.workload.model} that exact looked at fits into "
+            f"{min(limits):,.0f} bytes, the smallest memory; expected more, a smaller batch, or a "
+            "method that keeps less"
         )
     best = min(fitting, key=lambda number: predictions[number].seconds_per_minibatch)
     seconds, lower_bound = predictions[best].seconds_per_minibatch, chains[0].seconds
     proven = seconds <= lower_bound * (1 + _ROUNDING)
     note = f"{len(pairs.downsets)} downsets"
     if not proven:
-        levels = "links of several levels, " if fastest != slowest else ""
-        note += f"; the bound leaves out {levels}tensors and weights that several stages read"
+        also = "links of several levels, " if fastest != slowest else ""
+        also += "some of the memory, " if bound[2:] != (min(limits), True) else ""
+        note += f"; the bound leaves out {also}tensors and weights that several stages read"
     return Plan(
         placements[best],
         lower_bound=min(lower_bound, seconds),
@@ -158,9 +172,16 @@ class _ChainSearch:
     of a stage that begins at I, and those that suffice behind its end. The smallest limit with an
     answer is the optimum. It is one of the stages' costs, so it is found exactly: by halving the
     range first, and then among the costs that are left in it.
+
+    The fewest accelerators that suffice are as good as any number, since more behind a stage only
+    mean more in flight on it (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`). Stages on
+    parallel branches have fewer; they count as if they were ``in_a_row``, or all as if they had
+    one: no placement needs less memory.
     """
 
-    def __init__(self, pairs: StagePairs, problem: PlanningProblem, link: Link) -> None:
+    def __init__(
+        self, problem: PlanningProblem, link: Link, pairs: StagePairs, limit: float, in_a_row: bool
+    ) -> None:
         self._pairs, self._accelerators = pairs, problem.cluster.accelerators
         self._replicas = numpy.array(_choices(problem))
         speed = problem.cluster.speeds[0]
@@ -168,11 +189,28 @@ class _ChainSearch:
         groups = [Group(m, speed, bandwidth, latency, bandwidth) for m in self._replicas.tolist()]
         # (choices, stages)
         self._seconds = numpy.array([StageSeconds.of(pairs.work, g).total() for g in groups])
+        self._most_behind = None
+        if limit < inf:
+            self._most_behind = self._with_room(problem.memory, limit, in_a_row)
 
-    def fastest(self) -> _Chain:
-        """Return the optimum."""
+    def _with_room(self, memory: MemoryModel, limit: float, in_a_row: bool) -> NDArray[numpy.int16]:
+        """Return how many accelerators behind a stage leave room for it: ``(choices, stages)``.
+
+        It is below 0 where the stage does not fit at all.
+        """
+        each = 1 + most(memory.method.in_flight_per_link)
+        found = numpy.full(self._seconds.shape, -1, numpy.int16)
+        for row, m in zip(found, self._replicas.tolist(), strict=True):
+            deepest = {1 - (-each * n // m): n for n in range(self._accelerators)}
+            for in_flight, behind in deepest.items() if in_a_row else [(1, self._accelerators)]:
+                row[memory.stage_bytes(self._pairs.work, in_flight, m) <= limit] = behind
+        return found
+
+    def fastest(self) -> _Chain | None:
+        """Return the optimum, or None if nothing fits into memory."""
         best = self._within(inf)
-        assert best is not None
+        if best is None:
+            return None
         low, high, candidates = 0.0, best.seconds, self._seconds.ravel()
         while high > low:
             candidates = candidates[(candidates > low) & (candidates < high)]
@@ -197,16 +235,24 @@ class _ChainSearch:
         """
         pairs, replicas = self._pairs, self._replicas
         allowed = self._seconds <= limit
-        choice = allowed.argmax(axis=0)
         # Accelerators count first, then stages.
         worth = len(pairs.downsets) + 1
-        needed = numpy.where(allowed.any(axis=0), replicas[choice] * worth + 1, inf)
+
+        def fewest(possible: NDArray[numpy.bool_]) -> tuple[Indices, Array]:
+            choice = possible.argmax(axis=0)
+            return choice, numpy.where(possible.any(axis=0), replicas[choice] * worth + 1, inf)
+
+        choice, needed = fewest(allowed)
         suffices = numpy.full(len(pairs.downsets), inf)
         suffices[-1] = 0
         stage_at = numpy.zeros(len(pairs.downsets), dtype=numpy.intp)
         for i in range(len(pairs.downsets) - 2, -1, -1):
             stages = slice(pairs.first[i], pairs.first[i + 1])
-            total = needed[stages] + suffices[pairs.end[stages]]
+            behind = suffices[pairs.end[stages]]
+            if self._most_behind is not None:
+                room = numpy.floor(behind / worth) <= self._most_behind[:, stages]
+                choice[stages], needed[stages] = fewest(allowed[:, stages] & room)
+            total = needed[stages] + behind
             best = int(total.argmin())
             suffices[i] = total[best]
             stage_at[i] = stages.start + best
