@@ -112,7 +112,7 @@ def _stage_graph(link: Link, captured: CapturedModel) -> fx.Graph:
     known: dict[Argument, fx.Node] = {
         value: graph.placeholder(f"arrived_{number}") for number, value in enumerate(link.arrives)
     }
-    for index in program.input_indices:
+    for index in program.inputs:
         known[ModelInput(index)] = graph.placeholder(f"input_{index}")
     places = program.function.graph.find_nodes(op="placeholder")
     values: dict[fx.Node, fx.Node] = {}

@@ -138,7 +138,7 @@ def _facts(
     """Return what ``bundle/support.py`` says what it is."""
     method = nearest.candidate.method
     name, options = _optimizer(optimizer)
-    inputs = [list(link.program.input_indices) for link in links]
+    inputs = [list(link.program.inputs) for link in links]
     examples = tensors_in(captured.microbatch(method.microbatches).task.inputs)
     arrives = [[_spec(spec) for spec in link.arriving] for link in links]
     arrives[0] = [_spec(TensorSpec.of(examples[i])) for i in inputs[0]]

@@ -72,6 +72,8 @@ class Method(StrictRecord):
         precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
             gradients and updates stay as they are. Autocast keeps copies of a forward's weights,
             so policies whose backward uses other weights need ``recompute`` with it.
+        compiled: compile every stage, forward and backward, as ``torch.compile`` does. A stage for
+            which that is not possible runs as it is, and a note says why. So does evaluation.
         loss_scale: of ``float16`` only: losses are multiplied with it before their backward, so
             that small gradients are not rounded to 0, and gradients divided by it before their
             update. A power of two rounds nothing. None takes :data:`SUGGESTED_LOSS_SCALE`. It
@@ -95,6 +97,7 @@ class Method(StrictRecord):
     in_flight_per_link: PerLink = 0
     recompute: PerStage = False
     precision: Precision = "float32"
+    compiled: bool = False
     loss_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     annealing_minibatches: Count = 0
@@ -127,6 +130,11 @@ class Method(StrictRecord):
                 f"in {self.precision}, autocast keeps copies of the weights of a forward, and "
                 f"policy {self.policy} needs newer ones in the backward; leave out "
                 f"recompute{'=false' if not self.recompute else ', or let every stage do it'}"
+            )
+        if self.compiled and kind.splits_backward:
+            raise ValueError(
+                f"schedule {kind.name} makes backwards in two halves, and those of compiled stages "
+                f"are made in one; use {FLUSHED_1F1B.name}, or leave out compiled"
             )
         if self.loss_scale is not None and self.precision != "float16":
             raise ValueError(
@@ -188,6 +196,8 @@ class Method(StrictRecord):
             parts.append(f"gradients clipped to {self.clip_norm:g}")
         if self.precision != "float32":
             parts.append(self.precision)
+        if self.compiled:
+            parts.append("compiled")
         if self.precision == "float16":
             parts.append(f"losses scaled by {self.applied_loss_scale:g}")
         return ", ".join(parts)

@@ -50,7 +50,7 @@ def choose_method(
     facts = WEIGHT_POLICIES[chosen]
     if chosen != values["policy"]:
         # Of the other policy; options of its own belong to some only.
-        kept = ["accumulate", "recompute", "precision", "loss_scale", "clip_norm"]
+        kept = ["accumulate", "recompute", "precision", "compiled", "loss_scale", "clip_norm"]
         if not facts.synchronous:
             kept.append("in_flight_per_link")
             if not WEIGHT_POLICIES[values["policy"]].synchronous:

@@ -12,7 +12,7 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, RunResult, Stream
+from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, RunResult, Stream, Uncompiled
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.weight_group import OWN
@@ -28,13 +28,15 @@ from drlpp.specs.parameter_groups import settled
 class Deployment:
     """A candidate that the workers hold, ready to run.
 
-    ``generation`` says which workers; ``seconds`` how long deploying took.
+    ``generation`` says which workers; ``seconds`` how long deploying took; ``uncompiled`` which
+    stages are not compiled though the method asks for it, and why.
     """
 
     plan: ExecutionPlan
     optimizer: OptimizerSpec
     generation: int
     seconds: float
+    uncompiled: Mapping[int, str]
 
     @property
     def leaders(self) -> tuple[int, ...]:
@@ -89,6 +91,12 @@ def _delays_of(stage: int, plan: ExecutionPlan) -> dict[int, int]:
     """Return s of the weights that a stage alone holds, and of its copies of others, by tie."""
     tied = zip(plan.ties, plan.tied_delays, strict=True)
     return {OWN: plan.delays[stage]} | {t.number: delay for t, delay in tied if stage in t.stages}
+
+
+def uncompiled_stages(answers: Iterable[object]) -> dict[int, str]:
+    """Return which stages are not compiled, and why, from the answers to :class:`Deploy`."""
+    told = [answer.reasons for answer in answers if isinstance(answer, Uncompiled)]
+    return {stage: why for reasons in told for stage, why in sorted(reasons.items())}
 
 
 def merge_stages(

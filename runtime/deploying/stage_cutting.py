@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.capture import CapturedModel
@@ -74,8 +74,10 @@ def cut_stages(
             if isinstance(value, StageOutput) and value.stage != target:
                 specs = travelling.setdefault((value.stage, target), {})
                 specs[value.index] = _output_spec(parts[value.stage], value.index)
+    placeholders = _specs_of_inputs(whole)
+    targets = tuple(_specs_of_inputs(captured.loss)[len(results) :])
     ties = [
-        (stages, {one.name: _spec(module.get_parameter(one.name)) for one in shared})
+        (stages, {one.name: TensorSpec.of(module.get_parameter(one.name)) for one in shared})
         for stages, shared in placement.ties(captured.graph).items()
     ]
     programs = tuple(
@@ -88,6 +90,8 @@ def cut_stages(
                 of: tuple(s.items()) for (of, target), s in travelling.items() if target == k
             },
             results=results if k == last else (),
+            inputs=_inputs_among((*inputs[k], *(results if k == last else ())), placeholders),
+            targets=targets if k == last else (),
             ties={number: specs for number, (stages, specs) in enumerate(ties) if k in stages},
             loss=portable(captured.loss) if k == last else None,
             score=score if k == last else None,
@@ -127,18 +131,21 @@ def _name_values(
     return values
 
 
+def _specs_of_inputs(module: fx.GraphModule) -> list[TensorSpec]:
+    placeholders = module.graph.find_nodes(op="placeholder")
+    return [TensorSpec.of(placeholder.meta["val"]) for placeholder in placeholders]
+
+
+def _inputs_among(values: Iterable[Argument], specs: Sequence[TensorSpec]) -> dict[int, TensorSpec]:
+    """Return the inputs of the model that ``values`` has."""
+    indices = sorted({value.index for value in values if isinstance(value, ModelInput)})
+    return {index: specs[index] for index in indices}
+
+
 def _output_spec(part: fx.GraphModule, index: int) -> TensorSpec:
     """Return shape and type of output ``index`` of a part that returns a tuple."""
     outputs = part.graph.output_node().args[0]
     assert isinstance(outputs, tuple)
     output = outputs[index]
     assert isinstance(output, fx.Node)
-    return _spec(output.meta["val"])
-
-
-def _spec(value: Tensor) -> TensorSpec:
-    return TensorSpec(
-        shape=tuple(value.shape),
-        dtype=str(value.dtype).removeprefix("torch."),
-        bytes_=value.numel() * value.element_size(),
-    )
+    return TensorSpec.of(output.meta["val"])

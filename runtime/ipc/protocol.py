@@ -400,12 +400,20 @@ class OperatorTimes:
     prediction_seconds: list[float]
 
 
+@dataclass(frozen=True)
+class Uncompiled:
+    """A worker holds its stages; ``reasons`` say why some are not compiled, by stage."""
+
+    reasons: Mapping[int, str]
+
+
 Answer = (
     Progress
     | Working
     | Reading
     | DRLPPError  # the command failed
     | DeviceFacts
+    | Uncompiled
     | RunResult
     | OperatorTimes
     | dict[int, float]

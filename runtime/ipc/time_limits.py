@@ -70,6 +70,8 @@ class TimeLimits:
     """For a worker whose connection to the controller has ended to find out whether that has."""
     abandoned_seconds: ClassVar = 2.0
     """For a controller that dies to give up its folder, which its workers then remove."""
+    compiling_seconds: ClassVar = 900.0
+    """For workers to compile their stages."""
     link_seconds: ClassVar = 60.0
     """For the two ends of a link that is measured to meet, and for one message."""
     group_seconds: ClassVar = 24 * 3600.0

@@ -25,6 +25,7 @@ from drlpp.runtime.deploying.deployment import (
     deployment_commands,
     evaluation_commands,
     merge_stages,
+    uncompiled_stages,
 )
 from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for, known_choice
@@ -92,8 +93,8 @@ class ClusterSession:
             that it has, the controller's first, as long as there are workers left for them.
         least: of the workers to begin with, if hosts are missing, or others use them: those are as
             if given up, until :meth:`take_back` finds them. By default all have to be there.
-        note: called with a line if a measurement loses a worker and is made once more; warns by
-            default.
+        note: called with a line if a measurement loses a worker and is made once more, or a stage
+            cannot be compiled; warns by default.
 
     Attributes:
         captured, graph: the model, and its operator graph.
@@ -142,6 +143,7 @@ class ClusterSession:
         self.seed = seed
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.note = note
+        self._noted: set[str] = set()
         self._held: Deployment | None = None
         self.lent: object = None
         self.ray_address = cluster
@@ -245,13 +247,17 @@ class ClusterSession:
         )
         self._held, idle = None, workers.stages.keys() - commands.keys()
         workers.stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
-        workers.command({**commands, **dict.fromkeys(idle, Release())})
+        answers = workers.command({**commands, **dict.fromkeys(idle, Release())})
         if lent:
             # Workers have it mapped as long as they need it.
             workers.remove(lent)
         seconds = time.perf_counter() - begin
         self.spent.deploying_seconds += seconds
-        self._held = Deployment(plan, optimizer, workers.generation, seconds)
+        uncompiled = uncompiled_stages(answers.values())
+        for why in {*uncompiled.values()} - self._noted:
+            self._noted.add(why)
+            self.note(f"a stage is not compiled and runs as it is: {why}")
+        self._held = Deployment(plan, optimizer, workers.generation, seconds, uncompiled)
         return self._held
 
     def _check_present(self, workers: Collection[int], what: str) -> None:

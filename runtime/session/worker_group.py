@@ -27,6 +27,7 @@ from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.protocol import (
     Collect,
     Command,
+    Deploy,
     GroupSpec,
     Load,
     Progress,
@@ -327,6 +328,8 @@ class WorkerGroup:
         kinds = set(map(type, commands.values()))
         if Load in kinds:
             return max(first, given or 0.0)
+        if any(isinstance(one, Deploy) and one.method.compiled for one in commands.values()):
+            return max(TimeLimits.compiling_seconds, given or 0.0)
         if given is not None:
             return given
         usual = max(_USUAL_SILENCES * self.longest_silence_seconds, TimeLimits.least_answer_seconds)

@@ -49,7 +49,7 @@ class EvaluationRunner:
         program = self.program
         with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):
             state = self.trained.weights_and_buffers()
-            inputs = {i: self.minibatches.input(i, part) for i in program.input_indices}
+            inputs = {i: self.minibatches.input(i, part) for i in program.inputs}
             values = StageValues(inputs, received, state, state)
             outputs = values.call(program)
             if program.loss is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
 from drlpp.runtime.ipc.protocol import RunPlan
@@ -26,6 +27,9 @@ from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+
+if TYPE_CHECKING:
+    from drlpp.runtime.stage.compiling import CompiledStage, StageCompiler
 
 
 @dataclass
@@ -90,6 +94,7 @@ class StageRunner:
         self.squared_norm: float | None = None
         self._in_flight: dict[MicrobatchId, InFlight] = {}
         self._plan = RunPlan({})
+        self._compiled: CompiledStage | None = None
         self.losses = Losses()
         self.peak_weight_bytes = 0
         self.skipped_updates = 0
@@ -99,6 +104,36 @@ class StageRunner:
     ) -> Tensor:
         value = self.state[name].detach()
         return value.to(self.device, copy=True, memory_format=memory_format)
+
+    def compile(self, compiler: StageCompiler) -> None:
+        """Compile the stage for parts of the shape that it was captured for.
+
+        Raises:
+            CannotBeCompiled: the stage runs as it is.
+        """
+        program = self.program
+
+        def example(spec: TensorSpec) -> Tensor:
+            return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=self.device)
+
+        values = self._values(
+            {index: example(spec) for index, spec in program.inputs.items()},
+            {
+                StageOutput(stage, index): example(spec)
+                for stage, specs in program.receives.items()
+                for index, spec in specs
+            },
+            self.weights.newest,
+            self.buffers,
+        )
+        same = all(policy.same_in_backward for policy in self.weights.policies)
+        self._compiled = compiler.compiled(
+            program,
+            values,
+            [example(spec) for spec in program.targets],
+            self.method.precision,
+            recomputes=same or self.method.recomputes(program.stage),
+        )
 
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
@@ -177,23 +212,29 @@ class StageRunner:
         minibatch, microbatch = part
         program = self.program
         begin_pass(self.seed, (self.first_minibatch + minibatch, microbatch))
+        inputs = {index: self.minibatches.input(index, part) for index in program.inputs}
+        values = self._values(inputs, received, weights, buffers)
+        targets = self.minibatches.targets(part) if program.loss is not None else ()
+        if self._compiled is not None:
+            outputs, loss = self._compiled(values, targets)
+        else:
+            with passes_in(self.method.precision, self.device):
+                outputs, loss = values.call_with_loss(program, targets)
+        return as_sent(program, outputs), loss
+
+    def _values(
+        self,
+        inputs: Mapping[int, Tensor],
+        received: Received,
+        weights: Sequence[Tensor],
+        buffers: Mapping[str, Tensor],
+    ) -> StageValues:
         leaves = {
             key: value.requires_grad_(value.is_floating_point() or value.is_complex())
             for key, value in received.items()
         }
-        values = StageValues(
-            {index: self.minibatches.input(index, part) for index in program.input_indices},
-            leaves,
-            dict(zip(self.weights.names, weights, strict=True)),
-            buffers,
-        )
-        with passes_in(self.method.precision, self.device):
-            outputs = values.call(program)
-            loss = None
-            if program.loss is not None:
-                results = values.results(program, outputs)
-                loss = program.loss(*results, *self.minibatches.targets(part))
-        return as_sent(program, outputs), loss
+        by_name = dict(zip(self.weights.names, weights, strict=True))
+        return StageValues(inputs, leaves, by_name, buffers)
 
     def backward(
         self, part: MicrobatchId, gradients: Mapping[int, Tensor], *, last: bool = False

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from torch import fx
 
@@ -58,6 +57,8 @@ class StageProgram:
             needs with their shapes, in the order in which they travel.
         receives: for every earlier stage, its outputs that this stage needs, in the same form.
         results: for the last stage, what the model returns, flat; empty for the others.
+        inputs: the shapes of those inputs of the model that this stage reads or returns.
+        targets: for the last stage, the shapes of what the loss compares with.
         ties: the weights of this stage that others hold copies of, with their shapes, by tie.
         loss: for the last stage, of what the model returns, and the targets.
         score: for the last stage in evaluation, of the same.
@@ -69,15 +70,11 @@ class StageProgram:
     sends: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
     receives: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
     results: tuple[Argument, ...]
+    inputs: Mapping[int, TensorSpec]
+    targets: tuple[TensorSpec, ...]
     ties: Mapping[int, Mapping[str, TensorSpec]] = field(default_factory=dict)
     loss: fx.GraphModule | None = None
     score: fx.GraphModule | None = None
-
-    @cached_property
-    def input_indices(self) -> tuple[int, ...]:
-        """The indices of those inputs of the model that this stage reads or returns."""
-        values = (*self.arguments, *self.results)
-        return tuple(sorted({value.index for value in values if isinstance(value, ModelInput)}))
 
     @property
     def weight_names(self) -> tuple[str, ...]:
@@ -92,7 +89,7 @@ class StageProgram:
     @property
     def reads_data(self) -> bool:
         """Whether this stage needs inputs of the model or targets."""
-        return bool(self.input_indices) or self.loss is not None
+        return bool(self.inputs) or self.loss is not None
 
     @property
     def graphs(self) -> tuple[fx.GraphModule | None, ...]:

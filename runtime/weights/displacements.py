@@ -34,6 +34,7 @@ class PredictedWeights(Vanilla):
     """
 
     predicts = True
+    same_in_backward = False
 
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         super().__init__(weights, optimizer)

@@ -46,6 +46,9 @@ class WeightPolicy:
     predicts: ClassVar[bool] = False
     """Whether it moves weights for a pass, and back."""
 
+    same_in_backward: ClassVar[bool] = True
+    """Whether a backward reads the weights that its forward read."""
+
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         self.weights = list(weights)
         self.optimizer = optimizer
@@ -138,6 +141,8 @@ class WeightPolicy:
 
 class Vanilla(WeightPolicy):
     """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E)."""
+
+    same_in_backward = False
 
     def _step(self) -> None:
         """Step in place, unseen by the backwards that are still to come."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -18,6 +18,7 @@ from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
 from drlpp.runtime.comm.mailbox import Mailbox
+from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.devices import CPU, Accelerator, DeviceFacts, accelerator_of, to_device
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.device.retargeting import move_graph_to_device
@@ -37,6 +38,7 @@ from drlpp.runtime.ipc.protocol import (
     Run,
     RunResult,
     TimeLink,
+    Uncompiled,
     WorkerSpec,
 )
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
@@ -50,6 +52,9 @@ from drlpp.runtime.worker.executor import Executor, Runner
 from drlpp.runtime.worker.operator_timing import time_operators
 from drlpp.schedule.actions import Message
 from drlpp.torch_versions import forget_keys
+
+if TYPE_CHECKING:
+    from drlpp.runtime.stage.compiling import StageCompiler
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 
@@ -91,6 +96,7 @@ class Worker:
         self._samples = Minibatches((), ())
         self._accelerator = Accelerator()
         self._deployed: _Held | None = None
+        self._compiler: StageCompiler | None = None
 
     @property
     def _held(self) -> _Held:
@@ -103,7 +109,7 @@ class Worker:
             case Load():
                 return self._load(command)
             case Deploy():
-                self._deploy(command)
+                return self._deploy(command)
             case Run():
                 return self._run(command)
             case Collect():
@@ -164,7 +170,7 @@ class Worker:
         gc.collect()
         self._accelerator.empty_cache()
 
-    def _deploy(self, command: Deploy) -> None:
+    def _deploy(self, command: Deploy) -> Uncompiled | None:
         # The old stage first: two stages of a large model may not fit.
         self._release()
         stages = self._on_device(command.stages)
@@ -201,6 +207,23 @@ class Worker:
                 )
             )
         self._deployed = _Held(command, connections, runners, {}, restored)
+        return self._compile(runners) if command.method.compiled else None
+
+    def _compile(self, runners: Sequence[StageRunner]) -> Uncompiled:
+        """Compile stages as far as that is possible."""
+        if (reason := why_not_compiled()) is not None:
+            return Uncompiled({runner.program.stage: reason for runner in runners})
+        # Placements that are not compiled are there sooner without it.
+        from drlpp.runtime.stage.compiling import CannotBeCompiled, StageCompiler
+
+        self._compiler = self._compiler or StageCompiler()
+        reasons = {}
+        for runner in runners:
+            try:
+                runner.compile(self._compiler)
+            except CannotBeCompiled as error:
+                reasons[runner.program.stage] = str(error)
+        return Uncompiled(reasons)
 
     def _run(self, command: Run) -> RunResult:
         """Train, or evaluate, after all workers have agreed on their messages."""

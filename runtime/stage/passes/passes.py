@@ -93,6 +93,15 @@ class StageValues:
         """Return the outputs of the stage."""
         return program.function(*(self[argument] for argument in program.arguments))
 
+    def call_with_loss(
+        self, program: StageProgram, targets: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Return the outputs of the stage and, on the last, the loss."""
+        outputs = self.call(program)
+        if program.loss is None:
+            return outputs, None
+        return outputs, program.loss(*self.results(program, outputs), *targets)
+
     def results(self, program: StageProgram, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Return what the model returns, on the last stage."""
         return [

@@ -1,0 +1,5 @@
+"""Whether torch can compile here."""
+
+
+def why_not_compiled() -> str | None:
+    return None

@@ -1,0 +1,299 @@
+"""Compiled stages: forward and backward by AOTAutograd and inductor, as with ``torch.compile``.
+
+A stage is a graph with its weights as inputs. So it is compiled as it is, without a reading of
+Python code, and for whatever version of the weights a pass is lent. Inductor keeps what it makes on
+disk, by content: stages that are alike, on any worker and in any run, are compiled once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch import config as functorch_config
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch._guards import TracingContext, tracing
+from torch._inductor import config as inductor_config
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.hub import tqdm
+
+from drlpp.runtime.stage.passes.passes import StageValues
+from drlpp.runtime.stage.passes.precision import passes_in, without_autocast
+from drlpp.runtime.stage.passes.randomness import seeded
+from drlpp.runtime.stage.stages import Buffer, StageOutput, StageProgram, Weight
+from drlpp.schedule.method import Precision
+
+aten = torch.ops.aten
+
+# Torch has a progress bar that it never shows; its lock would outlive a worker that is killed.
+if hasattr(tqdm, "set_lock"):
+    tqdm.set_lock(threading.RLock())
+
+Compiled = Callable[..., Sequence[Tensor]]
+"""Takes what :func:`_inputs` returns; returns the stage's outputs and, behind them, the loss."""
+
+_MOST_KEPT = 16
+"""What a worker keeps of the stages that it held last."""
+
+_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+
+
+class CannotBeCompiled(Exception):
+    """A stage runs as it is; the message says why."""
+
+
+@dataclass(frozen=True)
+class CompiledStage:
+    """A stage and its loss, compiled."""
+
+    program: StageProgram
+    call: Compiled
+
+    def __call__(
+        self, values: StageValues, targets: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Return the outputs of the stage and, on the last, the loss."""
+        found = self.call(*_inputs(self.program, values, targets))
+        if not torch.is_grad_enabled():
+            # AOTAutograd keeps activations for a backward whether there will be one or not.
+            found = [value.detach() for value in found]
+        return (found, None) if self.program.loss is None else (found[:-1], found[-1])
+
+
+class StageCompiler:
+    """Compiles the stages of one worker, and keeps what it has made."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[str, Compiled | CannotBeCompiled] = OrderedDict()
+
+    def compiled(
+        self,
+        program: StageProgram,
+        values: StageValues,
+        targets: Sequence[Tensor],
+        precision: Precision,
+        *,
+        recomputes: bool,
+    ) -> CompiledStage:
+        """Compile a stage, or take what was made of the same one before.
+
+        Args:
+            program: the stage.
+            values: tensors as in a pass; their shapes, types and devices matter, and which of them
+                have gradients.
+            targets: likewise.
+            precision: of passes.
+            recomputes: whether the backward may compute cheap results of the forward again, which
+                is right where both read the same weights.
+
+        Raises:
+            CannotBeCompiled: it has operators that cannot be, or torch fails.
+        """
+        inputs = _inputs(program, values, targets)
+        module = _with_loss(program)
+        for node in list(module.graph.nodes):
+            _make_compilable(node, precision)
+        module.recompile()
+        kinds = [(one.shape, one.stride(), one.dtype, one.requires_grad) for one in inputs]
+        content = repr((module.code, kinds, precision, recomputes))
+        key = hashlib.blake2b(content.encode()).hexdigest()
+        if key not in self._made:
+            with passes_in(precision, inputs[0].device):
+                self._made[key] = _compile(module, inputs, _Partition(precision, recomputes))
+        self._made.move_to_end(key)
+        while len(self._made) > _MOST_KEPT:
+            self._made.popitem(last=False)
+        call = self._made[key]
+        if isinstance(call, CannotBeCompiled):
+            raise call
+        return CompiledStage(program, call)
+
+
+class _Partition(CustomPartitionerFn):
+    """Divides a graph of forward and backward into the two."""
+
+    def __init__(self, precision: Precision, recomputes: bool) -> None:
+        self._uuid = f"drlpp {precision} {recomputes}"
+        self._recomputes = recomputes
+
+    def __call__(
+        self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        if self._recomputes:
+            return min_cut_rematerialization_partition(joint, inputs, **options)
+        del options["compiler"]
+        return default_partition(joint, inputs, **options)
+
+    def uuid(self) -> str:
+        """Return what results on disk are told apart by, besides the graph."""
+        return self._uuid
+
+
+def _compile(
+    module: fx.GraphModule, inputs: Sequence[Tensor], partition: _Partition
+) -> Compiled | CannotBeCompiled:
+    fake = FakeTensorMode(shape_env=ShapeEnv())
+    settings = {
+        "custom_partitioner_fn": partition,
+        # Other workers compile meanwhile.
+        "compile_threads": 1,
+        # Older versions of torch do not tell apart what was compiled for other threads.
+        "cpp.threads": torch.get_num_threads(),
+    }
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            tracing(TracingContext(fake)),
+            inductor_config.patch(settings),
+            # The backward now, not when it is run first.
+            functorch_config.patch(force_non_lazy_backward_lowering=True),
+        ):
+            fakes = [fake.from_tensor(value, static_shapes=True) for value in inputs]
+            call: Compiled = compile_fx(module, fakes)
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        return CannotBeCompiled(f"{type(error).__name__}: {said}")
+    return call
+
+
+def _inputs(program: StageProgram, values: StageValues, targets: Sequence[Tensor]) -> list[Tensor]:
+    """Return what :func:`_with_loss` takes, laid out as it was compiled for."""
+    others = [values[one] for one in program.results if not _is_own(one, program)]
+    return [
+        *(
+            values[one] if isinstance(one, Weight | Buffer) else values[one].contiguous()
+            for one in program.arguments
+        ),
+        *(value.contiguous() for value in (*others, *targets)),
+    ]
+
+
+def _is_own(result: object, program: StageProgram) -> bool:
+    return isinstance(result, StageOutput) and result.stage == program.stage
+
+
+def _with_loss(program: StageProgram) -> fx.GraphModule:
+    """Return one graph of what a stage and its loss compute.
+
+    It takes the arguments, what else the model returns, and the targets.
+    """
+    graph, attributes = fx.Graph(), dict[str, Any]()
+
+    def placeholders(name: str, count: int) -> list[fx.Node]:
+        return [graph.placeholder(f"{name}_{number}") for number in range(count)]
+
+    def inlined(module: fx.GraphModule, prefix: str, inputs: Sequence[fx.Node]) -> Any:
+        known = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True))
+        for node in module.graph.find_nodes(op="get_attr"):
+            name = f"{prefix}_{node.target.replace('.', '_')}"
+            attributes[name] = operator.attrgetter(node.target)(module)
+            known[node] = graph.get_attr(name)
+        return graph.graph_copy(module.graph, known)
+
+    loss, results = program.loss, program.results
+    of_loss = len(loss.graph.find_nodes(op="placeholder")) if loss is not None else 0
+    arguments = placeholders("argument", len(program.arguments))
+    others = iter(placeholders("result", sum(not _is_own(one, program) for one in results)))
+    targets = placeholders("target", of_loss - len(results))
+    outputs = list(inlined(program.function, "stage", arguments))
+    if loss is not None:
+        returned = [
+            outputs[one.index]
+            if isinstance(one, StageOutput) and one.stage == program.stage
+            else next(others)
+            for one in results
+        ]
+        outputs.append(inlined(loss, "loss", [*returned, *targets]))
+    graph.output(tuple(outputs))
+    return fx.GraphModule(attributes, graph)
+
+
+def _make_compilable(node: fx.Node, precision: Precision) -> None:
+    """Let a node call an operator alone, a random one with the same numbers as before.
+
+    Raises:
+        CannotBeCompiled: it only runs as it is.
+    """
+    if node.target is without_autocast and precision == "float32":
+        # With a name in front of the operator it calls seeded.
+        if isinstance(node.args[0], str):
+            node.target = seeded
+        else:
+            node.target, node.args = node.args[0], node.args[1:]
+    name = None
+    if node.target is seeded:
+        name, node.target, *arguments = node.args
+        node.args = tuple(arguments)
+    called = node.args[1] if node.target is without_autocast else node.target
+    if not isinstance(called, OpOverload):
+        return
+    if called._opname in _RECURRENT:
+        raise CannotBeCompiled(f"torch would unroll its recurrent layers ({called._opname})")
+    if torch.Tag.nondeterministic_seeded not in called.tags:
+        return
+    if name is not None and called is aten.dropout.default:
+        _seed_dropout(node, name)
+    elif name is not None and called is aten.scaled_dot_product_attention.default:
+        _seed_attention(node, name)
+    else:
+        raise CannotBeCompiled(f"{called} draws random numbers")
+
+
+@torch.library.custom_op("drlpp::dropout_mask", mutates_args=())
+def _dropout_mask(of: Tensor, key: Tensor | None, p: float, name: str) -> Tensor:
+    """Return what dropout with the random numbers of ``name`` multiplies values with.
+
+    Of a tensor, or of the attention that a query pays to a key.
+    """
+    ones = torch.ones_like(_dropped(of, key))
+    mask: Tensor = seeded(name, aten.dropout.default, ones, p, True)
+    return mask
+
+
+@_dropout_mask.register_fake
+def _dropped(of: Tensor, key: Tensor | None, p: float = 0.0, name: str = "") -> Tensor:
+    return of.new_empty(of.shape if key is None else (*of.shape[:-1], key.shape[-2]))
+
+
+def _seed_dropout(node: fx.Node, name: str) -> None:
+    source, p, trains = node.args
+    if p and trains:
+        mask = _mask(node, source, None, p, name)
+        node.target, node.args = aten.mul.Tensor, (source, mask)
+    else:
+        node.replace_all_uses_with(source)
+
+
+def _seed_attention(node: fx.Node, name: str) -> None:
+    """Let attention with dropout compute as it does on a processor."""
+    taken = aten.scaled_dot_product_attention.default._schema.arguments
+    names = [argument.name for argument in taken]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    if not (p := given.get("dropout_p")):
+        return
+    mask = _mask(node, given["query"], given["key"], p, name)
+    with node.graph.inserting_before(node):
+        given["dropout_mask"] = node.graph.call_function(aten.ne.Scalar, (mask, 0))
+        both = node.graph.call_function(aten._scaled_dot_product_attention_math.default, (), given)
+    node.target, node.args, node.kwargs = operator.getitem, (both, 0), {}
+
+
+def _mask(node: fx.Node, of: object, key: object, p: object, name: str) -> fx.Node:
+    graph = node.graph
+    with graph.inserting_before(node):
+        # Masks have no gradient.
+        of = graph.call_function(aten.detach.default, (of,))
+        key = None if key is None else graph.call_function(aten.detach.default, (key,))
+        return graph.call_function(torch.ops.drlpp.dropout_mask.default, (of, key, p, name))
