@@ -96,7 +96,7 @@ MethodOptions = Annotated[
     shared(
         f"schedule ({', '.join(training_kinds())}), microbatches (parts of a minibatch), "
         "accumulate (minibatches per update), in_flight_per_link (beyond NOAM), recompute, "
-        "precision (float32, bfloat16, float16), loss_scale, clip_norm, "
+        "precision (float32, bfloat16, float16), compiled, loss_scale, clip_norm, "
         "annealing_minibatches and correction_decay (PipeMare's T1 and T2). Repeatable.",
         "KEY=VALUE",
     ),

@@ -72,8 +72,10 @@ def nearest_chain(
         notes.append(
             f"precision {method.precision}: {'is to be set there' if trains_itself else instead}"
         )
+    if method.compiled:
+        notes.append("compiled stages: torch.compile is to be called there")
     method = method.model_copy(
-        update={"recompute": False, "precision": "float32", "loss_scale": None}
+        update={"recompute": False, "precision": "float32", "loss_scale": None, "compiled": False}
     )
     assert plan.graph is not None
     if trains_itself:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import operator
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -27,8 +26,8 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.hub import tqdm
 
+from drlpp.runtime.device.compiling import IN_THIS_PROCESS, without_lock_between_processes
 from drlpp.runtime.stage.passes.passes import StageValues
 from drlpp.runtime.stage.passes.precision import passes_in, without_autocast
 from drlpp.runtime.stage.passes.randomness import seeded
@@ -36,10 +35,6 @@ from drlpp.runtime.stage.stages import Buffer, StageOutput, StageProgram, Weight
 from drlpp.schedule.method import Precision
 
 aten = torch.ops.aten
-
-# Torch has a progress bar that it never shows; its lock would outlive a worker that is killed.
-if hasattr(tqdm, "set_lock"):
-    tqdm.set_lock(threading.RLock())
 
 Compiled = Callable[..., Sequence[Tensor]]
 """Takes what :func:`_inputs` returns; returns the stage's outputs and, behind them, the loss."""
@@ -129,12 +124,12 @@ class _Partition(CustomPartitionerFn):
         self._recomputes = recomputes
 
     def __call__(
-        self, joint: fx.GraphModule, inputs: Sequence[object], **options: Any
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **options: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         if self._recomputes:
-            return min_cut_rematerialization_partition(joint, inputs, **options)
+            return min_cut_rematerialization_partition(gm, joint_inputs, **options)
         del options["compiler"]
-        return default_partition(joint, inputs, **options)
+        return default_partition(gm, joint_inputs, **options)
 
     def uuid(self) -> str:
         """Return what results on disk are told apart by, besides the graph."""
@@ -145,10 +140,9 @@ def _compile(
     module: fx.GraphModule, inputs: Sequence[Tensor], partition: _Partition
 ) -> Compiled | CannotBeCompiled:
     fake = FakeTensorMode(shape_env=ShapeEnv())
-    settings = {
+    without_lock_between_processes()
+    settings = IN_THIS_PROCESS | {
         "custom_partitioner_fn": partition,
-        # Other workers compile meanwhile.
-        "compile_threads": 1,
         # Older versions of torch do not tell apart what was compiled for other threads.
         "cpp.threads": torch.get_num_threads(),
     }
@@ -161,7 +155,7 @@ def _compile(
             functorch_config.patch(force_non_lazy_backward_lowering=True),
         ):
             fakes = [fake.from_tensor(value, static_shapes=True) for value in inputs]
-            call: Compiled = compile_fx(module, fakes)
+            call: Any = compile_fx(module, fakes)
     except Exception as error:
         said = " ".join(str(error).split())[:300]
         return CannotBeCompiled(f"{type(error).__name__}: {said}")
@@ -226,16 +220,14 @@ def _make_compilable(node: fx.Node, precision: Precision) -> None:
     Raises:
         CannotBeCompiled: it only runs as it is.
     """
+    arguments: list[Any] = list(node.args)
     if node.target is without_autocast and precision == "float32":
         # With a name in front of the operator it calls seeded.
-        if isinstance(node.args[0], str):
-            node.target = seeded
-        else:
-            node.target, node.args = node.args[0], node.args[1:]
+        node.target = seeded if isinstance(arguments[0], str) else arguments.pop(0)
     name = None
     if node.target is seeded:
-        name, node.target, *arguments = node.args
-        node.args = tuple(arguments)
+        name, node.target, *arguments = arguments
+    node.args = tuple(arguments)
     called = node.args[1] if node.target is without_autocast else node.target
     if not isinstance(called, OpOverload):
         return
@@ -268,7 +260,7 @@ def _dropped(of: Tensor, key: Tensor | None, p: float = 0.0, name: str = "") -> 
 
 
 def _seed_dropout(node: fx.Node, name: str) -> None:
-    source, p, trains = node.args
+    source, p, trains = cast(tuple[fx.Node, float, bool], node.args)
     if p and trains:
         mask = _mask(node, source, None, p, name)
         node.target, node.args = aten.mul.Tensor, (source, mask)
@@ -290,10 +282,9 @@ def _seed_attention(node: fx.Node, name: str) -> None:
     node.target, node.args, node.kwargs = operator.getitem, (both, 0), {}
 
 
-def _mask(node: fx.Node, of: object, key: object, p: object, name: str) -> fx.Node:
+def _mask(node: fx.Node, of: Any, key: Any, p: Any, name: str) -> fx.Node:
     graph = node.graph
     with graph.inserting_before(node):
         # Masks have no gradient.
-        of = graph.call_function(aten.detach.default, (of,))
-        key = None if key is None else graph.call_function(aten.detach.default, (key,))
+        of, key = (one and graph.call_function(aten.detach.default, (one,)) for one in (of, key))
         return graph.call_function(torch.ops.drlpp.dropout_mask.default, (of, key, p, name))

@@ -211,7 +211,7 @@ class Worker:
 
     def _compile(self, runners: Sequence[StageRunner]) -> Uncompiled:
         """Compile stages as far as that is possible."""
-        if (reason := why_not_compiled()) is not None:
+        if (reason := why_not_compiled(self._accelerator.device.type)) is not None:
             return Uncompiled({runner.program.stage: reason for runner in runners})
         # Placements that are not compiled are there sooner without it.
         from drlpp.runtime.stage.compiling import CannotBeCompiled, StageCompiler

@@ -28,6 +28,7 @@ METHODS = {
     "microbatches": Method(policy="stash", microbatches=2),
     "predicted-microbatches": Method(policy="pipeoptim", microbatches=4),
     "recomputing": Method(policy="pipeoptim", recompute=True),
+    "compiled": Method(policy="pipeoptim", compiled=True),
     "gpipe": Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2),
     "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=4),
 }
@@ -114,7 +115,7 @@ def _assert_same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor])
         METHODS,
         SHAPES,
         one_of=9,
-        slow=(*LIKE_OTHERS, "last-step", "gpipe", "microbatches", "deeper"),
+        slow=(*LIKE_OTHERS, "last-step", "gpipe", "microbatches", "deeper", "compiled"),
     ),
 )
 def test_resuming_at_any_minibatch_changes_no_bit(
