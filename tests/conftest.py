@@ -15,6 +15,9 @@ from hypothesis import settings
 os.environ["OMP_NUM_THREADS"] = "1"
 # Searches of an agent would start processes of their own on all cores.
 os.environ["LOKY_MAX_CPU_COUNT"] = "1"
+# Every race would compile plain PyTorch, which takes longer than the race; compiled stages do not
+# go by it.
+os.environ["TORCH_COMPILE_DISABLE"] = "1"
 
 # How long an example takes says how busy the machine is. CI always tries the same ones, so that
 # what fails there is the change; other runs look for new ones.

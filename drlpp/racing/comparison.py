@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.quantities import Count, Speed
-from drlpp.racing.contenders import Contender, Heat, usual_method
+from drlpp.racing.contenders import Contender, Heat, compiled_as_plain, usual_method
 from drlpp.racing.race import LONG, cost_of, heat, race
 from drlpp.racing.rivals import measure, without_equals
 from drlpp.racing.verdict import Entrant, Verdict, judge
@@ -71,10 +71,11 @@ def compare(
 ) -> Comparison:
     """Race the contenders, and the best of every heat, against each other.
 
-    First the heats find that best (:func:`drlpp.racing.race.heat`), with short measurements. They
-    all meet in a race (:func:`drlpp.racing.race.race`), whose measurements alone count. Contenders
-    that run the same are measured once for all of them. Every measurement is written to ``path``
-    at once, and what that file holds of these very contenders is not measured again.
+    First the heats find that best (:func:`drlpp.racing.race.heat`), with short measurements. If
+    plain PyTorch is best compiled, all are compiled then. They all meet in a race
+    (:func:`drlpp.racing.race.race`), whose measurements alone count. Contenders that run the same
+    are measured once for all of them. Every measurement is written to ``path`` at once, and what
+    that file holds of these very contenders is not measured again.
 
     Args:
         session: the workers.
@@ -129,7 +130,8 @@ class _Course:
             best = candidates[heat(len(candidates), run) or 0]
             # In the race only its measurements of the race count.
             qualified.append(best.model_copy(update={"measurements": ()}))
-        self.contenders = without_equals([*self.contenders, *qualified], self.cluster)
+        everyone = compiled_as_plain([*self.contenders, *qualified])
+        self.contenders = without_equals(everyone, self.cluster)
         run = self._measuring(self.contenders, self.known.contenders, length)
         self._keep()
 

@@ -57,14 +57,16 @@ class Contender(Record):
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
 
     def beside(self, usual: Method) -> str:
-        """Return the same, and what of the method is not as usual.
+        """Return the same, what of the method is not as usual, and whether it is compiled.
 
         What takes several minibatches for one update is not as good as what takes as long with one.
         A rival that is called as its schedule need not say it twice.
         """
+        compiled = ["compiled"] * self.method.compiled
         if self.placement is None:
-            return self.configuration
-        told = [self.configuration, *self.method.unlike(usual, len(self.placement.stages))]
+            return ", ".join([self.configuration, *compiled])
+        unlike = self.method.unlike(usual, len(self.placement.stages))
+        told = [self.configuration, *unlike, *compiled]
         stages = self.placement.stages
         updates = [self.method.minibatches_of_update(len(stage.accelerators)) for stage in stages]
         if max(updates) > usual.accumulate:
@@ -139,6 +141,21 @@ def as_it_runs(candidate: Candidate) -> Candidate:
 def usual_method(contenders: Iterable[Contender]) -> Method:
     """Return the method that was asked for, which plain PyTorch has too; without it the default."""
     return next((c.method for c in contenders if c.placement is None), Method())
+
+
+def compiled_as_plain(contenders: Sequence[Contender]) -> list[Contender]:
+    """Return all compiled if plain PyTorch is, which is the better of both: so they gain as well.
+
+    What cannot be compiled stays as it is.
+    """
+    if not any(one.placement is None and one.method.compiled for one in contenders):
+        return list(contenders)
+    return [
+        one
+        if one.method.schedule_kind.splits_backward
+        else one.model_copy(update={"method": one.method.model_copy(update={"compiled": True})})
+        for one in contenders
+    ]
 
 
 def names_of(contenders: Sequence[Contender]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Plain PyTorch: the user's module in an ordinary loop, without stages or messages.
 
 It trains as a user would with the same method: the same minibatch, optimizer, precision, clipping
-and accumulation, with torch's kernels and as many threads as it is given. Weight policies,
+and accumulation, with torch's kernels and as many threads as it is given, compiled if the method
+is: module and loss together, by ``torch.compile``, before time is taken. Weight policies,
 microbatches and recomputation belong to pipelines; it has none of them. It computes in this
 process, with a copy of the module; meanwhile the workers are idle. Where they emulate slower
 accelerators it computes on one of the fastest of these.
@@ -14,9 +15,11 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -31,6 +34,7 @@ from drlpp.io.files import replacing
 from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, WorkerUsage
 from drlpp.racing.contenders import Contender
+from drlpp.runtime.device.compiling import IN_THIS_PROCESS, without_lock_between_processes
 from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import (
     EmulatedAccelerator,
@@ -59,7 +63,7 @@ class PlainLoop:
 
     Args:
         task: the module, which is moved to the device, and the loss.
-        method: precision, clipping and accumulation are taken from it.
+        method: precision, clipping, accumulation and whether it is compiled are taken from it.
         optimizer: updates the weights.
         accelerator: that computes.
         speed: below 1 it rests after every pass, as workers do that emulate accelerators.
@@ -76,11 +80,35 @@ class PlainLoop:
         self.accelerator = accelerator
         self.module = task.module.to(accelerator.device)
         self.method = method
-        self._loss = task.loss or loss_of_outputs
+        self._loss_of: Callable[[Batch, Batch], Tensor] = partial(
+            _loss_of, self.module, task.loss or loss_of_outputs
+        )
         self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.optimizers = _optimizers(self.module, optimizer)
         self._emulated = EmulatedAccelerator(speed)
         self._collected = 0
+        if method.compiled:
+            self._compile(task)
+
+    def _compile(self, task: Task) -> None:
+        """Compile module and loss, and compute once, which changes nothing that is trained."""
+        from torch._inductor import config
+
+        without_lock_between_processes()
+        kept = [buffer.clone() for buffer in self.module.buffers()]
+        self._loss_of = torch.compile(self._loss_of)
+        example = to_device((task.inputs, task.targets), self.accelerator.device)
+        with (
+            config.patch(IN_THIS_PROCESS),
+            warnings.catch_warnings(action="ignore"),
+            torch.random.fork_rng(devices=[]),
+        ):
+            with passes_in(self.method.precision, self.accelerator.device):
+                loss = self._loss_of(*example)
+            loss.backward()
+        self.module.zero_grad(set_to_none=True)
+        for buffer, value in zip(self.module.buffers(), kept, strict=True):
+            buffer.copy_(value)
 
     def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:
         """Train on one minibatch; return its loss.
@@ -93,7 +121,7 @@ class PlainLoop:
         method, device = self.method, self.accelerator.device
         inputs, targets = to_device((inputs, targets), device)
         with passes_in(method.precision, device):
-            loss: Tensor = self._loss(call(self.module, inputs), targets)
+            loss = self._loss_of(inputs, targets)
         self._emulated.rest()
         self._emulated.begin()
         # The gradients of an update are the mean over its minibatches.
@@ -125,6 +153,12 @@ class PlainLoop:
                 optimizer.step()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
+
+
+def _loss_of(
+    module: nn.Module, loss: Callable[..., Tensor], inputs: Batch, targets: Batch
+) -> Tensor:
+    return loss(call(module, inputs), targets)
 
 
 def _optimizers(module: nn.Module, spec: OptimizerSpec) -> list[Optimizer]:

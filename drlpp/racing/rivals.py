@@ -8,6 +8,7 @@ parallelism, and pipelines (:func:`usual_candidates`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.microbatches import divisors, suiting
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, heat
+from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
@@ -125,7 +127,8 @@ class Grounds:
 def _plain(grounds: Grounds) -> Iterator[Contender]:
     """Yield plain PyTorch with 1, 2, 4, … threads and with all cores of the controller's host.
 
-    On a GPU they do not matter, and an emulated accelerator is one thread.
+    On a GPU they do not matter, and an emulated accelerator is one thread. With the most threads it
+    is compiled, too, unless torch's own TORCH_COMPILE_DISABLE is set.
     """
     numbers: list[int | None] = [1]
     if grounds.cluster.devices[0] == "cuda":
@@ -134,8 +137,17 @@ def _plain(grounds: Grounds) -> Iterator[Contender]:
         cores = len(available_cores())
         powers = (1 << power for power in range(cores.bit_length()))
         numbers = [*(threads for threads in powers if threads < cores), cores]
+    as_it_is, compiled = (
+        grounds.method.model_copy(update={"compiled": compiled}) for compiled in (False, True)
+    )
     for threads in numbers:
-        yield Contender(found_by=PLAIN, method=grounds.method, threads=threads)
+        yield Contender(found_by=PLAIN, method=as_it_is, threads=threads)
+    if os.environ.get("TORCH_COMPILE_DISABLE", "0") == "1":
+        return
+    if (reason := why_not_compiled(grounds.cluster.devices[0])) is None:
+        yield Contender(found_by=PLAIN, method=compiled, threads=numbers[-1])
+    else:
+        grounds.session.note(f"{PLAIN} is not compiled for comparison: {reason}")
 
 
 def _data_parallel(grounds: Grounds) -> Iterator[Candidate]:

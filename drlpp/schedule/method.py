@@ -203,7 +203,7 @@ class Method(StrictRecord):
         return ", ".join(parts)
 
     def unlike(self, usual: Method, stages: int) -> Iterator[str]:
-        """Yield in short what is not as usual: schedule, policy, depth, recomputation, compiling.
+        """Yield in short what of schedule, policy, depth and recomputation is not as usual.
 
         With one of ``stages``, the order of passes, policy and depth do not matter. A policy is not
         said where either is the only one that the schedule could have.
@@ -217,8 +217,6 @@ class Method(StrictRecord):
             yield f"+{links_text(self.in_flight_per_link)} in flight"
         if self.recompute != usual.recompute:
             yield recomputing_text(self.recompute)
-        if self.compiled != usual.compiled:
-            yield "compiled" if self.compiled else "not compiled"
 
     @property
     def moves_weights(self) -> bool:

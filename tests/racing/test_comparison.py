@@ -244,3 +244,31 @@ def test_a_kind_that_fails_altogether_says_why(tmp_path: Path) -> None:
     assert "plain PyTorch: worker 1 was killed" in shown(comparison)
     assert "faster than exact (1-1)" in " ".join(shown(comparison).split())
     assert with_heats(FakeSession({}), path) == comparison
+
+
+def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) -> None:
+    def compiled(method: Method) -> Method:
+        return method.model_copy(update={"compiled": True})
+
+    plain = HEATS[0].candidates[-1]
+    faster = plain.model_copy(update={"threads": 3, "method": compiled(plain.method)})
+    zero_bubble = Method(schedule="zb-h1", policy="sync", microbatches=2)
+    own = [*OWN, Contender(found_by="tuned", placement=HALVES, method=zero_bubble)]
+    seconds: dict[Key, float] = {
+        **ALL_SECONDS,
+        3: 0.5,
+        (HALVES, zero_bubble): 2.0,
+        **{
+            (key[0], compiled(key[1])): took / 2
+            for key, took in ALL_SECONDS.items()
+            if isinstance(key, tuple)
+        },
+    }
+    heats = [Heat(candidates=(*HEATS[0].candidates, faster)), *HEATS[1:]]
+    path = tmp_path / "comparison.json"
+    comparison = compared(FakeSession(seconds), path, contenders=own, heats=heats)
+    halves = [one for one in comparison.contenders if one.method.schedule == "zb-h1"]
+    assert len(halves) == 1, "its backwards come in halves"
+    others = [one for one in comparison.contenders if one not in halves]
+    assert all(one.method.compiled for one in others)
+    assert "(3 threads, compiled)" in " ".join(shown(comparison).split())

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import PlainLearner, PlainLoop, measure_plain
@@ -32,6 +33,7 @@ from tests.support.training import pipelines
 from tests.support.training.pipelines import in_a_row
 
 ADAM = OptimizerSpec.parse("adam", lr=0.01)
+SGD = OptimizerSpec.parse("sgd", lr=0.1)
 METHOD = Method()
 
 
@@ -97,6 +99,28 @@ def test_it_trains_as_an_ordinary_loop_does(options: dict[str, object]) -> None:
         if "running" not in name and "batches" not in name:
             found = own.module.state_dict()[name]
             torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-9, msg=name)
+
+
+@pytest.mark.slow
+def test_compiled_it_trains_alike_and_compiling_changes_nothing() -> None:
+    loops = []
+    for compiled in (False, True):
+        torch.manual_seed(4)
+        task = Task(
+            nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)),
+            (torch.randn(8, 6),),
+            torch.arange(8) % 3,
+            F.cross_entropy,
+        )
+        method = METHOD.model_copy(update={"compiled": compiled})
+        with torch._dynamo.config.patch(disable=False):
+            loops.append((PlainLoop(task, method, SGD, Accelerator()), task))
+    for loop, task in loops:
+        for _ in range(3):
+            loop.step(task.inputs, task.targets)
+    (own, _), (compiled_loop, _) = loops
+    states = compiled_loop.module.state_dict(), own.module.state_dict()
+    torch.testing.assert_close(*states, rtol=1e-5, atol=1e-6)
 
 
 def test_in_float16_losses_are_scaled_and_updates_that_overflow_are_left_out() -> None:

@@ -66,13 +66,29 @@ def test_plain_pytorch_has_any_number_of_threads(
 ) -> None:
     """On GPUs they do not matter, and an emulated accelerator is one."""
     monkeypatch.setattr("drlpp.racing.rivals.available_cores", lambda: list(range(cores)))
-    plain = candidates_of(PLAIN, grounds_on(local_cluster(4, FAST)))
+    monkeypatch.setattr("drlpp.racing.rivals.why_not_compiled", lambda device: None)
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE")
+    *plain, compiled = candidates_of(PLAIN, grounds_on(local_cluster(4, FAST)))
     assert [candidate.threads for candidate in plain] == threads
     assert all(candidate.placement is None for candidate in plain)
+    assert [one.method.compiled for one in (*plain, compiled)] == [False] * len(plain) + [True]
+    assert compiled.threads == threads[-1]
     gpus = Cluster(hosts=(Host(name="host", accelerators=2, device="cuda"),), within_host=FAST)
-    assert configurations(candidates_of(PLAIN, grounds_on(gpus))) == ["one GPU"]
+    assert configurations(candidates_of(PLAIN, grounds_on(gpus))) == ["one GPU"] * 2
     emulated = grounds_on(local_cluster(2, FAST, speeds=[0.4, 0.2]), (0.4, 0.2))
-    assert configurations(candidates_of(PLAIN, emulated)) == ["1 thread"]
+    assert configurations(candidates_of(PLAIN, emulated)) == ["1 thread"] * 2
+
+
+def test_plain_pytorch_is_raced_as_it_is_where_torch_cannot_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("drlpp.racing.rivals.why_not_compiled", lambda device: "no g++")
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE")
+    grounds = grounds_on(local_cluster(2, FAST))
+    notes: list[str] = []
+    grounds.session.note = notes.append
+    assert not any(one.method.compiled for one in candidates_of(PLAIN, grounds))
+    assert "no g++" in notes[0]
 
 
 def test_there_are_all_kinds_with_any_number_of_workers() -> None:

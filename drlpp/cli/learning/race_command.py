@@ -18,7 +18,7 @@ from drlpp.io.documents import read_document
 from drlpp.io.progress_lines import shown
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import Space
-from drlpp.racing.contenders import Contender
+from drlpp.racing.contenders import Contender, compiled_as_plain
 from drlpp.racing.rivals import Grounds, usual_candidates, with_policy, without_equals
 from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, race_to_loss
 from drlpp.racing.training_race import RaceEnd, TrainingRace
@@ -134,6 +134,8 @@ def _candidates(
     # may come out otherwise again.
     begun = read_document(path, TrainingRace) if path.exists() else None
     known = list(begun.candidates) if begun else usual_candidates(grounds)
-    found = [*known, *(one for method in methods for one in with_policy(grounds, method)), *named]
+    others = [one for method in methods for one in with_policy(grounds, method)]
+    found = compiled_as_plain([*known, *others, *named])
+    known = found[: len(known)]
     keys = {one.key for one in known}
     return known + [one for one in without_equals(found) if one.key not in keys]
