@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,10 @@ between_hosts: {bandwidth_bytes_per_second: 1.25e9, latency_seconds: 5.0e-5}
 """
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
-    """A placement on two hosts, profiles of its model, of another and of a chain, a cluster."""
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A placement on two hosts, profiles of its model and of a chain, a cluster."""
+    folder = tmp_path_factory.mktemp("written")
     link = Link(bandwidth_bytes_per_second=1e6)
     model = ModelReference.named(PERCEPTRON, layers=2)
     graph = capture(model, check=False).graph
@@ -48,11 +50,17 @@ def files(tmp_path: Path) -> dict[str, Path]:
         found_by="test",
     )
     _, chain = chain_of(seconds=[6, 3, 3], parameter_bytes=[4, 10, 400], output_bytes=[5, 7, 1])
-    cluster = tmp_path / "accelerators.yaml"
+    cluster = folder / "accelerators.yaml"
     cluster.write_text(CLUSTER)
     return {
-        "PLACEMENT": write_document(tmp_path / "placement.json", placement),
-        "PROFILE": write_document(tmp_path / "costs.json", profile_of(graph, [3e-3] * 5)),
-        "CHAIN": write_document(tmp_path / "chain.json", chain),
+        "PLACEMENT": write_document(folder / "placement.json", placement),
+        "PROFILE": write_document(folder / "costs.json", profile_of(graph, [3e-3] * 5)),
+        "CHAIN": write_document(folder / "chain.json", chain),
         "CLUSTER": cluster,
     }
+
+
+@pytest.fixture
+def files(written: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+    """A copy of what is written, to change."""
+    return {word: Path(shutil.copy(path, tmp_path)) for word, path in written.items()}

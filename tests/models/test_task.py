@@ -27,7 +27,6 @@ def scalar(): return nn.Linear(3, 2), (torch.tensor(1.0),)
 def number(): return nn.Linear(3, 2), 3
 def uneven(): return nn.Linear(3, 2), (torch.randn(4, 3), torch.randn(5, 3))
 def uneven_targets(): return *pair(), torch.zeros(5)
-CONSTANT = 3
 """
 
 

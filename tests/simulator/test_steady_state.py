@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from drlpp.costs.workload import Workload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator.playing.endless import endless_program
+from drlpp.simulator.playing.endless import endless_program, round_of
 from drlpp.simulator.playing.events import Play
 from drlpp.simulator.playing.finite_run import FiniteRun
 from drlpp.simulator.playing.program import TIED_UPDATE, Program
@@ -143,3 +143,10 @@ def test_a_round_that_is_too_long_is_measured_over_a_long_window() -> None:
     assert found.window.length >= 512
     assert found.seconds_per_minibatch == pytest.approx(10 / 7, rel=0.01)
     assert 0.98 < found.steadiness <= 1
+
+
+def test_no_schedule_is_compiled_for_hours_to_find_its_round() -> None:
+    """Rounds of 280 minibatches are looked for, but not in 61 parts each."""
+    method = Method(schedule="gpipe", policy="sync", microbatches=61)
+    assert round_of(Pipeline.straight(5, 7, 8), method) == 280
+    assert endless_program(Pipeline.straight(5, 7, 8), method) is None

@@ -59,6 +59,11 @@ def test_finished_partitions_cost_what_the_rule_says(problem: PlanningProblem, s
         numpy.array([costs.speeds[list(s.accelerators)].min() for s in placement.stages]),
         costs.scale,
     )
+    an_ideal = problem.cluster.levels[0].bandwidth_bytes_per_second * ideal_seconds(problem)
+    for sums, stage in zip(walk.stage_sums, placement.stages, strict=True):
+        work = problem.workload.stage(stage.operators, last=stage is placement.stages[-1])
+        messages = [work.incoming_bytes / an_ideal, work.outgoing_bytes / an_ideal]
+        assert sums[2:] == pytest.approx(messages, rel=1e-9, abs=1e-9)
     found = ideals.max() * ideal_seconds(problem)
     assert found == pytest.approx(stage_by_stage(problem, placement), rel=1e-9)
     predicted = problem.predict(placement).seconds_per_minibatch

@@ -122,6 +122,28 @@ def test_backward_of_a_layer_uses_the_weights_of_the_policy(kind: str, policy_ki
     torch.testing.assert_close(found[0], wanted)
 
 
+@pytest.mark.parametrize("changes", [(True, True), (False, True), (True, False), (False, False)])
+def test_what_a_part_still_needs_is_stashed_and_nothing_else(changes: tuple[bool, ...]) -> None:
+    """A part at version 0, another at version 2, with two updates between; some are skipped."""
+    weight = torch.ones(3, requires_grad=True)
+    policy = Stash([weight], build_optimizer(SGD, [weight]))
+    first, second = WeightUse(0, 2, stashed=0), WeightUse(2, 2, stashed=2)
+    policy.begin({(0, 0): first, (1, 0): second}, [0.5])
+    for changed in changes:
+        _set_gradients(policy, 0.1)
+        policy.update() if changed else policy.skip_update()
+    newest = weight.detach().clone()
+    assert bool((newest < 1).all()) == any(changes)
+    assert policy.versions().keys() == {0}
+    for use, wanted in ((first, torch.ones(3)), (second, newest)):
+        with policy.backward_weights(use) as (lent,):
+            torch.testing.assert_close(lent.detach(), wanted, rtol=0, atol=0)
+        policy.done_with(use)
+    assert policy.versions() == {}
+    # The newest ones themselves.
+    assert [copy.data_ptr() for copy in policy.copies()] == [weight.data_ptr()]
+
+
 def test_lstm_backward_uses_the_newest_weights() -> None:
     torch.manual_seed(0)
     steps, hidden = 4, 3

@@ -18,11 +18,9 @@ import pytest
 from benchmarks.emulated_cluster.names import MARK, end_processes, marked_processes, new_name
 from benchmarks.emulated_cluster.programs import free_port
 from benchmarks.emulated_cluster.ray_hosts import ALONE, RayNodeProcess
-from drlpp.io.documents import write_document
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.session import session as session_module
 from drlpp.runtime.session.worker_group import WorkerGroup
-from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.processes import descendants, process_of
 from tests.support.programs.certificates import certified
 
@@ -177,10 +175,3 @@ def look_until_it_has_returned(
         return take_back(group)
 
     patch.setattr(WorkerGroup, "take_back", look)
-
-
-def hosts_file(path: Path, hosts: Mapping[str, int]) -> Path:
-    """Write a ``cluster.yaml`` of hosts with so many accelerators each."""
-    link = Link(bandwidth_bytes_per_second=1e9)
-    named = tuple(Host(name=name, accelerators=count) for name, count in hosts.items())
-    return write_document(path, Cluster(hosts=named, within_host=link, between_hosts=link))
