@@ -35,6 +35,7 @@ STUDIES = {
     "drl-pp": "benchmarks.papers.drl_pp:STUDY",
     "prediction": "benchmarks.prediction:STUDY",
     "runtime": "benchmarks.runtime:STUDY",
+    "compiled": "benchmarks.compiled:STUDY",
     "gpu": "benchmarks.gpu:STUDY",
     "timings": "benchmarks.timings:STUDY",
 }

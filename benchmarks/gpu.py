@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -204,8 +205,14 @@ def ways(parts: int) -> dict[str, tuple[str, Method]]:
     methods: dict[str, tuple[str, dict[str, object]]] = {
         "one stage": ("one", one),
         "one stage, bfloat16": ("one", {**one, "precision": "bfloat16"}),
+        "one stage, compiled": ("one", {**one, "compiled": True}),
+        "one stage, compiled, bfloat16": (
+            "one",
+            {**one, "compiled": True, "precision": "bfloat16"},
+        ),
         "stashing": ("stages", {"policy": "stash"}),
         "PipeOptim": ("stages", {}),
+        "PipeOptim, compiled": ("stages", {"compiled": True}),
         "PipeOptim, M = D": ("stages", {"microbatches": parts}),
         "PipeOptim, recomputing": ("stages", {"recompute": True}),
         "PipeOptim, recomputing, bfloat16": (
@@ -256,13 +263,19 @@ class _Bench:
     def _plain(self, session: ClusterSession) -> None:
         """Measure the user's module in an ordinary loop."""
         threads = None if self.case.device == "cuda" else 1
-        for precision in ("float32", "bfloat16"):
+        for precision, compiled in product(("float32", "bfloat16"), (False, True)):
             method = Method.model_validate(
-                {"schedule": "gpipe", "policy": "sync", "precision": precision}
+                {
+                    "schedule": "gpipe",
+                    "policy": "sync",
+                    "precision": precision,
+                    "compiled": compiled,
+                }
             )
             one = Contender(found_by=PLAIN, method=method, threads=threads)
             outcome = measure_plain(session, one, self.case.minibatches)
-            self.found["runs"] += (_run(f"{PLAIN}, {precision}", "", method, outcome),)
+            name = f"{PLAIN}, {precision}{', compiled' * compiled}"
+            self.found["runs"] += (_run(name, "", method, outcome),)
 
     def _profile(self, session: ClusterSession) -> None:
         started = time.monotonic()

@@ -228,8 +228,10 @@ def _make_compilable(node: fx.Node, precision: Precision) -> None:
     if node.target is seeded:
         name, node.target, *arguments = arguments
     node.args = tuple(arguments)
-    called = node.args[1] if node.target is without_autocast else node.target
-    if not isinstance(called, OpOverload):
+    called = next(
+        (one for one in (node.target, *arguments[:2]) if isinstance(one, OpOverload)), None
+    )
+    if called is None:
         return
     if called._opname in _RECURRENT:
         raise CannotBeCompiled(f"torch would unroll its recurrent layers ({called._opname})")

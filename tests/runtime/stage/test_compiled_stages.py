@@ -104,11 +104,24 @@ def _states(model: ModelReference, **options: object) -> Iterator[dict[str, Tens
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", [name for name in SMALL if name not in {"resnet101", "resnet152"}])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alexnet",
+        "vgg16",
+        "resnet50",
+        "googlenet",
+        "gpt2",
+        "residual_lstm",
+        "gnmt4",
+        "awd_lm",
+        "s2vt",
+    ],
+)
 def test_models_of_the_zoo_train_as_without(name: str) -> None:
     model = ModelReference.named("tests.runtime.stage.test_compiled_stages:in_double", name=name)
     plain, compiled = _states(model)
-    assert largest_difference(compiled, plain) < 1e-9
+    assert largest_difference(compiled, plain) < 1e-8
 
 
 @pytest.mark.slow
