@@ -182,7 +182,7 @@ def _timed(
     found: dict[tuple[str, bool], list[float]] = {way: [] for way in ways}
     for repetition in range(case.repetitions):
         # There and back: what drifts hits all alike.
-        for way in ways if repetition % 2 == 0 else reversed(ways):
+        for way in ways if repetition % 2 == 0 else reversed(list(ways)):
             outcome = measure(session, ways[way], case.minibatches)
             if isinstance(outcome, FailedMeasurement):
                 raise RunFailure(f"{case.model}, {way}: {outcome.reason}")
