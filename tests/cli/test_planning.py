@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,7 +19,7 @@ from drlpp.io.documents import read_document, write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import read_placement
 from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.cluster import Cluster, Link, local_cluster
 from tests.support.programs.shell import as_json, done, drlpp
 from tests.support.strategies.graphs import tied_chain
 
@@ -46,6 +47,30 @@ def test_a_plan_is_explained(profile: Path) -> None:
     assert "bound: 6.00 s per minibatch, compute of stage 0" in text
     assert "memory: stage 1 is the tightest" in text
     assert "proven" in text
+
+
+def test_a_baseline_is_told_beside_what_is_faster(profile: Path) -> None:
+    given = ("plan", "--profile", profile, *LINKS, "--planner", "data-parallel")
+    assert [other["configuration"] for other in as_json(*given)["others"]] == ["1"]
+    faster = "one of these is faster than this plan"
+    assert faster in done(*given).words
+    assert faster not in done(*given[:-1], "gpipe").words
+
+
+def test_dollars_are_counted_and_room_is_told(files: dict[str, Path]) -> None:
+    """Four accelerators at 7.2 dollars an hour and one at 3 take 4.8 s, and hold 16 GB each."""
+    cluster = files["CLUSTER"]
+    text = cluster.read_text().replace("count: 2,", "count: 2, price: 7.2,")
+    cluster.write_text(text.replace("speed: 0.5,", "speed: 0.5, price: 3,"))
+    given = ("plan", "--profile", files["CHAIN"], "--cluster", cluster)
+    given = (*given, "--planner", "data-parallel", "--objective", "dollars")
+    told = done(*given).words
+    # 1e6 · 4.8 · 31.8 / 3600, and a little for messages.
+    assert re.search(r"a million minibatches cost 42,40\d\.\d\d dollars", told)
+    assert "16.0 GB to spare" in told
+    assert "also proposed" not in told
+    cluster.write_text(cluster.read_text().replace("16000000000", "1000"))
+    assert "needs" in drlpp(*given).refusal
 
 
 def test_every_prediction_has_the_error_bar_of_short_runs(profile: Path, tmp_path: Path) -> None:
@@ -107,7 +132,9 @@ def test_the_search_is_the_default_and_no_slower_than_any_baseline(profile: Path
         assert own["simulated_seconds_per_minibatch"] >= seconds * (1 - 1e-9)
     text = done("plan", "--profile", profile, *links).words
     assert "also proposed (simulated): " in text
-    assert "gap: no placement takes less than " in text
+    above = seconds / found["lower_bound"] - 1
+    assert f"gap: no placement takes less than {found['lower_bound']:.2f} s" in text
+    assert f"this one is at most {above:.1%} slower than the best" in text
     fixed = as_json("plan", "--profile", profile, *links, *NOAM)
     assert fixed["in_flight_per_link"] == 0
     assert fixed["simulated_seconds_per_minibatch"] >= seconds * (1 - 1e-9)
@@ -141,6 +168,21 @@ def test_a_model_is_profiled_planned_and_trained(tmp_path: Path) -> None:
     *words, _ = shlex.split(said)
     assert words == ["train", str(written), "--model", PERCEPTRON, "--data"]
     done(*words, "tests.support.models.small:separable", "--epochs", 1)
+
+
+def test_a_profile_leaves_a_cluster_file_as_it_is(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read_document(files["PROFILE"], Profile), read_document(files["CLUSTER"], Cluster)
+    session = MagicMock()
+    session.return_value.__enter__.return_value.profile.return_value = found
+    monkeypatch.setattr("drlpp.cli.planning.plan_command.ClusterSession", session)
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("mine")
+    told = done("profile", PERCEPTRON, "-o", tmp_path / "profile.json").words
+    assert "cluster.yaml exists already and stays as it is" in told
+    assert cluster.read_text() == "mine"
+    assert read_document(tmp_path / "profile.json", Profile) == found[0]
 
 
 @pytest.fixture

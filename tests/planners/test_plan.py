@@ -21,6 +21,7 @@ from drlpp.errors import InvalidFile, InvalidInput, NothingFits
 from drlpp.io.documents import write_document
 from drlpp.placement.placement import Stage
 from drlpp.planners import PlanningProblem, Space, Vary, best_plan
+from drlpp.planners.planning import baseline_plans
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
@@ -260,3 +261,13 @@ def test_the_bound_of_a_deeper_pipeline_is_none_for_one_that_needs_less_memory()
     varied = drlpp.plan(**options, replicate=False, vary=frozenset({Vary.DEPTH}))
     assert varied.configuration == "1-1"
     assert varied.lower_bound <= varied.seconds_per_minibatch
+
+
+def test_baselines_begin_with_the_fastest_of_unlike_accelerators() -> None:
+    cluster = local_cluster(3, LINK, (0.2, 1.0, 1.0))
+    problem = PlanningProblem(Workload.of(profile_of_table(ROWS)), cluster)
+    plans = baseline_plans(problem, Space(DEFAULT_METHOD))
+    (alone,) = (plan for plan in plans if plan.found_by == "one accelerator")
+    assert alone.placement.accelerators == (1,)
+    # Exact's, as if all were as fast as these: the first is too slow to help.
+    assert (plans[0].found_by, plans[0].placement.accelerators) == ("exact", (1, 2))
