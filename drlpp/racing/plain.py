@@ -97,13 +97,14 @@ class PlainLoop:
         without_lock_between_processes()
         kept = [buffer.clone() for buffer in self.module.buffers()]
         self._loss_of = torch.compile(self._loss_of)
-        example = to_device((task.inputs, task.targets), self.accelerator.device)
+        device = self.accelerator.device
+        example = to_device((task.inputs, task.targets), device)
         with (
             config.patch(IN_THIS_PROCESS),
             warnings.catch_warnings(action="ignore"),
-            torch.random.fork_rng(devices=[]),
+            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ):
-            with passes_in(self.method.precision, self.accelerator.device):
+            with passes_in(self.method.precision, device):
                 loss = self._loss_of(*example)
             loss.backward()
         self.module.zero_grad(set_to_none=True)
