@@ -131,7 +131,7 @@ def _plain(grounds: Grounds) -> Iterator[Contender]:
     is compiled, too, unless torch's own TORCH_COMPILE_DISABLE is set.
     """
     numbers: list[int | None] = [1]
-    if grounds.cluster.devices[0] == "cuda":
+    if grounds.cluster.devices[0] != "cpu":
         numbers = [None]
     elif min(grounds.session.speeds) >= 1:
         cores = len(available_cores())

@@ -27,6 +27,9 @@ from drlpp.errors import InvalidCluster
 from drlpp.io.documents import Document, StrictRecord, first_problem
 from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
 
+DeviceType = Literal["cpu", "cuda", "xpu", "mps"]
+"""What torch calls the devices that workers may compute on, those of ``DEVICE_KINDS``."""
+
 
 class DeviceChoice(StrEnum):
     """What workers compute on; ``auto`` is GPUs where there are any."""
@@ -34,6 +37,13 @@ class DeviceChoice(StrEnum):
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
+    XPU = "xpu"
+    MPS = "mps"
+
+    @property
+    def demands_gpu(self) -> bool:
+        """Whether a worker without a GPU is an error."""
+        return self not in (DeviceChoice.AUTO, DeviceChoice.CPU)
 
 
 class Link(StrictRecord):
@@ -74,7 +84,7 @@ class Host(StrictRecord):
             and ``_``.
         count: of such machines.
         accelerators: of each.
-        device: their type, as torch names it: ``cpu`` or ``cuda``.
+        device: their type, as torch names it: ``cpu``, ``cuda``, ``xpu`` or ``mps``.
         speed: relative to the device that profiles are measured on; 0.5 takes twice as long.
         memory_bytes: of each accelerator; not limited if left out.
         price: of each accelerator, in dollars an hour.
@@ -84,7 +94,7 @@ class Host(StrictRecord):
     name: str
     count: int = Field(default=1, ge=1, le=MOST_ACCELERATORS)
     accelerators: int = Field(ge=1, le=MOST_ACCELERATORS)
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: DeviceType = "cpu"
     speed: Speed = 1.0
     memory_bytes: Room | None = None
     price: float | None = Field(default=None, gt=0, le=1e6)

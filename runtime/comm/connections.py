@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.comm.transport import DirectedLinks, Links, TaggedLinks
-from drlpp.runtime.device.devices import Backend
+from drlpp.runtime.comm.transport import DirectedLinks, Links, Staging, TaggedLinks
+from drlpp.runtime.device.devices import DEVICE_KINDS, Backend
 from drlpp.runtime.ipc.protocol import GroupSpec, Route
 
 _MOST_BLOCKS = 4
@@ -62,6 +62,10 @@ class Member:
             of_nccl._timeout = timeout
             of_nccl.config.max_ctas = _MOST_BLOCKS
             return dist.ProcessGroupNCCL(prefixed, rank, size, of_nccl)  # type: ignore[return-value]
+        if backend == "xccl":
+            of_xccl = dist.ProcessGroupXCCL.Options()
+            of_xccl._timeout = timeout
+            return dist.ProcessGroupXCCL(prefixed, rank, size, of_xccl)  # type: ignore[return-value]
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self.address)]
         options._timeout = timeout
@@ -76,11 +80,13 @@ class Connections:
         everyone: all of them, for numbers of the host; always of Gloo.
         links: the ways that messages take.
         replicas: of this worker's stage, which sum gradients; None without replication.
+        staging: for sums, where Gloo cannot read the device's tensors; else None.
     """
 
     everyone: dist.ProcessGroup
     links: Links
     replicas: dist.ProcessGroup | None
+    staging: Staging | None = None
 
     @classmethod
     def build(cls, member: Member, group: GroupSpec) -> Self:
@@ -100,12 +106,23 @@ class Connections:
                 one = torch.ones(1, device=member.device)
                 summing.allreduce([one]).wait()
                 _settle(one)
-        return cls(everyone, links, summing)
+        by_gloo = transport.directed or DEVICE_KINDS[member.device.type].gloo_sums
+        return cls(everyone, links, summing, None if by_gloo else Staging(member.device))
 
     def start_sum(self, tensor: Tensor) -> dist.Work:
         """Start to sum a tensor over the replicas, in place."""
         assert self.replicas is not None
+        if self.staging:
+            return _StagedSum(self.replicas, tensor, self.staging)
         return self.replicas.allreduce([tensor])
+
+    def fewest(self, number: int) -> int:
+        """Return the least number that any worker of the connections gives, of a few."""
+        least = torch.tensor([number])
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+        self.everyone.allreduce([least], options).wait()
+        return int(least)
 
     def share_buffers(self, buffers: Iterable[Tensor]) -> None:
         """Give all replicas the running statistics of the first, as data parallelism does."""
@@ -113,6 +130,8 @@ class Connections:
             for buffer in buffers:
                 # As bytes, since Gloo does not know all types.
                 bytes_ = buffer.reshape(-1).view(torch.uint8)
+                if self.staging:
+                    (bytes_,) = self.staging.to_host([bytes_])
                 self.replicas.broadcast([bytes_]).wait()
                 buffer.copy_(bytes_.view(buffer.dtype).view(buffer.shape))
 
@@ -121,6 +140,22 @@ class Connections:
         self.links.close()
         if self.replicas is not None:
             self.replicas.abort()
+
+
+class _StagedSum(dist.Work):
+    """A sum over replicas of a copy in the host's memory."""
+
+    def __init__(self, replicas: dist.ProcessGroup, tensor: Tensor, staging: Staging) -> None:
+        super().__init__()
+        self._tensor = tensor
+        self._copies = staging.to_host([tensor])
+        self._work = replicas.allreduce(self._copies)
+
+    def wait(self, *limit: timedelta) -> bool:
+        """Wait until the sum has taken the tensor's place."""
+        done = self._work.wait(*limit)
+        self._tensor.copy_(self._copies[0])
+        return done
 
 
 def _directed_links(member: Member, group: GroupSpec) -> DirectedLinks:

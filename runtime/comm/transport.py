@@ -59,7 +59,7 @@ class Staging:
         """Return copies in the host's memory; wait for the copies, and so for what they copy."""
         copies = [self.buffer(tensor.shape, tensor.dtype) for tensor in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
-            copy.copy_(tensor, non_blocking=True)
+            copy.copy_(tensor, non_blocking=self._pinned)
         if self._pinned:
             torch.get_device_module(self._device).current_stream(self._device).synchronize()
         return copies
@@ -73,7 +73,7 @@ class Staging:
         # torch's allocator of pinned memory keeps a buffer until copies from it are done.
         return [
             torch.empty_like(tensor, device=self._device, pin_memory=False).copy_(
-                tensor, non_blocking=True
+                tensor, non_blocking=self._pinned
             )
             for tensor in tensors
         ]

@@ -63,10 +63,10 @@ def without_their_gpu(
     users: dict[str, int] = {}
     for worker, device in sorted(now.items()):
         had = before.get(worker, device)
-        if had.type == device.type == "cuda":
+        if had.type == device.type != "cpu":
             first = users.setdefault(device.identity, worker)
             if first != worker and before.get(first, device).identity != had.identity:
                 lost.append(worker)
-        elif had.type == "cuda":
+        elif had.type != "cpu":
             lost.append(worker)
     return tuple(lost)

@@ -1,29 +1,32 @@
 """A worker's accelerator: which device it is, and what only that device can tell or do.
 
-For another type of device, its row in :data:`DEVICE_KINDS`, and its word in :func:`accelerator_of`
-and ``DeviceChoice``. Everything here is called in a worker, after the fork: a process that has
-looked for GPUs cannot be forked and use them (``tests/runtime/device/test_devices.py``).
+For another type of device, its row in :data:`DEVICE_KINDS`, and its word in ``DeviceType`` and
+``DeviceChoice`` (``drlpp/specs/cluster.py``). Everything here is called in a worker, after the
+fork: a process that has looked for GPUs cannot be forked and use them
+(``tests/runtime/device/test_devices.py``).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.runtime.device.clocks import Clock, ProcessorClock, StreamClock
-from drlpp.specs.cluster import DeviceChoice
+from drlpp.specs.cluster import DeviceChoice, DeviceType
 
 Tree = TypeVar("Tree")
 
@@ -40,7 +43,7 @@ _OUT_OF_MEMORY_SIGNS = (
 _GPUS = Path("/proc/driver/nvidia/gpus")
 """Where NVIDIA's driver has a folder for each GPU of the host, visible to the program or not."""
 
-Backend = Literal["gloo", "nccl"]
+Backend = Literal["gloo", "nccl", "xccl"]
 
 
 class DeviceKind(NamedTuple):
@@ -48,19 +51,31 @@ class DeviceKind(NamedTuple):
 
     Attributes:
         backend: of process groups of workers that have a device each, without the host's memory.
-        has_streams: whether it works behind the process that commands it.
-        staged: whether Gloo needs copies of its tensors in the host's memory.
+        has_events: whether it works behind the process that commands it, and events time it.
+        has_streams: whether torch gives access to streams of several devices; then it has pinned
+            memory, a generator for each device, and statistics of its allocator.
+        staged: whether Gloo needs copies in the host's memory of tensors that are sent.
+        gloo_sums: whether Gloo can sum its tensors without such copies.
+        has_float64: whether it computes in float64, unless torch tells of each device.
     """
 
     backend: Backend
+    has_events: bool
     has_streams: bool
     staged: bool
+    gloo_sums: bool
+    has_float64: bool = True
 
 
-DEVICE_KINDS = {
-    "cpu": DeviceKind("gloo", has_streams=False, staged=False),
-    "cuda": DeviceKind("nccl", has_streams=True, staged=True),
+DEVICE_KINDS: dict[str, DeviceKind] = {
+    "cpu": DeviceKind("gloo", has_events=False, has_streams=False, staged=False, gloo_sums=True),
+    "cuda": DeviceKind("nccl", has_events=True, has_streams=True, staged=True, gloo_sums=True),
+    "xpu": DeviceKind("xccl", has_events=True, has_streams=True, staged=True, gloo_sums=False),
+    "mps": DeviceKind(
+        "gloo", has_events=True, has_streams=False, staged=True, gloo_sums=False, has_float64=False
+    ),
 }
+"""``auto`` takes the first type of GPU that torch finds here."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +87,24 @@ class DeviceFacts:
         name: that a profile gives it, such as ``NVIDIA H200``.
         identity: the same for workers that share a GPU, and for no others; empty for a processor.
         memory_bytes: of a GPU; None where workers share the host's memory.
+        has_backend: whether this torch has the process groups of its type.
     """
 
-    type: str = "cpu"
+    type: DeviceType = "cpu"
     name: str = "cpu"
     identity: str = ""
     memory_bytes: int | None = None
+    has_backend: bool = True
 
     @property
     def kind(self) -> DeviceKind:
         """What its type needs."""
         return DEVICE_KINDS[self.type]
+
+    @property
+    def backend(self) -> Backend:
+        """That of its type's process groups, or Gloo where torch was built without it."""
+        return self.kind.backend if self.has_backend else "gloo"
 
 
 class Accelerator:
@@ -96,20 +118,38 @@ class Accelerator:
     def __init__(self, device: torch.device = CPU) -> None:
         self.device = device
         self.facts = DeviceFacts()
-        # torch.cuda for a GPU.
+        # Such as torch.cuda, for a GPU.
         self._torch: Any = None
-        if has_streams(device):
+        self._kind = DEVICE_KINDS[device.type]
+        if self._kind.has_events:
             self._torch = torch.get_device_module(device)
-            # Streams, events and groups are those of the current device.
-            self._torch.set_device(device)
+            if self._kind.has_streams:
+                # Streams, events and groups are those of the current device.
+                self._torch.set_device(device)
             _start_autograd_on(device)
-            found = self._torch.get_device_properties(device)
-            self.facts = DeviceFacts(device.type, found.name, str(found.uuid), found.total_memory)
+            self.facts = facts_of(device)
+
+    def check_types(self, tensors: Iterable[Tensor]) -> None:
+        """Check that the device can have tensors of these types.
+
+        Raises:
+            InvalidCluster: for float64 or complex128 on a device that has none.
+        """
+        if has_float64(self.device):
+            return
+        for tensor in tensors:
+            if tensor.dtype in (torch.float64, torch.complex128):
+                raise InvalidCluster(
+                    f"device {self.device.type} has no {str(tensor.dtype).removeprefix('torch.')}; "
+                    "let the model and its samples be float32, or use device cpu"
+                )
 
     def synchronize(self) -> None:
         """Wait until the device has done all its work; a processor is never behind."""
-        if self._torch:
+        if self._kind.has_streams:
             self._torch.synchronize(self.device)
+        elif self._torch:
+            self._torch.synchronize()
 
     def seconds(self) -> float:
         """Return a time to take differences of, for what the device computed in between.
@@ -129,8 +169,12 @@ class Accelerator:
 
     def reset_peak_memory(self) -> None:
         """Begin to look for the peak anew."""
-        if self._torch:
+        if self._kind.has_streams:
             self._torch.reset_peak_memory_stats(self.device)
+            return
+        if self._torch:
+            # What its driver has allocated stays until then.
+            self._torch.empty_cache()
             return
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
@@ -138,10 +182,13 @@ class Accelerator:
     def peak_memory_bytes(self) -> int:
         """Return the most memory in use since :meth:`reset_peak_memory`.
 
-        Of torch's allocator, or the resident size of the process; 0 where Linux does not tell.
+        Of torch's allocator, or of its driver's where that alone tells, free memory included; or
+        the resident size of the process, 0 where Linux does not tell.
         """
-        if self._torch:
+        if self._kind.has_streams:
             return int(self._torch.max_memory_allocated(self.device))
+        if self._torch:
+            return int(self._torch.driver_allocated_memory())
         with suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
@@ -157,18 +204,48 @@ class Accelerator:
             ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
+def facts_of(device: torch.device) -> DeviceFacts:
+    """Ask torch about a GPU."""
+    module: Any = torch.get_device_module(device)
+    type_, kind = cast(DeviceType, device.type), DEVICE_KINDS[device.type]
+    if not kind.has_streams:
+        # A host has one, which has no properties, and shares the host's memory.
+        memory = int(module.recommended_max_memory())
+        return DeviceFacts(type_, f"{type_} of {platform.machine()}", platform.node(), memory)
+    found = module.get_device_properties(device)
+    there = dist.is_available() and dist.is_backend_available(kind.backend)
+    return DeviceFacts(type_, found.name, str(found.uuid), found.total_memory, there)
+
+
 def has_streams(device: torch.device) -> bool:
-    """Return whether a device works behind the process that commands it."""
+    """Return whether a device has streams, and so copies from and to pinned memory meanwhile."""
     kind = DEVICE_KINDS.get(device.type)
     return kind is not None and kind.has_streams
 
 
-def generator_of(device: torch.device) -> torch.Generator:
-    """Return the random numbers that operators on a device draw."""
+def seed_generator(device: torch.device, seed: int) -> None:
+    """Seed the random numbers that operators on a device draw, and those of no other device."""
     if has_streams(device):
-        found: torch.Generator = torch.get_device_module(device).default_generators[device.index]
-        return found
-    return torch.default_generator
+        torch.get_device_module(device).default_generators[device.index].manual_seed(seed)
+    elif device.type == "cpu" or device.type not in DEVICE_KINDS:
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.get_device_module(device).manual_seed(seed)
+
+
+@cache
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device computes in float64; of Intel's GPUs, some do."""
+    kind = DEVICE_KINDS.get(device.type)
+    if kind is None or not kind.has_streams:
+        return kind is None or kind.has_float64
+    properties = torch.get_device_module(device).get_device_properties(device)
+    return bool(getattr(properties, "has_fp64", kind.has_float64))
+
+
+def in_most_digits(value: Tensor) -> Tensor:
+    """Return a real tensor in float64, or as it is on a device that has none."""
+    return value.double() if has_float64(value.device) else value
 
 
 def _start_autograd_on(device: torch.device) -> None:
@@ -180,40 +257,59 @@ def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Acc
     """Return the device of a worker.
 
     Args:
-        choice: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+        choice: a type of :data:`DEVICE_KINDS`, or ``auto`` for a GPU where there is one.
         place: number of the worker among those of its host, which take the host's GPUs in turns.
         on_one_host: whether all workers of the session are on this host.
 
     Raises:
         InvalidInput: for another choice.
-        InvalidCluster: where no GPU can be had.
+        InvalidCluster: where no such GPU can be had, or torch is too old for it.
     """
-    if known_choice(choice) is DeviceChoice.CPU:
+    chosen = known_choice(choice)
+    if chosen is DeviceChoice.CPU:
         return Accelerator()
     # NCCL's receives wait on the GPU, and loading a kernel at its first use may wait for them.
     # It has to be said before CUDA is asked anything. With one GPU there is no NCCL.
     if not (on_one_host and _GPUS.is_dir() and len(list(_GPUS.iterdir())) == 1):
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
-    if torch.cuda.is_available():
-        return Accelerator(torch.device("cuda", place % torch.cuda.device_count()))
-    if choice == "cuda":
+    for kind in DEVICE_KINDS if chosen is DeviceChoice.AUTO else [chosen.value]:
+        if count := 0 if kind == "cpu" else devices_here(kind):
+            try:
+                return Accelerator(torch.device(kind, place % count))
+            except AttributeError as error:
+                raise InvalidCluster(
+                    f"device {kind} needs a newer PyTorch than {torch.__version__} ({error}); "
+                    "use device cpu"
+                ) from error
+    if chosen.demands_gpu:
         raise InvalidCluster(
-            "device is cuda, but PyTorch finds no GPU on this host; use device auto or cpu, or a "
-            "PyTorch that was built for the GPU's driver"
+            f"device is {choice}, but PyTorch finds no GPU on this host; use device auto or cpu, "
+            "or a PyTorch that was built for the GPU's driver"
         )
     return Accelerator()
+
+
+def devices_here(kind: str) -> int:
+    """Return how many devices of a type of GPUs torch can use on this host."""
+    module = getattr(torch, kind, None)
+    # In torch 2.8 some of these modules cannot tell, and have no devices then.
+    try:
+        return int(module.device_count()) if module and module.is_available() else 0
+    except AttributeError:
+        return 0
 
 
 def known_choice(choice: str) -> DeviceChoice:
     """Return the device choice that a word stands for.
 
     Raises:
-        InvalidInput: if ``choice`` is neither ``auto`` nor ``cpu`` nor ``cuda``.
+        InvalidInput: for a word that is none.
     """
     try:
         return DeviceChoice(choice)
     except ValueError:
-        raise InvalidInput(f"device is {choice!r}; expected auto, cpu or cuda") from None
+        *words, last = DeviceChoice
+        raise InvalidInput(f"device is {choice!r}; expected {', '.join(words)} or {last}") from None
 
 
 def choice_for(device: str, speeds: Sequence[float]) -> DeviceChoice:
@@ -225,7 +321,7 @@ def choice_for(device: str, speeds: Sequence[float]) -> DeviceChoice:
     choice = known_choice(device)
     if min(speeds) == 1:
         return choice
-    if choice is DeviceChoice.CUDA:
+    if choice.demands_gpu:
         raise InvalidInput(
             "speeds emulate slower accelerators with CPU workers; leave them out, or use device cpu"
         )

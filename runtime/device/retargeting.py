@@ -2,7 +2,8 @@
 
 A model is captured on the processor. Operators that make tensors from nothing, such as masks,
 ranges and zeros, name it in their arguments, and so do conversions; on a GPU these would be
-tensors of the wrong device. And recurrent layers are those of ``drlpp.runtime.device.recurrent``.
+tensors of the wrong device. And recurrent layers are those of ``drlpp.runtime.device.recurrent``
+where cuDNN computes them.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ def move_graph_to_device(module: Callable[..., Any] | None, device: torch.device
 
 
 def _retarget_graph(module: fx.GraphModule, device: torch.device) -> None:
-    # Workers on processors begin sooner without it.
-    from drlpp.runtime.device.recurrent import ON_GPU
+    replaced: dict[OpOverload, OpOverload] = {}
+    if device.type == "cuda":
+        # Workers on processors begin sooner without it.
+        from drlpp.runtime.device.recurrent import ON_GPU
+
+        replaced = ON_GPU
 
     def there(value: Any) -> Any:
         if isinstance(value, torch.device):
             return device
-        return ON_GPU.get(value, value) if isinstance(value, OpOverload) else value
+        return replaced.get(value, value) if isinstance(value, OpOverload) else value
 
     for node in module.graph.nodes:
         if node.op != "call_function":

@@ -42,14 +42,14 @@ class Transport:
 
 
 def transport_of(devices: Iterable[DeviceFacts]) -> Transport:
-    """Choose NCCL where every worker has a GPU of its own, Gloo everywhere else.
+    """Choose the devices' own library where every worker has a GPU of its own, else Gloo.
 
-    Two workers on one GPU cannot be in one group of NCCL.
+    Two workers on one GPU cannot be in one group of NCCL, or of XCCL.
     """
     known = list(devices)
-    backends = {device.kind.backend for device in known}
+    backends = {device.backend for device in known}
     apart = {device.identity for device in known} - {""}
-    if len(apart) == len(known) > 1 and len(backends) == 1:
+    if len(apart) == len(known) > 1 and len(backends) == 1 and backends != {"gloo"}:
         return Transport(backends.pop(), directed=True)
     return Transport(staged=any(device.kind.staged for device in known))
 

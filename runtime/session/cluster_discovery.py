@@ -92,7 +92,7 @@ def session_cluster(
             Host(
                 name=name,
                 accelerators=len(workers),
-                device="cuda" if gpus else "cpu",
+                device=next((devices[w].type for w in workers if devices[w].identity), "cpu"),
                 memory_bytes=min(memory) / -(-crowd // at_once) if memory else None,
                 network=_own_network(between.get(name), fastest),
             )
@@ -121,7 +121,7 @@ def crowded_machine(
 
 def computing_at_once(devices: Sequence[DeviceFacts], cores: int) -> int:
     """Return how many workers of a machine compute at full speed together: one per GPU, or core."""
-    gpus = {device.identity for device in devices if device.type == "cuda"}
+    gpus = {device.identity for device in devices if device.type != "cpu"}
     return len(gpus) or cores
 
 

@@ -84,8 +84,8 @@ class ClusterSession:
         speeds: of every worker, at most 1, to emulate accelerators: a worker of speed 0.5 takes
             twice the processor time that a pass needs, and sleeps the rest of it. So several
             workers can share a core and still take their time in parallel. 1 each by default.
-        device: what workers compute on: ``cpu``, ``cuda`` for the host's GPUs in turns, or
-            ``auto`` for GPUs where there are any, unless workers are to be slower.
+        device: what workers compute on: ``cpu``; ``cuda``, ``xpu`` or ``mps`` for the host's GPUs
+            in turns; or ``auto`` for GPUs where there are any, unless workers are to be slower.
         cluster: a Ray cluster whose hosts the workers run on, instead of this machine: ``auto`` for
             the one that this machine belongs to, or ``HOST:PORT`` of its head. Its accelerators
             belong to the session until it is closed.

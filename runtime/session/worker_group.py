@@ -251,7 +251,7 @@ class WorkerGroup:
             return
         load = Load(_MODEL_FILE, _SAMPLES_FILE, self._device)
         commands = dict.fromkeys(self.present, load)
-        if self._device is DeviceChoice.CUDA:
+        if self._device.demands_gpu:
             # One that has had a GPU tells that it finds none; the others fail.
             again = replace(load, device=DeviceChoice.AUTO)
             commands |= dict.fromkeys(self.devices.keys() & commands.keys(), again)

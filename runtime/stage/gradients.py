@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from drlpp.runtime.device.devices import in_most_digits
 from drlpp.schedule.actions import BUCKET_BYTES
 
 SumOverReplicas = Callable[[Tensor], dist.Work]
@@ -274,5 +275,5 @@ class SharedGradients(Gradients):
 
 def squared_norm_of(gradients: Sequence[Tensor]) -> float:
     """Return the squared norm of gradients together."""
-    norms = [torch.linalg.vector_norm(gradient).double() for gradient in gradients]
+    norms = [in_most_digits(torch.linalg.vector_norm(gradient)) for gradient in gradients]
     return torch.stack(norms).square().sum().item() if norms else 0.0

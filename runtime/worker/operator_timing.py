@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from drlpp.runtime.comm.connections import Connections
 from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.protocol import (
@@ -79,7 +79,7 @@ def time_operators(
     minibatches: Minibatches,
     accelerator: Accelerator,
     speed: float,
-    replicas: dist.ProcessGroup | None,
+    connections: Connections,
     tell: Callable[[Working], None],
 ) -> OperatorTimes:
     """Train the model in all ways that a profile wants.
@@ -91,7 +91,7 @@ def time_operators(
         accelerator: to measure.
         speed: of this worker; a slower one sleeps after every pass, of operators alone excepted, as
             it does when it trains, and finds its caches as it will find them then.
-        replicas: the group of the workers that measure at the same time, to sum gradients with.
+        connections: with the workers that measure at the same time, to sum gradients with them.
         tell: called now and then, between what is timed.
     """
     device = accelerator.device
@@ -131,9 +131,8 @@ def time_operators(
         passes: Iterable[int] = timed_passes(command.repeats)
         shared: dict[str, Any] = {}
         if training.shared:
-            assert replicas is not None
-            passes = range(_WARM_UPS + _agreed(len(found[WHOLE, FORWARD][0]), replicas, device))
-            shared = {"sum_over_replicas": lambda tensor: replicas.allreduce([tensor])}
+            passes = range(_WARM_UPS + connections.fewest(len(found[WHOLE, FORWARD][0])))
+            shared = {"sum_over_replicas": connections.start_sum}
         runners = built(training, **shared)
         kept = _Kept(runners, minibatches.inputs((0, 0))) if alone else None
         kinds = FORWARD, BACKWARD, SECOND_HALF, UPDATE
@@ -189,15 +188,6 @@ def timed_passes(repeats: int) -> Iterator[int]:
         if repeat >= _FEWEST_REPEATS and time.monotonic() - begin > _ENOUGH_SECONDS:
             return
         yield _WARM_UPS + repeat
-
-
-def _agreed(repeats: int, replicas: dist.ProcessGroup, device: torch.device) -> int:
-    """Return the fewest repeats of any replica: gradients are summed as often by all of them."""
-    fewest = torch.tensor([repeats], device=device)
-    options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-    replicas.allreduce([fewest], options).wait()
-    return int(fewest)
 
 
 class _Kept:

@@ -128,6 +128,7 @@ class Worker:
         )
         self._state = read_checkpoint(self._folder / command.state_file)
         samples, labels = read_checkpoint(self._folder / command.samples_file)
+        self._accelerator.check_types([*self._state.values(), *samples, *labels])
         self._samples = Minibatches(tuple(samples), tuple(labels))
         return self._accelerator.facts
 
@@ -140,7 +141,7 @@ class Worker:
                 self._samples,
                 self._accelerator,
                 self._spec.speed,
-                connections.replicas,
+                connections,
                 self._channel.send,
             )
 

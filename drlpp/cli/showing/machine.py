@@ -19,6 +19,7 @@ from drlpp.models.task import Task
 from drlpp.placement.placement_file import Versions
 from drlpp.report.tables import table_of
 from drlpp.runtime import ClusterSession
+from drlpp.runtime.device.devices import DEVICE_KINDS, devices_here, facts_of
 from drlpp.torch_versions import OLDEST, older_than
 
 _LEAST_MEMORY_BYTES = 2e9
@@ -79,14 +80,18 @@ def memory() -> Finding:
 
 
 def gpus() -> Finding:
-    """Check for GPUs that torch can use, and whether it has NCCL for several."""
-    if torch.cuda.is_available():
-        found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        names = ", ".join(f"{gpu.name} ({decimal(gpu.total_memory)})" for gpu in found)
-        if torch.distributed.is_available() and torch.distributed.is_nccl_available():
-            return Finding("GPUs", "ok", f"{names}; NCCL is built into torch")
-        advice = "without NCCL tensors go through the host's memory: install torch's build for CUDA"
-        return Finding("GPUs", "note" if len(found) > 1 else "ok", names, advice)
+    """Check for GPUs that torch can use, and whether it has their library for several."""
+    for kind in [kind for kind in DEVICE_KINDS if kind != "cpu"]:
+        found = [facts_of(torch.device(kind, index)) for index in range(devices_here(kind))]
+        if not found:
+            continue
+        names = ", ".join(f"{gpu.name} ({decimal(gpu.memory_bytes or 0)})" for gpu in found)
+        library = found[0].kind.backend.upper()
+        if found[0].has_backend:
+            ours = "" if library == "GLOO" else f"; {library} is built into torch"
+            return Finding("GPUs", "ok", f"{names}{ours}")
+        advice = f"without {library} tensors go through the host's memory: install torch's build "
+        return Finding("GPUs", "note" if len(found) > 1 else "ok", names, f"{advice}for {kind}")
     if shutil.which("nvidia-smi") is None:
         return Finding("GPUs", "ok", "none; workers compute on the CPU")
     advice = "install torch for CUDA (pytorch.org/get-started)"

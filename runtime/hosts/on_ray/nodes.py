@@ -133,14 +133,14 @@ def hosts_of(cluster: Cluster, workers: int, *, gpus: bool) -> list[HostPlan]:
     """Return the hosts that a cluster's description has, none of them on a node.
 
     More workers than it has accelerators are on other hosts like its last. With ``gpus`` hosts of
-    device ``cuda`` take GPUs; else workers compute on CPUs.
+    another device than ``cpu`` take GPUs; else workers compute on CPUs.
     """
     numbers: dict[int, list[int]] = {}
     for worker, host in enumerate(cluster.host_of):
         numbers.setdefault(host, []).append(worker)
     plans = []
     for host, own in numbers.items():
-        kind = "GPU" if gpus and cluster.devices[own[0]] == "cuda" else "CPU"
+        kind = "GPU" if gpus and cluster.devices[own[0]] != "cpu" else "CPU"
         plans.append(HostPlan(cluster.host_names[host], tuple(own), kind))
     usual = plans[-1]
     for first in range(cluster.accelerators, workers, len(usual.workers)):

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
-from drlpp.runtime.device.devices import device_among, generator_of
+from drlpp.runtime.device.devices import device_among, seed_generator
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.torch_versions import graph_compiled_when_used
 
@@ -39,7 +39,7 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
         return handle_torch_function(seeded, values, name, operator, *args, **kwargs)
     digest = hashlib.blake2b(f"{_pass_key} {name}".encode(), digest_size=7).digest()
     # That of one device alone: torch.manual_seed notes a stack trace for other devices.
-    generator_of(device_among(values)).manual_seed(int.from_bytes(digest, "big"))
+    seed_generator(device_among(values), int.from_bytes(digest, "big"))
     # Numbers are drawn in the order of memory, which is another one for a transposed tensor than
     # for what arrives of it in another stage.
     args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))

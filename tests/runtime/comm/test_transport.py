@@ -1,6 +1,8 @@
 """Every way to exchange tensors trains to the same weights; devices decide which one it is."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -14,7 +16,7 @@ from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.transport import DirectedLinks, Staging
-from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.device.devices import DEVICE_KINDS, DeviceFacts
 from drlpp.runtime.ipc.protocol import GroupSpec, Transport, transport_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -35,6 +37,10 @@ def gpu(number: int) -> DeviceFacts:
     return DeviceFacts("cuda", "Some GPU", f"uuid-{number}", 2**34)
 
 
+def intel(number: int) -> DeviceFacts:
+    return replace(gpu(number), type="xpu")
+
+
 @pytest.mark.parametrize(
     ("found", "transport"),
     [
@@ -44,6 +50,10 @@ def gpu(number: int) -> DeviceFacts:
         ([gpu(0), PROCESSOR], STAGED),
         # Alone there is nobody to talk to.
         ([gpu(0)], STAGED),
+        ([intel(0), intel(1)], Transport("xccl", directed=True)),
+        ([intel(0), gpu(1)], STAGED),
+        ([replace(intel(0), has_backend=False), replace(intel(1), has_backend=False)], STAGED),
+        ([DeviceFacts("mps", "GPU", "one"), DeviceFacts("mps", "GPU", "another")], STAGED),
     ],
 )
 def test_nccl_where_every_worker_has_a_gpu_of_its_own(
@@ -144,6 +154,33 @@ def test_without_tags_tensors_go_in_order_and_complex_ones_in_halves() -> None:
     links.send([torch.ones(1), torch.ones(2, dtype=torch.complex64)], 5)
     links.send([torch.ones(4)], 5)
     assert given == [(1,), (2, 2), (4,)]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "mps"])
+def test_sums_go_through_copies_where_gloo_cannot_read_the_device(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The processor stands for a GPU of that kind."""
+    monkeypatch.setitem(DEVICE_KINDS, "cpu", DEVICE_KINDS[kind])
+    store = torch.distributed.HashStore()
+
+    def trained(worker: int) -> tuple[list[float], bool, list[float], int]:
+        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), 20)
+        group = GroupSpec("sums", (0, 1), Transport(), replicas=(0, 1))
+        connections = Connections.build(member, group)
+        tensor, buffer = torch.full((2,), worker + 1.0), torch.full((2,), 5.0 + worker)
+        before = tensor.clone()
+        work = connections.start_sum(tensor)
+        staged = kind != "cpu" and torch.equal(tensor, before)
+        work.wait()
+        connections.share_buffers([buffer])
+        fewest = connections.fewest(7 + worker)
+        connections.close()
+        return tensor.tolist(), staged, buffer.tolist(), fewest
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(trained, range(2)))
+    assert found == [([3.0, 3.0], kind != "cpu", [5.0, 5.0], 7)] * 2
 
 
 class Recorder(Member):

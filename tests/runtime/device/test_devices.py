@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device import devices
@@ -48,6 +49,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(devices, "_start_autograd_on", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "is_backend_available", lambda _: True)
     monkeypatch.setattr(
         torch.cuda,
         "get_device_properties",
@@ -58,7 +60,133 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for module in (torch.cuda, torch.xpu, torch.mps):
+        monkeypatch.setattr(module, "is_available", lambda: False)
+
+
+class Event:
+    """Of a device whose work takes a second."""
+
+    made = 0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        Event.made += 1
+        self.number = Event.made
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 1000.0 * (other.number - self.number)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch find the modules that stand for its own, which it would remember."""
+    monkeypatch.setattr(
+        torch, "get_device_module", lambda device: getattr(torch, torch.device(device).type)
+    )
+    monkeypatch.setattr(devices, "_start_autograd_on", lambda _: None)
+    devices.has_float64.cache_clear()
+
+
+@pytest.fixture
+def intel(monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> SimpleNamespace:
+    """Two GPUs of Intel, as far as they are asked; returns what stands for ``torch.xpu``."""
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        set_device=lambda device: calls.append(("set", device.index)),
+        synchronize=lambda device: calls.append(("synchronize", device.index)),
+        get_device_properties=lambda device: Properties("Arc", f"uuid-{device.index}", 2**34),
+        Event=Event,
+        reset_peak_memory_stats=lambda device: calls.append(("reset", device.index)),
+        max_memory_allocated=lambda device: 5000 + device.index,
+        default_generators=[torch.Generator(), torch.Generator()],
+        calls=(calls := []),
+    )
+    monkeypatch.setattr(torch, "xpu", module)
+    stand_in(monkeypatch)
+    return module
+
+
+@pytest.fixture
+def apple(monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> SimpleNamespace:
+    """A GPU of Apple, likewise; its module has fewer functions, which name no device."""
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        recommended_max_memory=lambda: 2**33,
+        synchronize=lambda: calls.append("synchronize"),
+        empty_cache=lambda: calls.append("empty"),
+        driver_allocated_memory=lambda: 7000,
+        manual_seed=lambda seed: calls.append(f"seed {seed}"),
+        Event=Event,
+        calls=(calls := []),
+    )
+    monkeypatch.setattr(torch, "mps", module)
+    stand_in(monkeypatch)
+    return module
+
+
+@pytest.mark.parametrize("choice", ["auto", "xpu"])
+def test_a_gpu_of_intel(
+    intel: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    accelerator = accelerator_of(choice, 3)
+    assert accelerator.device == torch.device("xpu", 1)
+    # Torch for CPUs has no XCCL.
+    assert accelerator.facts == devices.DeviceFacts(
+        "xpu", "Arc", "uuid-1", 2**34, has_backend=False
+    )
+    clock = accelerator.new_clock()
+    ((first, second),) = clock.read([(clock.mark(), clock.mark())])
+    assert second - first == pytest.approx(1.0)
+    accelerator.reset_peak_memory()
+    assert accelerator.peak_memory_bytes() == 5001
+    accelerator.synchronize()
+    assert intel.calls == [("set", 1), ("reset", 1), ("synchronize", 1)]
+    devices.seed_generator(accelerator.device, 12)
+    assert [one.initial_seed() == 12 for one in intel.default_generators] == [False, True]
+    accelerator.check_types([torch.ones(1, dtype=torch.float64)])
+    devices.has_float64.cache_clear()
+    monkeypatch.setattr(
+        intel, "get_device_properties", lambda _: SimpleNamespace(name="Arc", has_fp64=False)
+    )
+    with pytest.raises(InvalidCluster, match="device xpu has no float64"):
+        accelerator.check_types([torch.ones(1, dtype=torch.float64)])
+    with pytest.raises(InvalidCluster, match=r"xpu needs a newer PyTorch than .*'uuid'"):
+        accelerator_of(choice, 0)
+
+
+@pytest.mark.parametrize("choice", ["auto", "mps"])
+def test_the_gpu_of_apple(apple: SimpleNamespace, choice: str) -> None:
+    accelerator = accelerator_of(choice, 3)
+    assert accelerator.device == torch.device("mps", 0)
+    facts = accelerator.facts
+    assert (facts.type, facts.memory_bytes, facts.backend) == ("mps", 2**33, "gloo")
+    assert facts.identity == accelerator_of(choice, 0).facts.identity != ""
+    clock = accelerator.new_clock()
+    ((first, second),) = clock.read([(clock.mark(), clock.mark())])
+    assert second - first == pytest.approx(1.0)
+    accelerator.reset_peak_memory()
+    assert accelerator.peak_memory_bytes() == 7000
+    accelerator.synchronize()
+    devices.seed_generator(accelerator.device, 12)
+    assert apple.calls == ["empty", "synchronize", "seed 12"]
+    accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.int64)])
+    with pytest.raises(InvalidCluster, match="device mps has no float64"):
+        accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.float64)])
+
+
+def test_a_type_that_an_older_torch_does_not_know_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, no_gpu: None
+) -> None:
+    monkeypatch.setattr(torch, "mps", SimpleNamespace(synchronize=None))
+    monkeypatch.delattr(torch, "xpu")
+    assert devices.devices_here("mps") == devices.devices_here("xpu") == 0
+    assert accelerator_of("auto", 0).facts == devices.DeviceFacts()
 
 
 @pytest.mark.parametrize(("choice", "place", "index"), [("auto", 0, 0), ("cuda", 5, 1)])
@@ -122,7 +250,12 @@ def test_a_processor_where_it_is_asked_for_or_there_is_no_gpu(
     ("call", "words"),
     [
         (lambda: accelerator_of("cuda", 0), "device is cuda, but PyTorch finds no GPU on this"),
-        (lambda: ClusterSession(PERCEPTRON, device="tpu"), "'tpu'; expected auto, cpu or cuda"),
+        (lambda: accelerator_of("xpu", 0), "device is xpu, but PyTorch finds no GPU on this"),
+        (lambda: accelerator_of("mps", 0), "device is mps, but PyTorch finds no GPU on this"),
+        (
+            lambda: ClusterSession(PERCEPTRON, device="tpu"),
+            "'tpu'; expected auto, cpu, cuda, xpu or mps",
+        ),
         (
             lambda: ClusterSession(PERCEPTRON, 2, speeds=[1, 0.5], device="cuda"),
             "speeds emulate slower accelerators with CPU workers",

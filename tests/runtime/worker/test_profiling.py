@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from itertools import count
 from unittest.mock import patch
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
@@ -83,17 +80,6 @@ def test_long_passes_are_repeated_less_often(repeats: int, seconds: float) -> No
         assert len(numbers) >= 3 + min(repeats, 5)
     # The last but one had not taken too long yet.
     assert len(numbers) <= 3 + 5 or (len(numbers) - 3 - 5) * seconds <= 1
-
-
-def test_workers_agree_on_the_fewest_repeats() -> None:
-    store, repeats = dist.HashStore(), (5, 9)
-
-    def agreed(rank: int) -> int:
-        group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=30))
-        return operator_timing._agreed(repeats[rank], group, torch.device("cpu"))
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(agreed, range(2))) == [5, 5]
 
 
 Times = dict[tuple[str, str], list[list[float]]]
