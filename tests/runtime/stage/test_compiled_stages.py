@@ -14,6 +14,7 @@ from drlpp.models.zoo import SMALL
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions
+from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -41,6 +42,12 @@ METHODS = [
     Method(schedule="gpipe", policy="sync", microbatches=4),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4, recompute=True),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiler() -> None:
+    if (reason := why_not_compiled()) is not None:
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
