@@ -57,6 +57,7 @@ class DeviceKind(NamedTuple):
         staged: whether Gloo needs copies in the host's memory of tensors that are sent.
         gloo_sums: whether Gloo can sum its tensors without such copies.
         has_float64: whether it computes in float64, unless torch tells of each device.
+        compiled: whether stages are compiled for it, which takes triton on a GPU.
     """
 
     backend: Backend
@@ -65,6 +66,7 @@ class DeviceKind(NamedTuple):
     staged: bool
     gloo_sums: bool
     has_float64: bool = True
+    compiled: bool = True
 
 
 DEVICE_KINDS: dict[str, DeviceKind] = {
@@ -72,7 +74,13 @@ DEVICE_KINDS: dict[str, DeviceKind] = {
     "cuda": DeviceKind("nccl", has_events=True, has_streams=True, staged=True, gloo_sums=True),
     "xpu": DeviceKind("xccl", has_events=True, has_streams=True, staged=True, gloo_sums=False),
     "mps": DeviceKind(
-        "gloo", has_events=True, has_streams=False, staged=True, gloo_sums=False, has_float64=False
+        "gloo",
+        has_events=True,
+        has_streams=False,
+        staged=True,
+        gloo_sums=False,
+        has_float64=False,
+        compiled=False,
     ),
 }
 """``auto`` takes the first type of GPU that torch finds here."""

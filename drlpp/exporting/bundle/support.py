@@ -67,8 +67,10 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 def _generator(tensors: list[Tensor]) -> torch.Generator:
     for tensor in tensors:
-        if tensor.is_cuda:
-            return torch.cuda.default_generators[tensor.device.index]
+        if tensor.device.type != "cpu":
+            module = torch.get_device_module(tensor.device)
+            found: torch.Generator = module.default_generators[tensor.device.index]
+            return found
     return torch.default_generator
 
 

@@ -20,6 +20,9 @@ from .support import FOLDER, read_facts, version_note
 
 Minibatch = tuple[tuple[Tensor, ...], Tensor]
 
+_DEVICES = "cpu", "cuda", "xpu"
+"""Types of devices whose tensors torch's process groups send."""
+
 
 def main() -> None:
     """Train as the command line says."""
@@ -34,10 +37,11 @@ def main() -> None:
     if rank == 0 and (note := version_note(facts)):
         print(f"note: {note}", file=sys.stderr)
     torch.set_num_threads(options.threads)
-    device = torch.device("cuda", local) if options.device == "cuda" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    device = torch.device("cpu")
+    if options.device != "cpu":
+        device = torch.device(options.device, local)
+        torch.get_device_module(device).set_device(device)
+    dist.init_process_group(dist.get_default_backend_for_device(device))
     try:
         _train(Pipeline(device), options)
         # Nobody leaves while another rank still hears from it.
@@ -75,8 +79,10 @@ def _parser(facts: Any) -> argparse.ArgumentParser:
         "tuple; else one example again and again",
     )
     parser.add_argument("--save", type=Path, help="file for the weights, by the model's names")
-    there = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if there else "cpu")
+    found = torch.accelerator.current_accelerator()
+    there = torch.accelerator.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    default = found.type if found and there and found.type in _DEVICES else "cpu"
+    parser.add_argument("--device", choices=_DEVICES, default=default)
     parser.add_argument("--threads", type=int, default=1, help="of a rank on a CPU")
     return parser
 

@@ -16,6 +16,7 @@ from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device import devices
+from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.devices import (
     accelerator_of,
     device_among,
@@ -176,6 +177,7 @@ def test_the_gpu_of_apple(apple: SimpleNamespace, choice: str) -> None:
     devices.seed_generator(accelerator.device, 12)
     assert apple.calls == ["empty", "synchronize", "seed 12"]
     accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.int64)])
+    assert why_not_compiled("mps") == "nothing is compiled for mps"
     with pytest.raises(InvalidCluster, match="device mps has no float64"):
         accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.float64)])
 
