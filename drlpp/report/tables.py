@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
 from drlpp.schedule.method import Method
+
+_MOST_OF_A_FAILURE = 150
+"""Characters that say why a candidate of a heat failed."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,11 @@ def _heat_text(heat: Heat, usual: Method) -> str:
     ranked = sorted(heat.candidates, key=lambda one: (-len(one.seconds), middle(one)))
     tried = "; ".join(
         f"{c.beside(usual)}: "
-        + (f"{seconds_text(middle(c))} ({len(c.seconds)}×)" if c.seconds else "failed")
+        + (
+            f"{seconds_text(middle(c))} ({len(c.seconds)}×)"
+            if c.seconds
+            else textwrap.shorten(f"failed, {c.failure}", _MOST_OF_A_FAILURE)
+        )
         for c in ranked
     )
     return f"tried as {heat.kind}: {tried}"
