@@ -277,15 +277,17 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
     printed, _ = process.communicate(timeout=100)
     # It said so while it ran.
     assert "profiling operators and links\n" in printed
+    assert "\nmeasuring placements\n" in printed
+    wait_for_end_of(workers)
+    known = measured(out)
+    printed = finish(out, len(known) + 3, "--resume")
+    # The last line is said whenever it comes; others, none within three seconds.
     clock, place = "[0-9]+:[0-5][0-9]", "[0-9-]+"
     assert re.search(
-        rf"\nmeasured [0-9]+ of 500 placements, last {place}: [0-9.]+ .s, "
+        rf"\nmeasured [0-9]+ of {len(known) + 3} placements, last {place}: [0-9.]+ .s, "
         rf"best [0-9.]+ .s \({place}\), left ({clock}|–)\n",
         printed,
     )
-    wait_for_end_of(workers)
-    known = measured(out)
-    finish(out, len(known) + 3, "--resume")
     after = measured(out)
     assert after[: len(known)] == known
     keys = [candidate_in(line) for line in after]
