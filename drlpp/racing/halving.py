@@ -1,8 +1,8 @@
 """The course of a race to a loss: a search for learning rates, halving, and a final.
 
-1. **Rates.** Every candidate trains on the same minibatches with each learning rate; where the best
+1. **Rates.** Candidates train on the same minibatches with each learning rate; where the best
    is the largest or the least of them, one more beyond it is tried, up to twice, and where all
-   fail, less, up to twice.
+   fail, less, up to twice. A candidate whose gradients are as late as another's takes its rate.
 2. **Halving.** With its best rate each continues; the time doubles, and after each doubling the
    half with the higher held-out loss ends, until one reaches the loss. The others train to the end
    of that time, and no longer: what has not reached it by then cannot win. Plain PyTorch alone
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drlpp.errors import RunFailure
+from drlpp.io.progress_lines import clock_text
 from drlpp.racing.training_race import PLAIN_NUMBER, Curve, Final, RaceEnd, Training, TrainingRace
 
 _SEARCHED_EVALUATIONS = 3
@@ -73,15 +74,19 @@ class _Course:
 
     def __post_init__(self) -> None:
         self.searched = min(_SEARCHED_EVALUATIONS * self.race.every, self.race.minibatches)
+        self._seconds_to_goal: float | None = None
         self.end = self._goal()
 
     def run(self) -> RaceEnd:
         """Run the three parts."""
         count, end = len(self.race.candidates), self.end
         chosen: dict[int, Training] = {}
+        own = [self._takes_rate_of(candidate) == candidate for candidate in range(count)]
+        finals = self.race.finals * min(count, 3)
         for candidate in range(count):
-            self.on_step(f"learning rates: candidate {candidate + 1} of {count}")
-            end.rates[candidate] = rate = self._best_rate(candidate)
+            left = self._left(count - 1, finals, sum(own[candidate:]))
+            self.on_step(f"learning rates: candidate {candidate + 1} of {count}{left}")
+            end.rates[candidate] = rate = self._rate(candidate)
             if rate is None:
                 failure = self._failure(candidate)
                 end.ended[candidate] = f"failed with every learning rate: {failure}"
@@ -112,7 +117,22 @@ class _Course:
         point = curve.after(wanted)
         if point is None or point.loss is None:
             raise RunFailure(f"plain PyTorch, which sets the loss, failed: {curve.failure}")
+        self._seconds_to_goal = point.seconds
         return RaceEnd(race, point.loss, race.limit_seconds or _LIMIT * point.seconds)
+
+    def _left(self, halved: float, finals: int, searches: float = 0.0) -> str:
+        """Return how much time of training is left, as far as plain PyTorch has told the time.
+
+        Args:
+            halved: candidates that train on to the loss; finals: trainings of finalists;
+            searches: candidates that look for a learning rate.
+        """
+        if self._seconds_to_goal is None:
+            return ""
+        race = self.race
+        share = self.searched / (race.epochs * race.minibatches)
+        trainings = halved + finals + searches * len(race.rates) * share
+        return f", about {clock_text(trainings * self._seconds_to_goal)} of training left"
 
     def _trained(self, training: Training, minibatches: int) -> Curve:
         return self.train(training, lambda curve: curve.minibatches >= minibatches)
@@ -120,6 +140,18 @@ class _Course:
     def _failure(self, candidate: int) -> str | None:
         tried = Training(candidate, self.race.rates[0])
         return self.train(tried, lambda curve: True).failure
+
+    def _takes_rate_of(self, candidate: int) -> int:
+        return dict(enumerate(self.race.rate_of)).get(candidate, candidate)
+
+    def _rate(self, candidate: int) -> float | None:
+        """Return the rate of a candidate that is as late, if it trains with that; else its best."""
+        rate = self.end.rates.get(self._takes_rate_of(candidate))
+        if rate is not None:
+            curve = self._trained(Training(candidate, rate), self.searched)
+            if curve.failure is None:
+                return rate
+        return self._best_rate(candidate)
 
     def _best_rate(self, candidate: int, *, forget: bool = True) -> float | None:
         """Return the rate with the least loss after the search; None if none trains."""
@@ -165,7 +197,9 @@ class _Course:
         running = sorted(chosen)
         while running:
             seconds = min(2 * seconds, limit)
-            self.on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
+            trained = max(curves[c].seconds for c in running) / (self._seconds_to_goal or math.inf)
+            left = self._left(len(running) * max(1 - trained, 0), self.race.finals * 3)
+            self.on_step(f"halving: {len(running)} train for {seconds:.0f} s each{left}")
             curves |= {c: self.train(chosen[c], self._enough(seconds)) for c in running}
             if seconds >= limit or any(self._cost(curves[c]) <= seconds for c in running):
                 break
@@ -197,7 +231,8 @@ class _Course:
             return
 
         for number in range(1, count + 1):
-            self.on_step(f"final: {len(finalists)} train, {number} of {count}")
+            left = self._left(0, len(finalists) * (count - number + 1))
+            self.on_step(f"final: {len(finalists)} train, {number} of {count}{left}")
             for candidate in finalists if number % 2 else finalists[::-1]:
                 training = chosen[candidate]._replace(seed=number)
                 longest = _LONGEST_FINAL * curves[candidate].seconds

@@ -15,6 +15,7 @@ from drlpp.io.documents import read_document, write_document
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import run_race
 from drlpp.racing.plain import PlainLearner, held_out_loss, initial_module
+from drlpp.racing.prospects import learning_rates_shared
 from drlpp.racing.training_race import Curve, Point, RaceEnd, Training, TrainingRace
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.session import ClusterSession
@@ -267,6 +268,7 @@ def race_to_loss(
         epochs=epochs,
         limit_seconds=limit_seconds,
         rates=tuple(middle * _RATE_FACTOR ** (power - rates // 2) for power in range(rates)),
+        rate_of=tuple(learning_rates_shared(session, candidates)),
         finals=finals,
     )
     course = Course(session, fresh, data, folder, on_step)

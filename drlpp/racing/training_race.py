@@ -129,7 +129,9 @@ class TrainingRace(Document):
         epochs: without a target, it is the least loss of plain PyTorch in so many epochs.
         limit_seconds: of training, after which every candidate stops; 600 by default, or five times
             what plain PyTorch takes to the loss that it sets.
-        rates: learning rates that every candidate tries, ascending, the optimizer's in the middle.
+        rates: learning rates that are tried, ascending, the optimizer's in the middle.
+        rate_of: the number of the candidate whose best learning rate each one takes; its own if it
+            tries rates itself, as all do without this.
         finals: trainings of a finalist.
         runs: what was trained so far.
     """
@@ -147,6 +149,7 @@ class TrainingRace(Document):
     epochs: int = Field(default=3, ge=1)
     limit_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rates: tuple[float, ...] = Field(min_length=1)
+    rate_of: tuple[Count, ...] = ()
     finals: int = Field(ge=1)
     runs: tuple[TrainingRun, ...] = ()
 
@@ -158,6 +161,8 @@ class TrainingRace(Document):
                 raise ValueError(f"a run is of candidate {run.candidate}; the last is {last}")
         if self.candidates[PLAIN_NUMBER].placement is not None:
             raise ValueError("the first candidate of a race has to be plain PyTorch")
+        if any(other > number for number, other in enumerate(self.rate_of)):
+            raise ValueError("a candidate can take the learning rate of one before it alone")
         return self
 
     @property

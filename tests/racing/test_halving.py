@@ -68,6 +68,16 @@ def test_the_fastest_learner_wins_with_its_own_rate() -> None:
     assert [f.cost for f in result.finals[2]] == pytest.approx([math.log(10) / 0.4] * 3, rel=0.02)
 
 
+def test_what_is_as_late_as_another_takes_its_rate_unless_it_fails_with_that() -> None:
+    rates = [0.3, 0.1, 0.3, 0.9]
+    learners = Learners([0.1, 0.2, 0.3, 0.4], rates, fails=lambda t: t[:2] == (3, 0.3))
+    given = {"every": EVERY, "target_loss": 0.1, "limit_seconds": 1000.0, "rate_of": (0, 1, 0, 0)}
+    end = run_race(race_of(4, RATES, minibatches=2 * EVERY, **given), learners)
+    assert end.rates == pytest.approx(dict(enumerate(rates)))
+    tried = [{t.rate for t in learners.curves if t.candidate == number} for number in range(4)]
+    assert [len(of) for of in tried] == [3, 4, 1, 4]
+
+
 def test_where_all_rates_fail_smaller_ones_are_tried() -> None:
     learners = Learners([0.4], [0.3], fails=lambda training: training.rate > 0.02 and "diverged")
     assert learners.race().rates == {0: pytest.approx(0.1 / 9)}

@@ -190,7 +190,7 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
     assert longer.exit_code == 0, longer.output
     known, race = race, read_document(out / "race.json", TrainingRace)
     assert race.candidates[: len(known.candidates)] == known.candidates
-    assert {one.method.policy for one in race.candidates} == {"sync", "pipeoptim", "2bw"}
+    assert "2bw" in {one.method.policy for one in race.candidates}
     trained = {run.candidate for run in race.runs if run.curve.minibatches}
     assert trained == set(range(len(race.candidates)))
 

@@ -19,6 +19,7 @@ from drlpp.io.progress_lines import shown
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import Space
 from drlpp.racing.contenders import Contender, compiled_as_plain
+from drlpp.racing.prospects import with_a_chance
 from drlpp.racing.rivals import Grounds, usual_candidates, with_policy, without_equals
 from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, race_to_loss
 from drlpp.racing.training_race import RaceEnd, TrainingRace
@@ -133,8 +134,13 @@ def _candidates(
     # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
     # may come out otherwise again.
     begun = read_document(path, TrainingRace) if path.exists() else None
-    known = list(begun.candidates) if begun else usual_candidates(grounds)
     others = [one for method in methods for one in with_policy(grounds, method)]
+    if begun:
+        known = list(begun.candidates)
+    else:
+        known, line = with_a_chance(grounds, usual_candidates(grounds), [*others, *named])
+        if line:
+            console.print(line)
     found = compiled_as_plain([*known, *others, *named])
     known = found[: len(known)]
     keys = {one.key for one in known}
