@@ -116,6 +116,14 @@ Speeds = Annotated[
         "Relative speeds of the accelerators, such as 1,1,0.5,0.5; workers emulate them.", "LIST"
     ),
 ]
+Emulated = Annotated[
+    str | None,
+    shared(
+        "Accelerators to emulate on this machine: relative speeds such as 1,1,0.5,0.5, or a "
+        "cluster.yaml, whose links are emulated as well.",
+        "LIST|FILE",
+    ),
+]
 RayCluster = Annotated[
     str | None,
     shared(
@@ -283,7 +291,7 @@ class WorkerSettings:
     """The processes that compute, and where they run."""
 
     workers: Workers = None
-    speeds: Speeds = None
+    speeds: Emulated = None
     device: DeviceChoice = option(
         DeviceChoice.AUTO, "What workers compute on; auto: GPUs if there are any."
     )
@@ -307,16 +315,24 @@ class WorkerSettings:
         return self.cluster is not None and self.cluster.endswith(CLUSTER_FILES)
 
     @cached_property
+    def links(self) -> Cluster | None:
+        """The cluster whose links workers emulate; None without one."""
+        if self.speeds is None or not self.speeds.endswith(CLUSTER_FILES):
+            return None
+        return read_document(Path(self.speeds), Cluster)
+
+    @cached_property
     def emulated(self) -> tuple[float, ...] | None:
         """Speeds that workers emulate, as fast as this machine can; None without any."""
         from drlpp.runtime.device.emulation import available_cores, fitting_speeds
 
-        relative = read_speeds(self.speeds)
+        relative = self.links.speeds if self.links else read_speeds(self.speeds)
         if relative is None:
             return None
         if self.workers not in (None, len(relative)):
             raise InvalidInput(
-                f"--speeds {self.speeds} has {len(relative)} numbers for {self.workers} workers"
+                f"--speeds {self.speeds} is of {len(relative)} accelerators, for {self.workers} "
+                "workers"
             )
         return fitting_speeds(relative, available_cores())
 
@@ -343,6 +359,7 @@ class WorkerSettings:
         return {
             "workers": workers,
             "speeds": emulated,
+            "links": self.links,
             "device": self.device,
             "cluster": self.address,
             "hosts": hosts,

@@ -60,6 +60,7 @@ def train(given: Train) -> dict[str, Any]:
             early_stopping=stopping,
             elastic=None if given.elastic is None else Elastic.parse(given.elastic),
             speeds=emulated,
+            links=workers.links,
             device=workers.device,
             cluster=workers.address,
             timeout_seconds=workers.timeout,

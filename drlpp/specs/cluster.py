@@ -224,6 +224,11 @@ class Cluster(Document):
             return self.within_host
         return self._between[self._kinds[one][0].network, self._kinds[other][0].network]
 
+    def links_from(self, accelerator: int) -> dict[int, Link]:
+        """Return the links from an accelerator to all others."""
+        others = (other for other in range(self.accelerators) if other != accelerator)
+        return {other: self.link(accelerator, other) for other in others}
+
     def network(self, accelerator: int) -> Link:
         """Return the link that joins the host of an accelerator to others."""
         return self._between[self._kinds[accelerator][0].network, None]

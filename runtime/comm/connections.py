@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Self
 
 import torch
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
+from drlpp.runtime.comm.pacing import Pace, PacedLinks, PacedSum
 from drlpp.runtime.comm.transport import DirectedLinks, Links, Staging, TaggedLinks
 from drlpp.runtime.device.devices import DEVICE_KINDS, Backend
 from drlpp.runtime.ipc.protocol import GroupSpec, Route
@@ -44,6 +46,7 @@ class Member:
         address: of its host. Gloo listens there, and nowhere else.
         device: that it computes on.
         timeout_seconds: of every operation.
+        pace: of emulated links; None where these are what they are.
     """
 
     store: dist.Store
@@ -51,6 +54,7 @@ class Member:
     address: str
     device: torch.device
     timeout_seconds: float
+    pace: Pace | None = None
 
     def group(self, name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:
         """Build a group of workers, in the order of their ranks."""
@@ -81,12 +85,14 @@ class Connections:
         links: the ways that messages take.
         replicas: of this worker's stage, which sum gradients; None without replication.
         staging: for sums, where Gloo cannot read the device's tensors; else None.
+        paced: what makes a sum of so many bytes that has begun take its time.
     """
 
     everyone: dist.ProcessGroup
     links: Links
     replicas: dist.ProcessGroup | None
     staging: Staging | None = None
+    paced: Callable[[dist.Work, int], dist.Work] | None = None
 
     @classmethod
     def build(cls, member: Member, group: GroupSpec) -> Self:
@@ -107,14 +113,22 @@ class Connections:
                 summing.allreduce([one]).wait()
                 _settle(one)
         by_gloo = transport.directed or DEVICE_KINDS[member.device.type].gloo_sums
-        return cls(everyone, links, summing, None if by_gloo else Staging(member.device))
+        staging, paced = None if by_gloo else Staging(member.device), None
+        if member.pace is not None:
+            links = PacedLinks(links, member.pace)
+            others = [worker for worker in replicas if worker != member.worker]
+            if summing is not None:
+                paced = partial(PacedSum, group=summing, others=others, pace=member.pace)
+        return cls(everyone, links, summing, staging, paced)
 
     def start_sum(self, tensor: Tensor) -> dist.Work:
         """Start to sum a tensor over the replicas, in place."""
         assert self.replicas is not None
         if self.staging:
-            return _StagedSum(self.replicas, tensor, self.staging)
-        return self.replicas.allreduce([tensor])
+            work: dist.Work = _StagedSum(self.replicas, tensor, self.staging)
+        else:
+            work = self.replicas.allreduce([tensor])
+        return self.paced(work, tensor.nbytes) if self.paced else work
 
     def fewest(self, number: int) -> int:
         """Return the least number that any worker of the connections gives, of a few."""

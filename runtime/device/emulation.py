@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from drlpp.errors import InvalidInput
+from drlpp.specs.cluster import Cluster
 
 MOST_LOAD = 0.9
 """The largest load of a core by emulated accelerators that share it; passes wait for others."""
@@ -80,6 +81,23 @@ def checked_speeds(speeds: Sequence[float] | None, workers: int) -> tuple[float,
             "at most 1"
         )
     return tuple(speeds)
+
+
+def checked_links(links: Cluster | None, workers: int, ray: str | None) -> Cluster | None:
+    """Return the cluster whose links are to be emulated.
+
+    Raises:
+        InvalidInput: it has another number of accelerators, or the workers are on a Ray cluster,
+            whose hosts have clocks of their own.
+    """
+    if links is not None and ray is not None:
+        raise InvalidInput("links are emulated on this machine alone; leave out the Ray cluster")
+    if links is not None and links.accelerators != workers:
+        raise InvalidInput(
+            f"the links are of {links.accelerators} accelerators, for {workers} workers; give as "
+            "many workers"
+        )
+    return links
 
 
 @contextmanager

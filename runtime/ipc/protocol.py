@@ -21,7 +21,7 @@ from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
-from drlpp.specs.cluster import DeviceChoice
+from drlpp.specs.cluster import DeviceChoice, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 Route = tuple[int, int]
@@ -97,6 +97,7 @@ class WorkerSpec:
         own_group: it leaves the process group that it starts in, since whoever started that kills
             the whole of it, and the worker has files to remove.
         on_one_host: all workers of the session are on its host.
+        links: to all other workers, if it emulates slower ones.
     """
 
     worker: int
@@ -108,6 +109,7 @@ class WorkerSpec:
     core: int | None = None
     own_group: bool = False
     on_one_host: bool = False
+    links: Mapping[int, Link] | None = None
 
 
 @dataclass(frozen=True)

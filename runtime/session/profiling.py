@@ -80,7 +80,10 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
             workers.new_group("profile", measuring, replicas=tuple(measuring)),
         )
     times = list(workers.command(dict.fromkeys(measuring, command)).values())
-    cluster = session_cluster(places, devices, session.speeds, time_hosts(workers, repeats))
+    if session.links is None:
+        cluster = session_cluster(places, devices, session.speeds, time_hosts(workers, repeats))
+    else:
+        cluster = session.links.with_speeds(session.speeds)
     if crowded := crowded_machine(session.speeds, places, devices):
         session.note(crowded)
     microbatches = trainings[_MICROBATCH].microbatches if _MICROBATCH in trainings else 1

@@ -29,7 +29,7 @@ from drlpp.runtime.deploying.deployment import (
 )
 from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for, known_choice
-from drlpp.runtime.device.emulation import checked_speeds
+from drlpp.runtime.device.emulation import checked_links, checked_speeds
 from drlpp.runtime.hosts.session_hosts import (
     PlaceWorkers,
     check_workers,
@@ -84,6 +84,8 @@ class ClusterSession:
         speeds: of every worker, at most 1, to emulate accelerators: a worker of speed 0.5 takes
             twice the processor time that a pass needs, and sleeps the rest of it. So several
             workers can share a core and still take their time in parallel. 1 each by default.
+        links: a cluster of as many accelerators, whose links are emulated: messages and sums take
+            as long as on these. With ``speeds`` of its proportions it emulates that cluster.
         device: what workers compute on: ``cpu``; ``cuda``, ``xpu`` or ``mps`` for the host's GPUs
             in turns; or ``auto`` for GPUs where there are any, unless workers are to be slower.
         cluster: a Ray cluster whose hosts the workers run on, instead of this machine: ``auto`` for
@@ -98,6 +100,7 @@ class ClusterSession:
 
     Attributes:
         captured, graph: the model, and its operator graph.
+        speeds, links: as in the arguments.
         accelerators: how many workers there are.
         worker_group: what starts, commands and replaces them.
         folder: of the session's temporary files on this host.
@@ -119,6 +122,7 @@ class ClusterSession:
         timeout_seconds: float | None = None,
         time_limits: TimeLimits | None = None,
         speeds: Sequence[float] | None = None,
+        links: Cluster | None = None,
         device: str = DeviceChoice.AUTO,
         cluster: str | None = None,
         hosts: Cluster | None = None,
@@ -130,6 +134,7 @@ class ClusterSession:
             workers = default_num_workers(cluster=cluster, hosts=hosts, gpus=gpus)
         check_workers(workers, cluster, hosts, least)
         self.speeds = checked_speeds(speeds, workers)
+        self.links = checked_links(links, workers, cluster)
         self.device = choice_for(device, self.speeds)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
         self.graph = self.captured.graph
@@ -151,7 +156,7 @@ class ClusterSession:
         if cluster is not None:
             place = hosts_on_ray(cluster, hosts, least, gpus=self.device is not DeviceChoice.CPU)
         self.worker_group = WorkerGroup(
-            self.captured, self.speeds, self.device, self.time_limits, place
+            self.captured, self.speeds, self.device, self.time_limits, place, self.links
         )
         self.folder = self.worker_group.folder
         self.spent = self.worker_group.spent

@@ -41,7 +41,7 @@ from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.specs.batches import Batch, arranged_like, tensors_in
-from drlpp.specs.cluster import DeviceChoice
+from drlpp.specs.cluster import Cluster, DeviceChoice
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
@@ -75,6 +75,7 @@ class WorkerGroup:
         device: what they compute on.
         limits: how long to wait for them.
         place: says where the workers run: by default on this machine.
+        links: a cluster whose links are emulated; None for those that there are.
 
     Attributes:
         captured, limits: as in the arguments; the limits may be replaced between commands.
@@ -95,6 +96,7 @@ class WorkerGroup:
         device: DeviceChoice = DeviceChoice.CPU,
         limits: TimeLimits = DEFAULT_TIME_LIMITS,
         place: PlaceWorkers = hosts_for,
+        links: Cluster | None = None,
     ) -> None:
         self.limits = limits
         self.devices: dict[int, DeviceFacts] = {}
@@ -102,6 +104,7 @@ class WorkerGroup:
         self.generation = 0
         self.captured = captured
         self._speeds = speeds
+        self._links = links
         self._device = device
         self._names = 0
         self._closed = False
@@ -237,6 +240,7 @@ class WorkerGroup:
                     speed=self._speeds[worker],
                     core=cores[worker],
                     on_one_host=len(set(places.host_names)) == 1,
+                    links=None if self._links is None else self._links.links_from(worker),
                 )
                 for worker in self.present
             }

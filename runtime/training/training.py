@@ -33,7 +33,7 @@ from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import check_length
 from drlpp.specs.batches import call
-from drlpp.specs.cluster import DeviceChoice
+from drlpp.specs.cluster import Cluster, DeviceChoice
 from drlpp.specs.data import Data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -88,7 +88,7 @@ class PipelineTrainer:
             ``changes.jsonl`` and is a note to ``observer``.
         device: that workers compute on: ``cpu``, ``cuda``, ``xpu``, ``mps``, or ``auto`` for GPUs
             where there are any; a checkpoint can be resumed on any of them.
-        speeds: of every worker, to emulate accelerators, as :class:`ClusterSession` says.
+        speeds, links: of every worker, to emulate accelerators, as :class:`ClusterSession` says.
         cluster: address of a Ray cluster, as :class:`ClusterSession` says; the hosts of the
             placement are found there by their names, addresses or labels, or by their size; with
             ``elastic`` some may be missing at first, and workers beyond the placement's are on
@@ -124,6 +124,7 @@ class PipelineTrainer:
         elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
         speeds: Sequence[float] | None = None,
+        links: Cluster | None = None,
         cluster: str | None = None,
         timeout_seconds: float | None = None,
         time_limits: TimeLimits | None = None,
@@ -224,6 +225,7 @@ class PipelineTrainer:
             method=self.method,
             device=device,
             speeds=speeds,
+            links=links,
             cluster=cluster,
             hosts=described if cluster is not None else None,
             least=elastic.least if elastic and cluster is not None else None,

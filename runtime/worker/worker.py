@@ -18,6 +18,7 @@ from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
 from drlpp.runtime.comm.mailbox import Mailbox
+from drlpp.runtime.comm.pacing import Pace
 from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.devices import CPU, Accelerator, DeviceFacts, accelerator_of, to_device
 from drlpp.runtime.device.emulation import computing_on
@@ -97,6 +98,7 @@ class Worker:
         self._accelerator = Accelerator()
         self._deployed: _Held | None = None
         self._compiler: StageCompiler | None = None
+        self._pace = None if spec.links is None else Pace(spec.links)
 
     @property
     def _held(self) -> _Held:
@@ -153,9 +155,11 @@ class Worker:
                 move_graph_to_device(graph, self._accelerator.device)
         return loaded
 
-    def _connect(self, group: GroupSpec, timeout_seconds: float) -> Connections:
+    def _connect(
+        self, group: GroupSpec, timeout_seconds: float, pace: Pace | None = None
+    ) -> Connections:
         address, device = self._spec.address, self._accelerator.device
-        member = Member(self._store, self._worker, address, device, timeout_seconds)
+        member = Member(self._store, self._worker, address, device, timeout_seconds, pace)
         return Connections.build(member, group)
 
     def _release(self) -> None:
@@ -184,7 +188,7 @@ class Worker:
                 restored = in_memory(checkpoint["in_flight"][self._worker])
                 # Running statistics are a replica's own.
                 state |= restored["buffers"]
-        connections = self._connect(command.group, self._spec.limits.group_seconds)
+        connections = self._connect(command.group, self._spec.limits.group_seconds, self._pace)
         runners = []
         for name, program, delays in zip(_STAGES, stages, command.delays, strict=False):
             own_state, own_optimizer_state = state, optimizer_state

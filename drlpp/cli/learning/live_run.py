@@ -54,6 +54,8 @@ def live_run(
         "seed": given.run.seed,
         **settings,
     }
+    if (links := of_session["links"]) is not None:
+        known["links"] = links.model_dump(mode="json")
     command = f"drlpp {'learn' if what == 'run' else what}"
     with (
         open_run_folder(folder, command, known, resume=given.run.resume, note=console.print),
@@ -116,10 +118,13 @@ def say_how_to_train(session: ClusterSession, path: Path, data: str | None = Non
         return
     fitting = OWN_DATA if reference.naming_option else fitting_data(task.inputs, task.targets)
     where = f" --cluster {shlex.quote(session.ray_address)}" if session.ray_address else ""
+    emulated = speeds_option(session.speeds if min(session.speeds) < 1 else ())
+    if session.links is not None:
+        emulated = f" --speeds {shlex.quote(str(path.with_name('cluster.yaml')))}"
     console.print(
         f"train with it: drlpp train {shlex.quote(str(path))}{reference.naming_option}"
         f"{session.optimizer.naming_option} --data {shlex.quote(data or fitting)}"
-        f"{speeds_option(session.speeds if min(session.speeds) < 1 else ())}{where}"
+        f"{emulated}{where}"
     )
 
 

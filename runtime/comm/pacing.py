@@ -1,0 +1,165 @@
+"""Emulated links: what workers of one machine send each other takes as long as on slower links.
+
+A message says when it can have arrived, and who waits for it waits until then::
+
+    sender      ├─ port busy: bytes / bandwidth ─┤
+    receiver                                latency ├─ there, unless its port still receives
+
+A worker has a port for each kind of link (within a host, between hosts), which sends one message
+after the other, and receives one after the other. A sum over replicas begins when the last of them
+has begun, and takes as long as a ring through their slowest link. Norms, which are a number, and
+what a deployment sends take no longer than they do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drlpp.capturing.graph import TensorSpec
+from drlpp.runtime.comm.transport import Links, Transfer
+from drlpp.specs.cluster import Link
+
+_MOMENT = TensorSpec(shape=(1,), dtype="float64", bytes_=8)
+
+
+class Pace:
+    """When the ports of a worker are free again, in seconds of ``time.perf_counter``.
+
+    Args:
+        links: to all other workers.
+    """
+
+    def __init__(self, links: Mapping[int, Link]) -> None:
+        self._links = links
+        self._sending: defaultdict[Link, float] = defaultdict(float)
+        self._receiving: defaultdict[Link, float] = defaultdict(float)
+
+    def send(self, bytes_: int, receiver: int) -> tuple[float, float]:
+        """Return when so many bytes have left the port, and when they can have arrived."""
+        link = self._links[receiver]
+        begin = max(time.perf_counter(), self._sending[link])
+        left = self._sending[link] = begin + bytes_ / link.bandwidth_bytes_per_second
+        return left, left + link.latency_seconds
+
+    def receive(self, bytes_: int, sender: int, arrival: float) -> float:
+        """Return when so many bytes have arrived that can have done so at ``arrival``."""
+        link = self._links[sender]
+        passing = self._receiving[link] + bytes_ / link.bandwidth_bytes_per_second
+        self._receiving[link] = max(arrival, passing)
+        return self._receiving[link]
+
+    def sum(self, bytes_: int, replicas: Sequence[int], begun: float) -> float:
+        """Return when the sum of so many bytes over this worker and others has arrived.
+
+        Args:
+            bytes_: that are summed.
+            replicas: the other workers.
+            begun: when the last of all had begun.
+        """
+        links = [self._links[replica] for replica in replicas]
+        slowest = min(links, key=lambda link: link.bandwidth_bytes_per_second)
+        steps, number = 2 * len(replicas), len(replicas) + 1
+        seconds = steps * slowest.seconds(bytes_ / number)
+        end = max(begun, self._sending[slowest], self._receiving[slowest]) + seconds
+        self._sending[slowest] = self._receiving[slowest] = end
+        return end
+
+
+def _wait_until(moment: float) -> None:
+    if (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+@dataclass(frozen=True)
+class _PacedTransfer(Transfer):
+    """Tensors on their way, and when they are there."""
+
+    until: Callable[[], float] = time.perf_counter
+
+    def wait(self) -> list[Tensor]:
+        tensors = super().wait()
+        _wait_until(self.until())
+        return tensors
+
+
+class PacedLinks(Links):
+    """Ways from and to a worker, on which messages take their time."""
+
+    def __init__(self, links: Links, pace: Pace) -> None:
+        super().__init__(links.device)
+        self._links = links
+        self._pace = pace
+
+    def send(self, tensors: Sequence[Tensor], receiver: int) -> Transfer:
+        """Start sending; a wait ends when all has left."""
+        left, arrival = self._pace.send(sum(tensor.nbytes for tensor in tensors), receiver)
+        moment = torch.tensor([arrival], dtype=torch.float64, device=self.device)
+        told, sent = self._links.send([moment], receiver), self._links.send(tensors, receiver)
+
+        def until() -> float:
+            told.wait()
+            return left
+
+        return _PacedTransfer(sent.tensors, sent.works, None, until)
+
+    def receive(self, specs: Sequence[TensorSpec], sender: int) -> Transfer:
+        """Start receiving."""
+        told, sent = self._links.receive([_MOMENT], sender), self._links.receive(specs, sender)
+
+        def until() -> float:
+            bytes_ = sum(tensor.nbytes for tensor in sent.tensors)
+            return self._pace.receive(bytes_, sender, float(told.wait()[0]))
+
+        return _PacedTransfer(sent.tensors, sent.works, sent.staging, until)
+
+    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work:
+        return self._links._start_send(tensor, receiver)
+
+    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work:
+        return self._links._start_receive(tensor, sender)
+
+    def close(self) -> None:
+        """Close the ways that these are."""
+        self._links.close()
+
+
+class PacedSum(dist.Work):
+    """A sum over replicas that takes its time.
+
+    Args:
+        sum_: that has begun.
+        bytes_: that are summed.
+        group: of the replicas.
+        others: the workers in it beside this one.
+        pace: of this worker.
+    """
+
+    def __init__(
+        self,
+        sum_: dist.Work,
+        bytes_: int,
+        group: dist.ProcessGroup,
+        others: Sequence[int],
+        pace: Pace,
+    ) -> None:
+        super().__init__()
+        self._sum, self._bytes, self._others, self._pace = sum_, bytes_, others, pace
+        self._begun = torch.tensor([time.perf_counter()], dtype=torch.float64)
+        options = dist.AllreduceOptions()
+        options.reduceOp = cast(dist.ReduceOp, dist.ReduceOp.MAX)
+        self._latest = group.allreduce([self._begun], options)
+
+    def wait(self, *limit: timedelta) -> bool:
+        """Wait until the sum has taken the tensor's place."""
+        done = self._sum.wait(*limit) and self._latest.wait(*limit)
+        _wait_until(self._pace.sum(self._bytes, self._others, float(self._begun)))
+        return done

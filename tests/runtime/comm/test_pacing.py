@@ -1,0 +1,94 @@
+"""Emulated links: messages and sums take as long as on them, and nothing is computed otherwise."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from drlpp.errors import InvalidInput
+from drlpp.placement.placement import Placement, Stage
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.comm.pacing import Pace
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from tests.support.models.small import perceptron
+
+FAST = Link(bandwidth_bytes_per_second=1e12)
+SLOW = Link(bandwidth_bytes_per_second=1e4, latency_seconds=0.01)
+MINIBATCHES = 8
+SYNC = choose_method("sync", {"schedule": "1f1b"})
+
+
+@pytest.fixture(scope="module", params=[FAST, SLOW], ids=["fast", "slow"])
+def session(request: pytest.FixtureRequest) -> Iterator[ClusterSession]:
+    with ClusterSession(perceptron(), 2, links=local_cluster(2, request.param)) as live:
+        yield live
+
+
+def test_ports_send_and_receive_one_after_the_other() -> None:
+    """Two messages of 0.1 s each; on the other side another's arrives in between."""
+    pace = Pace({1: SLOW, 2: SLOW})
+    begin = time.perf_counter()
+    left, arrival = pace.send(1000, 1)
+    assert left == pytest.approx(begin + 0.1, abs=0.01)
+    assert arrival == pytest.approx(left + SLOW.latency_seconds)
+    assert pace.send(1000, 2)[0] == pytest.approx(left + 0.1, abs=1e-6)
+    assert pace.receive(1000, 1, 5.0) == 5.0
+    assert pace.receive(1000, 2, 5.01) == pytest.approx(5.1)
+    # Two steps of half of the bytes each, after what the ports still do.
+    begun = begin + 10
+    assert pace.sum(1000, [1], begun) == pytest.approx(begun + 2 * (0.05 + 0.01))
+    # Links of another kind have ports of their own.
+    hosts = Pace({1: SLOW, 2: FAST})
+    hosts.send(10_000, 1)
+    assert hosts.send(1000, 2)[0] < time.perf_counter() + 0.1
+
+
+def test_workers_take_as_long_as_their_links_and_compute_the_same(session: ClusterSession) -> None:
+    """Lower bounds, since nothing is an upper one on a machine that others use."""
+    operators = tuple(range(len(session.graph)))
+    halves = Placement(
+        stages=(
+            Stage(operators=operators[:6], accelerators=(0,)),
+            Stage(operators=operators[6:], accelerators=(1,)),
+        )
+    )
+    replicas = Placement(stages=(Stage(operators=operators, accelerators=(0, 1)),))
+    assert session.links is not None
+    link = session.links.link(0, 1)
+    for placement, method in ((halves, Method()), (replicas, SYNC)):
+        with ClusterSession(session.captured, 2) as usual:
+            _, expected = usual.run(usual.deploy(placement, method), MINIBATCHES)
+        deployment = session.deploy(placement, method)
+        begin = time.perf_counter()
+        _, found = session.run(deployment, MINIBATCHES)
+        took = time.perf_counter() - begin
+        assert [found[w].losses for w in (0, 1)] == [expected[w].losses for w in (0, 1)]
+        if placement is halves:
+            each = max(result.bytes_sent for result in found.values()) / MINIBATCHES
+            least = link.seconds(each) * (MINIBATCHES - 1)
+        else:
+            least = 2 * link.seconds(found[0].bucket_bytes / 2) * (MINIBATCHES // 2 - 1)
+        assert least < took
+        if link == SLOW:
+            assert least > 0.1
+
+
+def test_the_cluster_is_the_emulated_one(session: ClusterSession) -> None:
+    assert session.links is not None
+    found = session.profile(repeats=1)[1]
+    assert (found.links_from(0), found.speeds) == (session.links.links_from(0), (1.0, 1.0))
+
+
+def test_links_are_of_as_many_accelerators_of_this_machine() -> None:
+    three = Cluster(
+        hosts=(Host(name="a", accelerators=1), Host(name="b", count=2, accelerators=1)),
+        within_host=FAST,
+        between_hosts=SLOW,
+    )
+    assert three.links_from(0) == {1: SLOW, 2: SLOW}
+    with pytest.raises(InvalidInput, match="3 accelerators, for 2 workers"):
+        ClusterSession(perceptron(), 2, links=three)
+    with pytest.raises(InvalidInput, match="this machine alone"):
+        ClusterSession(perceptron(), 3, links=three, cluster="auto")
