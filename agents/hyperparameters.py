@@ -1,24 +1,31 @@
-"""Hyperparameters of the agents: one YAML file for each, shipped with the package.
+"""What the agents are built with: one YAML file for each, shipped with the package.
 
 ``agents/hyperparameters/*.yaml`` are what ``train_agent.py --agent NAME`` takes; a copy of one of
-them, changed, is what ``--agent my.yaml`` takes.
+them, changed, is what ``--agent my.yaml`` takes, and ``--agent mymodule:MyAgent`` an agent of one's
+own.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
-from stable_baselines3.common.type_aliases import GymEnv
 
-from drlpp.agents.guided.guided import GuidedDRLPP
-from drlpp.agents.paper.algorithm import DRLPP
-from drlpp.agents.transfer.weights import PRETRAINED
-from drlpp.errors import InvalidInput
+from drlpp.agents.guided import GuidedSearch
+from drlpp.agents.searcher import Searcher
+from drlpp.envs import PlacementEnv
+from drlpp.errors import DRLPPError, InvalidFile, InvalidInput
 from drlpp.io.documents import Document, read_document, read_mapping
+from drlpp.io.importing import ImportedByName
 from drlpp.planners.calibration.recalibration import Options
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.type_aliases import GymEnv
+
+    from drlpp.agents.paper.algorithm import DRLPP
 
 
 class Hyperparameters(Document):
@@ -46,76 +53,110 @@ class Hyperparameters(Document):
 
     def build(self, env: GymEnv, **options: Any) -> DRLPP:
         """Build an agent for ``env``; ``options`` are further arguments of :class:`DRLPP`."""
+        # It takes seconds to import, which other agents need not wait for.
+        from drlpp.agents.paper.algorithm import DRLPP
+
         arguments = self.model_dump(exclude={"temperature", "feasible"})
         policy_kwargs = {"temperature": self.temperature, "feasible": self.feasible}
         return DRLPP("PlacementPolicy", env, **arguments, policy_kwargs=policy_kwargs, **options)
 
 
 class GuidedHyperparameters(Document):
-    """What a guided agent is built with; :class:`GuidedDRLPP` explains every field.
+    """What a guided agent is built with; :class:`GuidedSearch` explains every field.
 
     Those of the search are :class:`~drlpp.planners.calibration.recalibration.Options`.
     """
 
     kind: ClassVar[str] = "guided-hyperparameters"
+    former_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("practice", "pretrained", "partitions_per_rollout", "placements_per_partition"),
+            *("learning_rate", "n_epochs", "clip_range", "max_grad_norm", "imitation_coef"),
+            *("ent_coef", "scheduler_ent_coef", "elites"),
+        }
+    )
 
     proposals: int = Field(default=4, ge=1, le=1000)
     give_up: float = Field(default=1.5, ge=0, le=1e6)
-    partitions_per_rollout: int = Field(default=8, ge=1, le=1000)
-    placements_per_partition: int = Field(default=2, ge=1, le=1000)
-    learning_rate: float = Field(default=3e-4, gt=0, le=1e6)
-    n_epochs: int = Field(default=2, ge=1, le=1000)
-    clip_range: float = Field(default=0.2, gt=0, le=1e6)
-    ent_coef: float = Field(default=0.01, ge=0, le=1e6)
-    scheduler_ent_coef: float = Field(default=0.01, ge=0, le=1e6)
-    max_grad_norm: float = Field(default=0.5, gt=0, le=1e6)
-    imitation_coef: float = Field(default=0.5, ge=0, le=1e6)
-    elites: int = Field(default=4, ge=1, le=1000)
-    practice: bool = False
-    pretrained: bool = True
     evaluations: int = Field(default=600, ge=1, le=1_000_000)
     draws: int = Field(default=16, ge=1, le=10_000)
     gain: float = Field(default=0.005, ge=0, lt=1)
     confirmations: int = Field(default=2, ge=1, le=1000)
     patience: int = Field(default=12, ge=0, le=1_000_000)
 
-    def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
-        """Build an agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""
-        switches = {field.name for field in fields(Options)}
-        arguments = self.model_dump(exclude={"pretrained", *switches})
-        search = Options(**self.model_dump(include=switches))
-        policy_kwargs = {"pretrained": PRETRAINED if self.pretrained else None}
-        return GuidedDRLPP(
-            "TransferPolicy",
-            env,
-            search=search,
-            policy_kwargs=policy_kwargs,
-            **arguments,
-            **options,
+    def build(self, env: PlacementEnv) -> GuidedSearch:
+        """Build a searcher for ``env``."""
+        search = Options(**self.model_dump(include={field.name for field in fields(Options)}))
+        return GuidedSearch(env, self.proposals, self.give_up, search)
+
+
+class OwnAgent(ImportedByName):
+    """An agent of the user's, ``package.module:name``: a class or a function.
+
+    It is called with the environment, and what it returns is a :class:`Searcher` or an algorithm of
+    stable-baselines3.
+    """
+
+    what: ClassVar[str] = "agent"
+    _option: ClassVar[str] = "--agent"
+    _in_python: ClassVar[str] = "agent={0!r}"
+
+    def build(self, env: PlacementEnv) -> Searcher | BaseAlgorithm:
+        """Call it with ``env``.
+
+        Raises:
+            InvalidInput: it cannot be imported, raises an error, or returns something else.
+        """
+        make = self.imported(InvalidInput)
+        try:
+            agent = make(env)
+        except DRLPPError:
+            raise
+        except Exception as error:
+            raise InvalidInput(
+                f"agent {self.name!r}: called with the environment it raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if isinstance(agent, Searcher) or callable(getattr(agent, "learn", None)):
+            return agent
+        raise InvalidInput(
+            f"agent {self.name!r} gave {agent!r:.80}; expected an object with propose() and "
+            "tell(candidate, outcome), or an algorithm of stable-baselines3"
         )
 
 
-AgentHyperparameters = Hyperparameters | GuidedHyperparameters
+AgentHyperparameters = Hyperparameters | GuidedHyperparameters | OwnAgent
 
 
-def _shipped() -> dict[str, AgentHyperparameters]:
+def _shipped() -> dict[str, Hyperparameters | GuidedHyperparameters]:
     """Return the files of this package, by name."""
     files = (Path(__file__).parent / "hyperparameters").glob("*.yaml")
     return {path.stem: _read(path) for path in sorted(files, key=lambda path: path.stem)}
 
 
-def _read(path: Path) -> AgentHyperparameters:
-    if read_mapping(path).get("kind") == GuidedHyperparameters.kind:
-        return read_document(path, GuidedHyperparameters)
-    return read_document(path, Hyperparameters)
+def _read(path: Path) -> Hyperparameters | GuidedHyperparameters:
+    content = read_mapping(path)
+    if content.get("kind") != GuidedHyperparameters.kind:
+        return read_document(path, Hyperparameters)
+    if content.get("practice"):
+        raise InvalidFile(
+            f"{path}: field 'practice' is true, and the guided agent has no policy any more; leave "
+            "the field out"
+        )
+    return read_document(path, GuidedHyperparameters)
 
 
-AGENTS: dict[str, AgentHyperparameters] = _shipped()
-"""Agents by name: the paper's, and those that go beyond it. Their files say what each is for."""
+AGENTS: dict[str, Hyperparameters | GuidedHyperparameters] = _shipped()
+"""Agents by name: the default, and the paper's. Their files say what each is for."""
+
+_FORMER = "guided-policy"
 
 
 def hyperparameters_of(agent: str) -> AgentHyperparameters:
-    """Return the hyperparameters of an agent, by its name or by the path of a YAML file.
+    """Return what an agent is built with.
+
+    Args:
+        agent: its name, the path of a YAML file, or ``package.module:name`` of one's own.
 
     Raises:
         InvalidInput: there is neither an agent of this name nor such a file.
@@ -126,7 +167,16 @@ def hyperparameters_of(agent: str) -> AgentHyperparameters:
     path = Path(agent)
     if path.suffix in {".yaml", ".yml"}:
         return _read(path)
+    if ":" in agent:
+        own = OwnAgent(name=agent).as_named_by_user()
+        own.imported(InvalidInput)
+        return own
+    if agent == _FORMER:
+        raise InvalidInput(
+            f"agent {agent} has gone, since its policy added nothing that could be shown; take "
+            "--agent guided, which is the same without it"
+        )
     raise InvalidInput(
         f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}, or give the path of a YAML "
-        "file with hyperparameters"
+        "file with hyperparameters, or package.module:name of an agent of your own"
     )

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import io
-import json
 import signal
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
+from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.agents.guided.guided import GuidedDRLPP
-from drlpp.agents.hyperparameters import AgentHyperparameters, GuidedHyperparameters
-from drlpp.agents.paper.algorithm import DRLPP
+from drlpp.agents.guided import GuidedSearch
+from drlpp.agents.hyperparameters import AgentHyperparameters, Hyperparameters
+from drlpp.agents.searcher import Searcher
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.search_file import Confidence
-from drlpp.errors import InvalidFile
-from drlpp.io.documents import write_atomically
+from drlpp.envs.placement_env import INVALID
+from drlpp.errors import InvalidInput
+from drlpp.io.files import reporting_disk_errors
 from drlpp.io.formatting import seconds_text
 from drlpp.io.progress_lines import TimeLeft, shown
 from drlpp.io.run_folder import AGENT_NAME
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement, Stage
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+
+_PATIENCE = 500
+"""After so many proposals in a row that were known already, a searcher is not asked again."""
+
+_MOST_ROUNDS = 1_000
+"""Times the budget: a bound for who keeps proposing what cannot run."""
 
 
 def learn_placement(
@@ -41,10 +49,11 @@ def learn_placement(
     console: Console | None = None,
     on_confidence: Callable[[Confidence], None] = lambda sure: None,
 ) -> bool:
-    """Train drl-pp's agent until ``budget`` distinct placements have been measured.
+    """Let an agent find placements until ``budget`` distinct ones have been measured.
 
-    The agent is saved in ``out/agent.zip`` after every update, and taken up from there if it
-    exists; TensorBoard's files are in ``out/tensorboard``. Ctrl-C ends learning cleanly.
+    An agent that searches is told first what ``memory`` holds. One that trains is saved in
+    ``out/agent.zip`` after every update, and taken up from there if it exists. TensorBoard's files
+    are in ``out/tensorboard``. Ctrl-C ends learning cleanly.
 
     Args:
         memory: measures placements, and holds what has been measured.
@@ -59,31 +68,26 @@ def learn_placement(
 
     Returns:
         False if Ctrl-C ended it before the budget was spent.
+
+    Raises:
+        InvalidInput: an agent of the user's own is none, or proposes what is no candidate.
     """
     console = console or Console(markup=False, emoji=False)
-    if len(memory.graph) == 1 and not isinstance(hyperparameters, GuidedHyperparameters):
+    if len(memory.graph) == 1 and isinstance(hyperparameters, Hyperparameters):
         return _measure_undivided(memory, budget, console)
     env = PlacementEnv(memory, declared=declared, budget=budget)
-    checkpoint, events = out / AGENT_NAME, str(out / "tensorboard")
-    agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
-    # It may not be the first that measures for this memory.
-    agent.num_timesteps = memory.distinct
-    if checkpoint.exists():
-        take_up(agent, checkpoint)
-        # Not the noise of the first rollouts once more.
-        agent.set_random_seed(seed + agent.num_timesteps)
+    env.declared = env.declared.with_seed(seed)
+    if isinstance(hyperparameters, Hyperparameters):
+        agent: Searcher | BaseAlgorithm = hyperparameters.build(env, seed=seed)
+    else:
+        agent = hyperparameters.build(env)
     interrupted = threading.Event()
-    callbacks = CallbackList(
-        [
-            ConvertCallback(lambda *_: not interrupted.is_set()),
-            AtomicCheckpointCallback(checkpoint),
-            MeasurementBudgetCallback(memory, budget),
-        ]
-    )
     try:
-        # The budget ends it; this is only a bound that is never reached.
         with _noticing_interrupts(interrupted), _measuring_shown(memory, budget, console):
-            agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
+            if isinstance(agent, Searcher):
+                _search(agent, env, budget, out, interrupted)
+            else:
+                _train(agent, memory, budget, out, interrupted)
     except KeyboardInterrupt:
         return False
     if interrupted.is_set():
@@ -93,10 +97,94 @@ def learn_placement(
             f"the agent has settled after {memory.distinct} placements: measuring more has not "
             "helped for long, is not expected to, or it keeps asking for what it knows"
         )
-    if isinstance(agent, GuidedDRLPP) and (sure := agent.confidence()):
+    if isinstance(agent, GuidedSearch) and (sure := agent.confidence()):
         console.print(str(sure))
         on_confidence(sure)
     return True
+
+
+def _search(
+    agent: Searcher, env: PlacementEnv, budget: int, out: Path, interrupted: threading.Event
+) -> None:
+    """Measure what a searcher proposes, until the budget is spent or it has settled."""
+    memory, known = env.memory, 0
+    for candidate, outcome in env.outcomes.items():
+        agent.tell(candidate, outcome)
+    # Where stable-baselines3 writes those of an algorithm.
+    events = out / "tensorboard" / "agent_0"
+    with reporting_disk_errors(events):
+        board = SummaryWriter(str(events))
+    with board:
+        for _ in range(_MOST_ROUNDS * budget):
+            if memory.distinct >= budget or known >= _PATIENCE or interrupted.is_set():
+                return
+            candidates = agent.propose()
+            _log(board, agent, memory)
+            if not candidates:
+                return
+            for candidate in candidates:
+                if not isinstance(candidate, Candidate):
+                    raise InvalidInput(
+                        f"the agent proposed {candidate!r:.80}; expected a list of Candidates, "
+                        "each a placement and a method"
+                    )
+            before = memory.distinct
+            memory.measure_together(candidates, budget - before)
+            for candidate in candidates:
+                if memory.distinct < budget or candidate.canonical in memory.outcomes:
+                    outcome = env.outcome(candidate)
+                    agent.tell(candidate, outcome)
+                    known += getattr(outcome, "failure", None) != INVALID
+            known = 0 if memory.distinct > before else known
+
+
+def _log(board: SummaryWriter, agent: Searcher, memory: MeasurementMemory) -> None:
+    """Write what has been measured so far, and what the guided agent expects of more."""
+    known = memory.summary
+    values = {"placement/distinct": known.distinct, "placement/failed": known.failed}
+    if known.best_seconds is not None:
+        values["placement/best_seconds"] = known.best_seconds
+    if isinstance(agent, GuidedSearch):
+        values |= agent.scalars()
+    with reporting_disk_errors(Path(board.log_dir)):
+        for name, value in values.items():
+            board.add_scalar(name, value, known.distinct)
+
+
+def _train(
+    agent: BaseAlgorithm,
+    memory: MeasurementMemory,
+    budget: int,
+    out: Path,
+    interrupted: threading.Event,
+) -> None:
+    """Train an algorithm of stable-baselines3 until its steps have spent the budget."""
+    from stable_baselines3.common.callbacks import CallbackList, ConvertCallback
+
+    from drlpp.agents.callbacks import (
+        AtomicCheckpointCallback,
+        MeasurementBudgetCallback,
+        take_up,
+    )
+
+    checkpoint = out / AGENT_NAME
+    agent.tensorboard_log = str(out / "tensorboard")
+    # It may not be the first that measures for this memory.
+    agent.num_timesteps = memory.distinct
+    if checkpoint.exists():
+        take_up(agent, checkpoint)
+        # Not the noise of the first rollouts once more.
+        agent.set_random_seed((agent.seed or 0) + agent.num_timesteps)
+    callbacks = CallbackList(
+        [
+            ConvertCallback(lambda *_: not interrupted.is_set()),
+            AtomicCheckpointCallback(checkpoint),
+            MeasurementBudgetCallback(memory, budget, _PATIENCE),
+        ]
+    )
+    # The budget ends it; this is only a bound that is never reached.
+    steps = _MOST_ROUNDS * budget
+    agent.learn(steps, callbacks, tb_log_name="agent", reset_num_timesteps=False)
 
 
 def _measure_undivided(memory: MeasurementMemory, budget: int, console: Console) -> bool:
@@ -169,94 +257,3 @@ def _measuring_shown(memory: MeasurementMemory, budget: int, console: Console) -
             yield
     finally:
         memory.observers.remove(on_run)
-
-
-def take_up(agent: DRLPP, path: Path) -> None:
-    """Let a new agent go on where the one of a file stopped.
-
-    It gets its weights and counts. stable-baselines3 keeps what is no JSON as pickles, which may
-    name any function to call: none of them is read here. (Its own ``DRLPP.load(path)`` reads them,
-    as its users know.)
-
-    Raises:
-        InvalidFile: it is not an agent for this model.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            saved = json.loads(archive.read("data"))
-        agent.set_parameters(str(path), device=agent.device)
-        for name in ("num_timesteps", "_n_updates"):
-            setattr(agent, name, int(saved.get(name, 0)))
-        baseline = saved.get("baseline")
-        agent.baseline = None if baseline is None else float(baseline)
-    # Whatever a damaged or hostile file makes the libraries say.
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InvalidFile(
-            f"{path}: not a saved agent for this model ({reason}); delete it to let a new agent "
-            "begin with what has been measured"
-        ) from None
-
-
-class MeasurementBudgetCallback(BaseCallback):
-    """Stops learning when enough distinct placements have been measured.
-
-    Args:
-        memory: of the environment; what it holds from an earlier run counts.
-        budget: how many distinct placements may be measured, failed ones included.
-        patience: also stop after this many steps without a new one, since a policy that has
-            settled asks for the same placements for ever. Steps that asked for what cannot run do
-            not count.
-    """
-
-    def __init__(
-        self, memory: MeasurementMemory, budget: int, patience: int = 500, verbose: int = 0
-    ) -> None:
-        super().__init__(verbose)
-        self.memory = memory
-        self.budget = budget
-        self.patience = patience
-        self._distinct = memory.distinct
-        self._steps_without_new = 0
-
-    def _on_training_start(self) -> None:
-        self._distinct = self.memory.distinct
-        self._steps_without_new = 0
-
-    def _on_step(self) -> bool:
-        errors = [info.get("error_type") for info in self.locals["infos"]]
-        self._steps_without_new += any(error != "invalid placement" for error in errors)
-        if self.memory.distinct > self._distinct:
-            self._distinct = self.memory.distinct
-            self._steps_without_new = 0
-        spent = self.memory.distinct >= self.budget
-        return not spent and self._steps_without_new < self.patience
-
-
-class AtomicCheckpointCallback(BaseCallback):
-    """Saves the model after every update, and at the end, over the same file.
-
-    The file is replaced in one step, so that a run that is killed at any moment leaves a whole
-    model behind, at most one update old.
-
-    Args:
-        path: the file, like ``model.zip``; load it with ``DRLPP.load(path, env)``.
-    """
-
-    def __init__(self, path: str | Path, verbose: int = 0) -> None:
-        super().__init__(verbose)
-        self.path = Path(path)
-
-    def _on_rollout_start(self) -> None:
-        self._save()
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_training_end(self) -> None:
-        self._save()
-
-    def _save(self) -> None:
-        content = io.BytesIO()
-        self.model.save(content)
-        write_atomically(self.path, content.getvalue())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -131,13 +130,6 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         """Everything measured so far, in order."""
         return dict(self.memory.outcomes)
 
-    def give_up_above(self, seconds: float | None) -> None:
-        """Run no candidate again that takes more seconds per minibatch; None: run all as often.
-
-        It matters where a measurement is several runs (:class:`MeasurementMemory`).
-        """
-        self.memory.limit_seconds = seconds
-
     def close(self) -> None:
         """Close the measurer if it was opened for this environment."""
         if self._owns_measurer:
@@ -176,18 +168,19 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         left = None if self.budget is None else max(self.budget - self.memory.distinct, 0)
         self.memory.measure_together(map(self.codec.decode, actions), left)
 
-    def _reward(self, candidate: Candidate) -> tuple[float, dict[str, Any]]:
-        """Return −ln(seconds per minibatch) of a candidate (drl-pp eq. 2) and ``info``.
-
-        One that cannot be run does not count as measured.
-        """
+    def outcome(self, candidate: Candidate) -> Outcome:
+        """Measure a candidate; one that cannot be run has failed, which is not remembered."""
         try:
-            outcome = self.memory.measure(candidate)
+            return self.memory.measure(candidate)
         except InvalidInput as error:
             # Also one that the method cannot run, such as 2BW with too many minibatches in flight.
-            return self._penalty(INVALID, str(error))
+            return FailedMeasurement(failure=INVALID, reason=str(error))
+
+    def _reward(self, candidate: Candidate) -> tuple[float, dict[str, Any]]:
+        """Return −ln(seconds per minibatch) of a candidate (drl-pp eq. 2) and ``info``."""
+        outcome = self.outcome(candidate)
         if isinstance(outcome, FailedMeasurement):
-            return self._penalty(outcome.failure, outcome.reason)
+            return self.invalid_reward, {"error_type": outcome.failure, "reason": outcome.reason}
         seconds = outcome.seconds_per_minibatch
         return -math.log(seconds), {
             "seconds": seconds,
@@ -216,17 +209,6 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
                 f"entry {number} of the action is {found[number]:.9g}; expected a whole number "
                 f"from 0 to {most[number] - 1}"
             )
-
-    def _penalty(self, error_type: str, reason: str) -> tuple[float, dict[str, Any]]:
-        return self.invalid_reward, {"error_type": error_type, "reason": reason}
-
-
-def outcome_in(info: Mapping[str, Any]) -> Outcome:
-    """Return what was measured in the last step of an episode, from its ``info``."""
-    if "error_type" in info:
-        return FailedMeasurement(failure=info["error_type"], reason=info["reason"])
-    outcome: Outcome = info["measurement"]
-    return outcome
 
 
 def _observation() -> NDArray[np.float32]:

@@ -29,6 +29,7 @@ from drlpp.racing.comparison import Comparison
 from drlpp.racing.rivals import PLAIN, RIVALS
 from tests.support.in_turns import fast_are
 from tests.support.programs import shell
+from tests.support.programs.documented_commands import blocks_of
 from tests.support.programs.shell import Finished
 from tests.support.programs.short_comparisons import short_comparisons
 from tests.support.training.endless_agent import ENDLESS
@@ -222,15 +223,21 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_the_guided_agent_with_its_policy(tmp_path: Path) -> None:
-    """The policy that the package ships proposes, practises, and is kept with the run."""
+def test_an_agent_of_ones_own_is_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/agent.md, as a reader writes it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (example,) = (b for b in blocks_of("docs/agent.md") if b.marks.get("file") == "climbing.py")
+    (tmp_path / "climbing.py").write_text(example.text)
     out = tmp_path / "run"
-    finish(out, 3, "--agent", "guided-policy")
+    finish(out, 3, "--agent", "climbing:Climber")
+    known = measured(out)
+    assert len(known) == 3
     comparison = read_document(out / "comparison.json", Comparison)
-    assert "guided-policy" in comparison.contenders[0].names
+    assert "Climber" in comparison.contenders[0].names
     boards = [EventAccumulator(str(path)).Reload() for path in out.glob("tensorboard/*")]
-    tags = {tag for board in boards for tag in board.Tags()["scalars"]}
-    assert any(tag.startswith("train/") for tag in tags), tags
+    assert any("placement/best_seconds" in board.Tags()["scalars"] for board in boards)
+    finish(out, 4, "--agent", "climbing:Climber", "--resume")
+    assert measured(out)[:3] == known
 
 
 @pytest.mark.system

@@ -18,7 +18,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from drlpp.agents.paper.policy import PlacementPolicy, PolicyEvaluation, TrajectoryPolicy
+from drlpp.agents.paper.policy import PlacementPolicy, PolicyEvaluation
 from drlpp.agents.paper.rollout import Rewarded, Trajectory, TrajectoryBuffer
 from drlpp.agents.paper.walk import PartitionWalk
 from drlpp.capturing.graph import OpGraph
@@ -73,7 +73,7 @@ class DRLPP(OnPolicyAlgorithm):
     the others; ``advantage_clip`` bounds what it weighs itself.
 
     Args:
-        policy: ``"PlacementPolicy"``, or another ``TrajectoryPolicy``.
+        policy: ``"PlacementPolicy"``, or a class that extends it.
         env: a ``PlacementEnv``, or several in a ``VecEnv``.
         learning_rate: of Adam, or its schedule by remaining progress (default 1e-3).
         partitions_per_rollout: n, partition schemes for each update (default 8).
@@ -102,13 +102,13 @@ class DRLPP(OnPolicyAlgorithm):
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"PlacementPolicy": PlacementPolicy}
-    policy: TrajectoryPolicy  # type: ignore[assignment]
+    policy: PlacementPolicy  # type: ignore[assignment]
     rollout_buffer: TrajectoryBuffer  # type: ignore[assignment]
     clip_range: Schedule
 
     def __init__(
         self,
-        policy: str | type[TrajectoryPolicy],
+        policy: str | type[PlacementPolicy],
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-3,
         partitions_per_rollout: int = 8,
@@ -254,7 +254,11 @@ class DRLPP(OnPolicyAlgorithm):
             evaluation = self.policy.evaluate(batch.walks, batch.trajectories)
             update = evaluate_batch(batch, evaluation, clip_range)
             updates.append(update)
-            loss = self._loss(update)
+            loss = (
+                update.policy_gradient_loss
+                - self.ent_coef * update.partitioner_entropy
+                - self.scheduler_ent_coef * update.scheduler_entropy
+            )
             self.policy.optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
@@ -271,13 +275,6 @@ class DRLPP(OnPolicyAlgorithm):
         self.logger.record("train/entropy_loss", -entropies)
         self.logger.record("train/loss", loss.item())
         self.logger.record("train/clip_range", clip_range)
-
-    def _loss(self, update: Update) -> Tensor:
-        return (
-            update.policy_gradient_loss
-            - self.ent_coef * update.partitioner_entropy
-            - self.scheduler_ent_coef * update.scheduler_entropy
-        )
 
     def learn(
         self,
@@ -353,8 +350,6 @@ class DRLPP(OnPolicyAlgorithm):
         record("placement/failed", after.failed)
         record("placement/new_share", (after.distinct - before.distinct) / max(steps, 1))
         content = self.rollout_buffer.content
-        if not content:
-            return
         if stages := [one.trajectory.walk.stages for one in content if one.measured]:
             rewards = self.rollout_buffer.measured_rewards
             record("placement/mean_reward", float(rewards.mean()))

@@ -7,8 +7,6 @@ from itertools import combinations, pairwise
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MeanAggregation
-from torch_geometric.utils import add_self_loops
 
 from drlpp.capturing.graph import OpGraph
 
@@ -79,6 +77,9 @@ class GraphConvolution(nn.Module):
 
     def __init__(self, in_features: int, units: int) -> None:
         super().__init__()
+        # PyG takes seconds to import, and is needed nowhere else.
+        from torch_geometric.nn import MeanAggregation
+
         # Not PyG's MessagePassing, which leaves a file in the temporary folder of every process.
         self.mean = MeanAggregation()
         self.itself = nn.Linear(in_features, units // 2)
@@ -86,6 +87,8 @@ class GraphConvolution(nn.Module):
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
         """Convolve once."""
+        from torch_geometric.utils import add_self_loops
+
         (sources, targets), _ = add_self_loops(edges, num_nodes=len(nodes))
         # D̃⁻¹Ã is the mean over an operator and its neighbours. (D̃⁻¹ÃX)Θ′ = D̃⁻¹Ã(XΘ′), and the
         # narrower of the two is summed. The bias passes through unchanged, since the rows of D̃⁻¹Ã

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -39,95 +38,7 @@ class PolicyEvaluation(NamedTuple):
     scheduler_free: Tensor
 
 
-class TrajectoryPolicy(BasePolicy):
-    """What DRLPP trains: it partitions a graph, places the partitions, and replays both.
-
-    Args:
-        observation_space: of ``PlacementEnv``; the observation tells nothing and is not read.
-        action_space: of ``PlacementEnv``.
-        graph: the model to place.
-        options: further arguments of a subclass, which rebuild it when a saved policy is loaded.
-        optimizer_class: of ``torch.optim``.
-        optimizer_kwargs: further arguments of the optimizer.
-    """
-
-    optimizer: torch.optim.Optimizer
-
-    def __init__(
-        self,
-        observation_space: spaces.Space,
-        action_space: spaces.MultiDiscrete,
-        graph: OpGraph,
-        options: dict[str, Any],
-        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
-        optimizer_kwargs: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            observation_space,
-            action_space,
-            optimizer_class=optimizer_class,
-            optimizer_kwargs=optimizer_kwargs or {},
-        )
-        self.graph = graph
-        self.accelerators = int(action_space.nvec[len(graph)])
-        self._options = options
-
-    def _make_optimizer(self, lr_schedule: Schedule) -> None:
-        self.optimizer = self.optimizer_class(
-            self.parameters(),
-            lr=lr_schedule(1),  # type: ignore[call-arg]
-            **self.optimizer_kwargs,
-        )
-
-    @abstractmethod
-    def partition(self, count: int, deterministic: bool = False) -> list[PartitionWalk]:
-        """Sample ``count`` partition schemes."""
-
-    @abstractmethod
-    def place(
-        self, walks: Sequence[PartitionWalk], deterministic: bool = False
-    ) -> list[Trajectory]:
-        """Sample a placement of every given scheme; one that is listed twice gets two."""
-
-    @abstractmethod
-    def evaluate(
-        self, walks: Sequence[PartitionWalk], trajectories: Sequence[Trajectory]
-    ) -> PolicyEvaluation:
-        """Replay the choices of ``walks`` and the placements of ``trajectories`` in one pass."""
-
-    def sample(
-        self, partitions: int, placements: int = 1, deterministic: bool = False
-    ) -> list[Trajectory]:
-        """Sample partition schemes, and several placements of each (drl-pp §3.4).
-
-        Returns:
-            ``partitions · placements`` trajectories; those of one scheme stand next to each other
-            and share its walk.
-        """
-        walks = self.partition(partitions, deterministic)
-        return self.place([walk for walk in walks for _ in range(placements)], deterministic)
-
-    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
-        assert isinstance(observation, Tensor)
-        trajectories = self.sample(len(observation), deterministic=deterministic)
-        actions = torch.stack([torch.from_numpy(found.action) for found in trajectories])
-        # Where actions choose the method as well, it is the first if a policy places only.
-        missing = len(self.action_space.nvec) - actions.shape[1]  # type: ignore[attr-defined]
-        return torch.nn.functional.pad(actions, (0, missing))
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {
-            "observation_space": self.observation_space,
-            "action_space": self.action_space,
-            "lr_schedule": self._dummy_schedule,
-            "graph": self.graph,
-            **self._options,
-            "optimizer_class": self.optimizer_class,
-            "optimizer_kwargs": self.optimizer_kwargs,
-        }
-
-
-class PlacementPolicy(TrajectoryPolicy):
+class PlacementPolicy(BasePolicy):
     """Encodes a graph, partitions it and places the partitions (drl-pp figure 2).
 
     The defaults are the paper's (§4.2); ``temperature`` and ``feasible`` are explained in
@@ -143,11 +54,14 @@ class PlacementPolicy(TrajectoryPolicy):
         encoder_units: widths of the graph convolutions; the last is that of all other layers.
         temperature: T of Algorithm 1, or ``"auto"``.
         feasible: whether every partition is sure to get an accelerator.
-        optimizer: ``optimizer_class`` and ``optimizer_kwargs``; Adam if left out.
+        optimizer_class: of ``torch.optim``.
+        optimizer_kwargs: further arguments of the optimizer.
 
     Raises:
         InvalidInput: actions choose a method as well, which the paper's do not.
     """
+
+    optimizer: torch.optim.Optimizer
 
     def __init__(
         self,
@@ -158,14 +72,23 @@ class PlacementPolicy(TrajectoryPolicy):
         encoder_units: Sequence[int] = (32, 64, 128),
         temperature: float | Literal["auto"] = "auto",
         feasible: bool = False,
-        **optimizer: Any,
+        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        options = {
+        super().__init__(
+            observation_space,
+            action_space,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs or {},
+        )
+        self.graph = graph
+        self.accelerators = int(action_space.nvec[len(graph)])
+        # They rebuild it when a saved policy is loaded.
+        self._options = {
             "encoder_units": tuple(encoder_units),
             "temperature": temperature,
             "feasible": feasible,
         }
-        super().__init__(observation_space, action_space, graph, options, **optimizer)
         if len(action_space.nvec) != len(graph) + self.accelerators:
             raise InvalidInput(
                 "drl-pp's policy places only; declare a space of one method, or let the guided "
@@ -179,7 +102,11 @@ class PlacementPolicy(TrajectoryPolicy):
         self.partitioner = RecurrentPartitioner(graph, self.accelerators, units, temperature)
         self.scheduler = PipelineScheduler(self.accelerators, units, feasible)
         self.partitioner.calibrate(self.encode())
-        self._make_optimizer(lr_schedule)
+        self.optimizer = self.optimizer_class(
+            self.parameters(),
+            lr=lr_schedule(1),  # type: ignore[call-arg]
+            **self.optimizer_kwargs,
+        )
 
     def encode(self) -> Tensor:
         """Return H: the representations of all operators, ``(operators, units)``."""
@@ -194,13 +121,25 @@ class PlacementPolicy(TrajectoryPolicy):
     def place(
         self, walks: Sequence[PartitionWalk], deterministic: bool = False
     ) -> list[Trajectory]:
-        """Sample a placement of every given scheme (drl-pp §3.3)."""
+        """Sample a placement of every given scheme (drl-pp §3.3); one listed twice gets two."""
         scores = self._scores(self.encode(), walks)
         stages, log_probs = self.scheduler.sample(scores, deterministic)
         return [
             Trajectory(walk, tuple(chosen), tuple(values))
             for walk, chosen, values in zip(walks, stages.tolist(), log_probs.tolist(), strict=True)
         ]
+
+    def sample(
+        self, partitions: int, placements: int = 1, deterministic: bool = False
+    ) -> list[Trajectory]:
+        """Sample partition schemes, and several placements of each (drl-pp §3.4).
+
+        Returns:
+            ``partitions · placements`` trajectories; those of one scheme stand next to each other
+            and share its walk.
+        """
+        walks = self.partition(partitions, deterministic)
+        return self.place([walk for walk in walks for _ in range(placements)], deterministic)
 
     def evaluate(
         self, walks: Sequence[PartitionWalk], trajectories: Sequence[Trajectory]
@@ -213,6 +152,22 @@ class PlacementPolicy(TrajectoryPolicy):
         found = self.scheduler.evaluate(placed, stages)
         free = found.free
         return PolicyEvaluation(*of_walks, found.log_probs[free], found.entropies[free], free)
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
+        assert isinstance(observation, Tensor)
+        trajectories = self.sample(len(observation), deterministic=deterministic)
+        return torch.stack([torch.from_numpy(found.action) for found in trajectories])
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "lr_schedule": self._dummy_schedule,
+            "graph": self.graph,
+            **self._options,
+            "optimizer_class": self.optimizer_class,
+            "optimizer_kwargs": self.optimizer_kwargs,
+        }
 
     def _scores(self, nodes: Tensor, walks: Sequence[PartitionWalk]) -> Tensor:
         """Score all pairs of accelerators and partitions of walks, ``(walks, A, K)``.

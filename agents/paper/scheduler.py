@@ -18,21 +18,6 @@ class AssignmentEvaluation(NamedTuple):
     entropies: Tensor
     free: Tensor
 
-    @classmethod
-    def of(cls, scores: Tensor, chosen: Tensor) -> AssignmentEvaluation:
-        """Evaluate choices.
-
-        Args:
-            scores: ``(placements, accelerators, stages)``, −∞ for what could not be chosen.
-            chosen: ``(placements, accelerators)``.
-        """
-        log_policy = scores.log_softmax(dim=2)
-        return cls(
-            log_probs=log_policy.gather(2, chosen.unsqueeze(2)).squeeze(2),
-            entropies=entropies(log_policy),
-            free=scores.isfinite().sum(dim=2) > 1,
-        )
-
 
 def entropies(log_policy: Tensor) -> Tensor:
     """Return the entropies of distributions along the last dimension."""
@@ -120,8 +105,14 @@ class PipelineScheduler(nn.Module):
 
     def evaluate(self, scores: Tensor, chosen: Tensor) -> AssignmentEvaluation:
         """Replay choices, ``(placements, A)``, of ``scores`` as :meth:`sample` has them."""
-        masked = [self._masked(scores, chosen, index) for index in range(scores.shape[1])]
-        return AssignmentEvaluation.of(torch.stack(masked, dim=1), chosen)
+        columns = [self._masked(scores, chosen, index) for index in range(scores.shape[1])]
+        masked = torch.stack(columns, dim=1)
+        log_policy = masked.log_softmax(dim=2)
+        return AssignmentEvaluation(
+            log_probs=log_policy.gather(2, chosen.unsqueeze(2)).squeeze(2),
+            entropies=entropies(log_policy),
+            free=masked.isfinite().sum(dim=2) > 1,
+        )
 
     def _masked(self, scores: Tensor, chosen: Tensor, accelerator: int) -> Tensor:
         """Score what an accelerator may choose after those before it, ``(placements, K)``."""

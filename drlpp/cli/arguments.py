@@ -51,8 +51,8 @@ class Learn:
     model_option: ModelOptions = field(default_factory=list)
     agent: str = option(
         "guided",
-        "guided (planners and corrected costs), guided-policy (with a policy as well), "
-        "drl-pp (the paper's), or a YAML file of your own.",
+        "guided (planners and corrected costs), drl-pp (the paper's), a YAML file of your own, "
+        "or package.module:name of an agent of your own.",
         "NAME",
     )
     measuring: MeasuringSettings

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drlpp.agents import AGENTS, DRLPP, Hyperparameters, hyperparameters_of
+from drlpp.agents import (
+    AGENTS,
+    DRLPP,
+    GuidedHyperparameters,
+    Hyperparameters,
+    hyperparameters_of,
+)
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
@@ -46,6 +52,14 @@ def test_a_file_of_ones_own_names_what_differs(tmp_path: Path) -> None:
     assert agent.policy.partitioner.temperature.item() == 2.5
 
 
+def test_a_file_for_the_guided_agent_of_before_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "kind: guided-hyperparameters\nversion: 1\ndraws: 4\npractice: false\nn_epochs: 2\n"
+    )
+    assert hyperparameters_of(str(path)) == GuidedHyperparameters(draws=4)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -55,6 +69,10 @@ def test_a_file_of_ones_own_names_what_differs(tmp_path: Path) -> None:
         ),
         (f"{HEADER}n_epochs: 0\n", "field 'n_epochs': Input should be greater than or equal to 1"),
         (f"{HEADER}temperature: warm\n", "field 'temperature"),
+        (
+            "kind: guided-hyperparameters\nversion: 1\npractice: true\n",
+            "field 'practice' is true, and the guided agent has no policy any more; leave the",
+        ),
         ("kind: cluster\nversion: 1\n", "expected a hyperparameters file, but it is a cluster"),
     ],
 )

@@ -26,7 +26,7 @@ from drlpp.agents import (
     MeasurementBudgetCallback,
     learn_placement,
 )
-from drlpp.agents.learning import take_up
+from drlpp.agents.callbacks import take_up
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -106,13 +106,8 @@ def test_a_model_of_one_operator_is_measured_on_every_number_of_workers(
     assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3"]
 
 
-PRACTISING = GuidedHyperparameters(practice=True, pretrained=False, draws=2, evaluations=16, gain=0)
-
-
-@pytest.mark.parametrize(("agent", "budget"), [(SMALL, 12), (PRACTISING, 3)])
-def test_an_agent_is_taken_up_with_what_it_has_learned(
-    agent: Hyperparameters | GuidedHyperparameters, budget: int, tmp_path: Path
-) -> None:
+def test_an_agent_is_taken_up_with_what_it_has_learned(tmp_path: Path) -> None:
+    agent, budget = SMALL, 12
     path, graph = tmp_path / "measurements.jsonl", branching(6)
     memory = MeasurementMemory(FakeMeasurer(graph, 3), path=path)
     assert learn_placement(memory, tmp_path, hyperparameters=agent, budget=budget, **QUIET)

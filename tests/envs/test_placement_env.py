@@ -14,7 +14,6 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.envs.placement_env import outcome_in
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.placement.measurement import FailedMeasurement, Measurement
@@ -143,7 +142,9 @@ def test_a_step_is_a_measurement_as_reward_and_info() -> None:
         (np.array([0, 0, 0, 1, 1, 1, 0, 1, 0, 1]), None),
     ):
         _, reward, _, _, info = env.step(action)
-        outcome = outcome_in(info)
+        outcome = env.outcome(env.codec.decode(action))
+        assert info.get("measurement", outcome) == outcome
+        assert info.get("error_type") == failure
         assert getattr(outcome, "failure", None) == failure
         measured = isinstance(outcome, Measurement)
         assert reward == (-math.log(outcome.seconds_per_minibatch) if measured else -10.0)

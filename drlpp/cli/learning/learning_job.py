@@ -12,7 +12,8 @@ from typing import Any
 from drlpp.agents import (
     AGENTS,
     AgentHyperparameters,
-    GuidedHyperparameters,
+    Hyperparameters,
+    OwnAgent,
     hyperparameters_of,
     learn_placement,
 )
@@ -68,7 +69,7 @@ def learn(given: Learn) -> dict[str, Any]:
     method, spec = given.method.method(), given.optimizer.spec()
     # What cannot vary is said before anything is measured.
     search.space(method, given.method)
-    if search.varied(given.method) and not isinstance(hyperparameters, GuidedHyperparameters):
+    if search.varied(given.method) and isinstance(hyperparameters, Hyperparameters):
         raise InvalidInput(
             f"agent {given.agent} chooses placements alone, as in the paper; leave out --vary, or "
             "take the guided agent"
@@ -80,9 +81,10 @@ def learn(given: Learn) -> dict[str, Any]:
     of_session = {**given.workers.of_session(folder), "method": method, "optimizer": spec}
     # Nor what is no layout.
     layout_contenders(search.compare, captured, of_session["workers"], method)
+    named = given.agent in AGENTS or isinstance(hyperparameters, OwnAgent)
     settings: dict[str, Any] = {
         # A file may have changed meanwhile, a name has not.
-        "agent": given.agent if given.agent in AGENTS else hyperparameters.model_dump(),
+        "agent": given.agent if named else hyperparameters.model_dump(),
         "minibatches": measuring.minibatches,
         "repetitions": measuring.repetitions,
     }
@@ -105,7 +107,8 @@ def learn(given: Learn) -> dict[str, Any]:
             console.print(f"the agent cuts between {divided}; rivals between operators")
         if method.recomputation_text:
             console.print(method.recomputation_text)
-        agent = name if (name := Path(given.agent).stem) not in RIVALS else f"agent {name}"
+        name = given.agent.rpartition(":")[2] if ":" in given.agent else Path(given.agent).stem
+        agent = name if name not in RIVALS else f"agent {name}"
         LearningJob(session, folder, agent, given, hyperparameters, contracted, data).run()
     return run_record(folder)
 
@@ -323,11 +326,11 @@ class LearningJob:
 def methods_of_the_agent(
     hyperparameters: AgentHyperparameters, search: SearchSettings, space: Space
 ) -> Space | None:
-    """Return what the agent chooses from: all of ``space``, if it is the guided one.
+    """Return what the agent chooses from: all of ``space``, unless it is the paper's.
 
-    Agents after the paper place only (None), or place only what is not too stale.
+    That one places only (None), or places only what is not too stale.
     """
-    if isinstance(hyperparameters, GuidedHyperparameters):
+    if not isinstance(hyperparameters, Hyperparameters):
         return space
     placing = replace(space, vary=frozenset())
     return None if search.max_staleness is None else placing

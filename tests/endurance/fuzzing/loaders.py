@@ -25,7 +25,6 @@ import typer
 from torch.utils import _pytree as pytree
 
 from benchmarks import PROFILES
-from drlpp.agents.transfer.weights import load_weights, save_weights
 from drlpp.capturing.capture import capture
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
@@ -79,7 +78,6 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         found_by="fuzzing",
     )
     record = RunRecord(command="drlpp train", settings={"seed": 0})
-    network = torch.nn.Linear(3, 2)
     report = EpochReport(1, 0.5, None, None, 10.0)
     tree = {
         "model": captured.state,
@@ -140,11 +138,6 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
             lambda path: _read_every_tensor(path, captured.state),
             ".safetensors",
             written("tree.safetensors", lambda path: write_checkpoint(path, tree)),
-        ),
-        "weights": Loader(
-            lambda path: load_weights(network, path),
-            ".safetensors",
-            written("weights.safetensors", lambda path: save_weights(network, path, {})),
         ),
     }
 

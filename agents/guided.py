@@ -1,0 +1,87 @@
+"""The guided agent: it measures where the clock and the corrected simulator may disagree.
+
+Each round:
+
+1. **Correct.** Everything measured so far corrects the declared costs, and so the simulator
+   (:mod:`drlpp.planners.calibration.recalibration`).
+2. **Search.** Costs are drawn from what is still uncertain, and in each draw the best candidates,
+   placement and method, are searched for.
+3. **Measure** the candidate by which the most is expected to be saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from drlpp.envs import PlacementEnv
+from drlpp.envs.measuring.search_file import Confidence
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Outcome
+from drlpp.planners.calibration.recalibration import Options, Recalibration
+from drlpp.planners.search import Space
+
+_ONE_BY_ONE = 16
+"""How many placements are measured one by one: the first measurements teach the most."""
+
+
+class GuidedSearch:
+    """A searcher that plans, and corrects what it plans with by everything that it is told.
+
+    What the environment declares of costs and accelerators may be wrong or guessed.
+
+    Args:
+        env: what is placed, and where; planners that draw at random have its seed.
+        proposals: candidates of a round, after the first sixteen (default 4).
+        give_up: where a measurement is several runs, a candidate that is this many times as slow as
+            the fastest measured is not run again; 0 for never (default 1.5).
+        options: how long the search goes on.
+    """
+
+    def __init__(
+        self,
+        env: PlacementEnv,
+        proposals: int = 4,
+        give_up: float = 1.5,
+        options: Options | None = None,
+    ) -> None:
+        declared = env.declared
+        self._env = env
+        self._proposals = proposals
+        self._give_up = give_up
+        self._search = Recalibration(
+            declared.problem,
+            declared.space or Space(env.codec.methods[0], frozenset()),
+            options,
+            planned=(lambda: declared.planned) if declared.space else None,
+        )
+
+    def propose(self) -> list[Candidate]:
+        """Return the candidates of a round, the most promising first; none if it has settled."""
+        count = 1 if len(self._search.measured) < _ONE_BY_ONE else self._proposals
+        candidates = self._search.propose(count)
+        if self._give_up and (fastest := self._search.best(1)):
+            self._env.memory.limit_seconds = self._give_up * fastest[0][1]
+        return candidates
+
+    def tell(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Learn from the outcome of a candidate, whoever proposed it."""
+        self._search.tell(candidate, outcome)
+
+    def scalars(self) -> Mapping[str, float]:
+        """Return what it believes of another round, for TensorBoard; empty in the first rounds."""
+        belief = self._search.last_belief
+        if belief is None:
+            return {}
+        return {"placement/expected_gain": belief.gain, "placement/confidence": belief.confidence}
+
+    def confidence(self) -> Confidence | None:
+        """Return how sure the search is of the fastest that was measured; None if nothing was."""
+        if not (best := self._search.best(1)):
+            return None
+        belief = self._search.last_word()
+        return Confidence(
+            configuration=best[0][0].configuration,
+            method=best[0][0].method,
+            share=belief.confidence,
+            expected_gain=belief.gain,
+        )

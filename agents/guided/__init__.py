@@ -1,1 +1,0 @@
-"""The guided agent: a search corrected by measurements, and a policy if asked for."""

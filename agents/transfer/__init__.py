@@ -1,1 +1,0 @@
-"""The policy that fits every model and cluster, with its features and weights."""

@@ -1,0 +1,114 @@
+"""An agent of a user's own: any object that proposes and is told, or an algorithm of SB3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from stable_baselines3 import PPO
+
+from drlpp.agents import hyperparameters_of, learn_placement
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from tests.support.planning.fake_measurer import FakeMeasurer, chain
+
+BACKWARDS, *CUTS = (
+    Candidate(Placement.from_assignment(stages, [0, 1]), Method())
+    for stages in ([1, 0, 0, 0], [0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1])
+)
+
+
+class InTurn:
+    """Proposes what cannot be run, then all cuts of a chain, again and again."""
+
+    told: list[tuple[Candidate, Outcome]]
+
+    def __init__(self, env: PlacementEnv) -> None:
+        type(self).told = []
+        self.left: list[Sequence[Candidate]] = [[BACKWARDS, CUTS[0]], CUTS[:2], CUTS]
+
+    def propose(self) -> Sequence[Candidate]:
+        return self.left.pop(0) if self.left else ()
+
+    def tell(self, candidate: Candidate, outcome: Outcome) -> None:
+        self.told.append((candidate, outcome))
+
+
+class Stubborn(InTurn):
+    def propose(self) -> Sequence[Candidate]:
+        return CUTS[:1]
+
+
+def by_ppo(env: PlacementEnv) -> PPO:
+    return PPO("MlpPolicy", env, n_steps=8, batch_size=8, n_epochs=1, seed=0)
+
+
+def no_agent(env: PlacementEnv) -> object:
+    return object()
+
+
+def failing(env: PlacementEnv) -> object:
+    return {}["depth"]
+
+
+class Careless(InTurn):
+    def propose(self) -> Any:
+        return [CUTS[0].placement]
+
+
+def learn(name: str, out: Path, budget: int = 10) -> MeasurementMemory:
+    agent = f"{__name__}:{name}" if name in globals() else name
+    memory = MeasurementMemory(FakeMeasurer(chain(4), 2), path=out / "measurements.jsonl")
+    options: dict[str, Any] = {"seed": 3, "console": Console(quiet=True)}
+    hyperparameters = hyperparameters_of(agent)
+    assert learn_placement(memory, out, hyperparameters=hyperparameters, budget=budget, **options)
+    return memory
+
+
+def test_it_is_asked_and_told_until_it_proposes_nothing(tmp_path: Path) -> None:
+    memory = learn("InTurn", tmp_path)
+    assert list(memory.outcomes) == [candidate.canonical for candidate in CUTS]
+    assert [candidate for candidate, _ in InTurn.told] == [BACKWARDS, *CUTS[:1], *CUTS[:2], *CUTS]
+    failed = InTurn.told[0][1]
+    assert isinstance(failed, FailedMeasurement)
+    assert failed.failure == "invalid placement"
+    # A later run tells first what is known, and keeps to its budget.
+    assert learn("InTurn", tmp_path, budget=3).distinct == 3
+    assert [candidate.canonical for candidate, _ in InTurn.told] == list(memory.outcomes)
+    (tmp_path / "measurements.jsonl").unlink()
+    assert learn("InTurn", tmp_path, budget=2).distinct == 2
+
+
+def test_it_is_left_when_it_asks_for_what_it_knows(tmp_path: Path) -> None:
+    assert learn("Stubborn", tmp_path).distinct == 1
+    assert len(Stubborn.told) == 501
+
+
+def test_an_algorithm_of_stable_baselines3_is_saved_and_goes_on(tmp_path: Path) -> None:
+    assert learn("by_ppo", tmp_path, budget=2).distinct == 2
+    assert (tmp_path / "agent.zip").exists()
+    assert list(tmp_path.glob("tensorboard/*/events*"))
+    assert learn("by_ppo", tmp_path, budget=3).distinct == 3
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        ("guided-policy", "has gone.* take --agent guided"),
+        ("nobody", "there are drl-pp, guided, or give"),
+        (f"{__name__}:nothing", "has no function 'nothing'"),
+        ("no_agent", r"expected an object with propose\(\) and"),
+        ("failing", "called with the environment it raised KeyError: 'depth'"),
+        ("Careless", "proposed .* expected a list of Candidates"),
+    ],
+)
+def test_what_is_no_agent_is_refused(agent: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        learn(agent, tmp_path)
