@@ -141,7 +141,10 @@ def _search(
 def _log(board: SummaryWriter, agent: Searcher, memory: MeasurementMemory) -> None:
     """Write what has been measured so far, and what the guided agent expects of more."""
     known = memory.summary
-    values = {"placement/distinct": known.distinct, "placement/failed": known.failed}
+    values: dict[str, float] = {
+        "placement/distinct": known.distinct,
+        "placement/failed": known.failed,
+    }
     if known.best_seconds is not None:
         values["placement/best_seconds"] = known.best_seconds
     if isinstance(agent, GuidedSearch):
