@@ -19,7 +19,7 @@ class WorkerUsage(Record):
     waiting for messages and all-reduces; both are sums over the window. ``processor_seconds`` is
     what computing took of the processor in that time, which is less where a worker emulates a
     slower accelerator. ``peak_memory_bytes`` is the largest resident size of the process, or on a
-    GPU the most that its tensors took.
+    GPU, and where memory is limited, the most that its tensors took.
     ``bytes_sent`` counts the whole run.
     """
 

@@ -87,6 +87,11 @@ class PlainLoop:
         self.optimizers = _optimizers(self.module, optimizer)
         self._emulated = EmulatedAccelerator(speed)
         self._collected = 0
+        self.memory = accelerator.new_memory_count("plain PyTorch")
+        if self.memory is not None:
+            self.memory.hold([*self.module.parameters(), *self.module.buffers()])
+        # The first of two updates begins the optimizer's state.
+        self._still_counted = 2 * method.accumulate
         if method.compiled:
             self._compile(task)
 
@@ -117,7 +122,17 @@ class PlainLoop:
         Args:
             inputs, targets: of the minibatch.
             last: of its epoch: an update is made of what is collected, however few.
+
+        Raises:
+            OutOfMemory: the memory of a processor is limited, and does not suffice.
         """
+        if self.memory is None or not self._still_counted:
+            return self._step(inputs, targets, last=last)
+        self._still_counted -= 1
+        with self.memory:
+            return self._step(inputs, targets, last=last)
+
+    def _step(self, inputs: Batch, targets: Batch, *, last: bool) -> Tensor:
         self._emulated.begin()
         method, device = self.method, self.accelerator.device
         inputs, targets = to_device((inputs, targets), device)
@@ -184,7 +199,9 @@ def _computing(
     speed = max(session.speeds[worker] for worker in session.present)
     cores = tuple(available_cores())
     core = cores_for([speed], [("here", cores)])[0] if speed < 1 else None
-    accelerator = accelerator_of(session.device.value, 0)
+    limits = [session.memory_bytes[worker] or math.inf for worker in session.present]
+    limit = max(limits) if max(limits) < math.inf else None
+    accelerator = accelerator_of(session.device.value, 0, limit)
     before = torch.get_num_threads()
     try:
         with torch.random.fork_rng(devices=[]), computing_on(core):
@@ -213,7 +230,8 @@ def measure_plain(session: ClusterSession, one: Contender, minibatches: int) -> 
         with _computing(session, one, session.optimizer, session.seed) as loop:
             return _measured(loop, session.captured.task, minibatches)
     except DRLPPError as error:
-        return FailedMeasurement(failure="cannot run", reason=str(error))
+        failure = error.kind if isinstance(error, OutOfMemory) else "cannot run"
+        return FailedMeasurement(failure=failure, reason=str(error))
     except Exception as error:
         kind = OutOfMemory if is_out_of_memory(error) else ModelError
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
@@ -238,7 +256,7 @@ def _measured(loop: PlainLoop, task: Task, minibatches: int) -> Measurement:
         stage=0,
         busy_seconds=seconds,
         waiting_seconds=0.0,
-        peak_memory_bytes=loop.accelerator.peak_memory_bytes(),
+        peak_memory_bytes=(loop.memory or loop.accelerator).peak_memory_bytes(),
         bytes_sent=0,
     )
     return Measurement(

@@ -14,7 +14,7 @@ import platform
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast
@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from drlpp.costs.memory_count import MemoryCount
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.runtime.device.clocks import Clock, ProcessorClock, StreamClock
 from drlpp.specs.cluster import DeviceChoice, DeviceType
@@ -94,7 +95,7 @@ class DeviceFacts:
         type: of :data:`DEVICE_KINDS`.
         name: that a profile gives it, such as ``NVIDIA H200``.
         identity: the same for workers that share a GPU, and for no others; empty for a processor.
-        memory_bytes: of a GPU; None where workers share the host's memory.
+        memory_bytes: of a GPU, or a declared limit; None where workers share the host's memory.
         has_backend: whether this torch has the process groups of its type.
     """
 
@@ -118,14 +119,18 @@ class DeviceFacts:
 class Accelerator:
     """The device that a worker computes on: the host's processor, or a GPU that others may share.
 
-    Attributes:
+    Args:
         device: as torch knows it.
+        memory_bytes: less than it has, if it is not to use more.
+
+    Attributes:
+        device: as in the arguments.
         facts: for the controller.
     """
 
-    def __init__(self, device: torch.device = CPU) -> None:
+    def __init__(self, device: torch.device = CPU, memory_bytes: float | None = None) -> None:
         self.device = device
-        self.facts = DeviceFacts()
+        self.facts = DeviceFacts(memory_bytes=memory_bytes and int(memory_bytes))
         # Such as torch.cuda, for a GPU.
         self._torch: Any = None
         self._kind = DEVICE_KINDS[device.type]
@@ -136,6 +141,20 @@ class Accelerator:
                 self._torch.set_device(device)
             _start_autograd_on(device)
             self.facts = facts_of(device)
+            if memory_bytes is not None:
+                self._limit_memory(memory_bytes)
+
+    def _limit_memory(self, bytes_: float) -> None:
+        total = self.facts.memory_bytes or bytes_
+        if bytes_ < total:
+            self._torch.set_per_process_memory_fraction(bytes_ / total)
+            self.facts = replace(self.facts, memory_bytes=int(bytes_))
+
+    def new_memory_count(self, holder: str) -> MemoryCount | None:
+        """Return what counts the memory of a processor that has a limit; a GPU's does torch."""
+        if self._torch or self.facts.memory_bytes is None:
+            return None
+        return MemoryCount(self.facts.memory_bytes, holder)
 
     def check_types(self, tensors: Iterable[Tensor]) -> None:
         """Check that the device can have tensors of these types.
@@ -261,12 +280,15 @@ def _start_autograd_on(device: torch.device) -> None:
     torch.ones(1, device=device, requires_grad=True).mul(2).backward()
 
 
-def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Accelerator:
+def accelerator_of(
+    choice: str, place: int, memory_bytes: float | None = None, *, on_one_host: bool = False
+) -> Accelerator:
     """Return the device of a worker.
 
     Args:
         choice: a type of :data:`DEVICE_KINDS`, or ``auto`` for a GPU where there is one.
         place: number of the worker among those of its host, which take the host's GPUs in turns.
+        memory_bytes: that it may use; None for all that there is.
         on_one_host: whether all workers of the session are on this host.
 
     Raises:
@@ -275,7 +297,7 @@ def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Acc
     """
     chosen = known_choice(choice)
     if chosen is DeviceChoice.CPU:
-        return Accelerator()
+        return Accelerator(memory_bytes=memory_bytes)
     # NCCL's receives wait on the GPU, and loading a kernel at its first use may wait for them.
     # It has to be said before CUDA is asked anything. With one GPU there is no NCCL.
     if not (on_one_host and _GPUS.is_dir() and len(list(_GPUS.iterdir())) == 1):
@@ -283,7 +305,7 @@ def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Acc
     for kind in DEVICE_KINDS if chosen is DeviceChoice.AUTO else [chosen.value]:
         if count := 0 if kind == "cpu" else devices_here(kind):
             try:
-                return Accelerator(torch.device(kind, place % count))
+                return Accelerator(torch.device(kind, place % count), memory_bytes)
             except AttributeError as error:
                 raise InvalidCluster(
                     f"device {kind} needs a newer PyTorch than {torch.__version__} ({error}); "
@@ -294,7 +316,7 @@ def accelerator_of(choice: str, place: int, *, on_one_host: bool = False) -> Acc
             f"device is {choice}, but PyTorch finds no GPU on this host; use device auto or cpu, "
             "or a PyTorch that was built for the GPU's driver"
         )
-    return Accelerator()
+    return Accelerator(memory_bytes=memory_bytes)
 
 
 def devices_here(kind: str) -> int:

@@ -85,6 +85,15 @@ def check_workers(
         )
 
 
+def memory_of(hosts: Cluster | None, workers: int) -> tuple[float | None, ...]:
+    """Return the memory of every worker's accelerator, None where it is not limited.
+
+    Workers that a description of hosts does not have are on others like its last.
+    """
+    known = (None,) if hosts is None else hosts.memory_bytes
+    return (*known, *known[-1:] * workers)[:workers]
+
+
 def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Hosts:
     """Return where a session's workers run by default: on this machine.
 

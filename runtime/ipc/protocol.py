@@ -93,6 +93,7 @@ class WorkerSpec:
         store: where it finds them.
         limits: of the session.
         speed: below 1 it sleeps after every pass, as if it took so much longer.
+        memory_bytes: of its accelerator; None for all that there is.
         core: that it computes on; None leaves it to the system.
         own_group: it leaves the process group that it starts in, since whoever started that kills
             the whole of it, and the worker has files to remove.
@@ -106,6 +107,7 @@ class WorkerSpec:
     store: StoreAddress
     limits: TimeLimits = DEFAULT_TIME_LIMITS
     speed: float = 1.0
+    memory_bytes: float | None = None
     core: int | None = None
     own_group: bool = False
     on_one_host: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import compress
+from itertools import compress, groupby
 
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Places
@@ -81,22 +81,20 @@ def session_cluster(
     emulated = min(speeds) < 1
     lines = []
     for name, workers in _workers_by_host(places).items():
-        machine, cores = places.machines[workers[0]]
-        # Emulated hosts are on one machine, but GPUs are a host's own.
-        gpus = {devices[worker].identity for worker in workers} - {""}
-        sharing = [w for w, (other, _) in enumerate(places.machines) if other == machine]
-        crowd = len(workers) if gpus else len(sharing)
-        at_once = computing_at_once([devices[worker] for worker in workers], len(cores))
-        memory = [bytes_ for w in workers if (bytes_ := devices[w].memory_bytes)]
-        lines.append(
+        memory: list[float | None] = [devices[worker].memory_bytes for worker in workers]
+        if gpus := {devices[worker].identity for worker in workers} - {""}:
+            # CPUs have limits of their own, GPUs may be shared.
+            memory = [min(filter(None, memory)) / -(-len(workers) // len(gpus))] * len(workers)
+        lines += [
             Host(
                 name=name,
-                accelerators=len(workers),
+                accelerators=len([*alike]),
                 device=next((devices[w].type for w in workers if devices[w].identity), "cpu"),
-                memory_bytes=min(memory) / -(-crowd // at_once) if memory else None,
+                memory_bytes=bytes_,
                 network=_own_network(between.get(name), fastest),
             )
-        )
+            for bytes_, alike in groupby(memory)
+        ]
     cluster = Cluster(hosts=tuple(lines), within_host=inside, between_hosts=fastest)
     return cluster.with_speeds(speeds) if emulated else cluster
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -63,6 +64,10 @@ def _measure_once(session: ClusterSession, plan: ExecutionPlan, minibatches: int
     workers = session.worker_group
     deployment = session.deploy(plan)
     window = plan.window(minibatches)
+    if any(session.memory_bytes):
+        # Counting memory takes time, and two updates.
+        two = 2 * plan.method.minibatches_together(plan.pipeline)
+        window = replace(window, warm_up=max(window.warm_up, two))
     options = RunOptions(order=workers.example_order)
     for runs_left in reversed(range(_MOST_RUNS)):
         stops = workers.stops

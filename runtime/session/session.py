@@ -36,6 +36,7 @@ from drlpp.runtime.hosts.session_hosts import (
     default_num_workers,
     hosts_for,
     hosts_on_ray,
+    memory_of,
 )
 from drlpp.runtime.ipc.protocol import Collect, Progress, Release, RunResult, held_file
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
@@ -85,7 +86,8 @@ class ClusterSession:
             twice the processor time that a pass needs, and sleeps the rest of it. So several
             workers can share a core and still take their time in parallel. 1 each by default.
         links: a cluster of as many accelerators, whose links are emulated: messages and sums take
-            as long as on these. With ``speeds`` of its proportions it emulates that cluster.
+            as long as on these, and a stage that needs more memory than an accelerator of it has
+            fails. With ``speeds`` of its proportions it emulates that cluster.
         device: what workers compute on: ``cpu``; ``cuda``, ``xpu`` or ``mps`` for the host's GPUs
             in turns; or ``auto`` for GPUs where there are any, unless workers are to be slower.
         cluster: a Ray cluster whose hosts the workers run on, instead of this machine: ``auto`` for
@@ -101,6 +103,7 @@ class ClusterSession:
     Attributes:
         captured, graph: the model, and its operator graph.
         speeds, links: as in the arguments.
+        memory_bytes: of every worker's accelerator, None where it is not limited.
         accelerators: how many workers there are.
         worker_group: what starts, commands and replaces them.
         folder: of the session's temporary files on this host.
@@ -135,6 +138,7 @@ class ClusterSession:
         check_workers(workers, cluster, hosts, least)
         self.speeds = checked_speeds(speeds, workers)
         self.links = checked_links(links, workers, cluster)
+        self.memory_bytes = memory_of(self.links or hosts, workers)
         self.device = choice_for(device, self.speeds)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
         self.graph = self.captured.graph
@@ -156,7 +160,13 @@ class ClusterSession:
         if cluster is not None:
             place = hosts_on_ray(cluster, hosts, least, gpus=self.device is not DeviceChoice.CPU)
         self.worker_group = WorkerGroup(
-            self.captured, self.speeds, self.device, self.time_limits, place, self.links
+            self.captured,
+            self.speeds,
+            self.device,
+            self.time_limits,
+            place,
+            self.links,
+            self.memory_bytes,
         )
         self.folder = self.worker_group.folder
         self.spent = self.worker_group.spent

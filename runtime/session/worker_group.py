@@ -72,6 +72,7 @@ class WorkerGroup:
     Args:
         captured: the model.
         speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
+        memory_bytes: of every worker's accelerator, None for all that there is.
         device: what they compute on.
         limits: how long to wait for them.
         place: says where the workers run: by default on this machine.
@@ -97,6 +98,7 @@ class WorkerGroup:
         limits: TimeLimits = DEFAULT_TIME_LIMITS,
         place: PlaceWorkers = hosts_for,
         links: Cluster | None = None,
+        memory_bytes: Sequence[float | None] | None = None,
     ) -> None:
         self.limits = limits
         self.devices: dict[int, DeviceFacts] = {}
@@ -105,6 +107,7 @@ class WorkerGroup:
         self.captured = captured
         self._speeds = speeds
         self._links = links
+        self._memory_bytes = memory_bytes or (None,) * len(speeds)
         self._device = device
         self._names = 0
         self._closed = False
@@ -238,6 +241,7 @@ class WorkerGroup:
                     store=store,
                     limits=self.limits,
                     speed=self._speeds[worker],
+                    memory_bytes=self._memory_bytes[worker],
                     core=cores[worker],
                     on_one_host=len(set(places.host_names)) == 1,
                     links=None if self._links is None else self._links.links_from(worker),

@@ -6,7 +6,7 @@ import gc
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch import Tensor
 
+from drlpp.costs.memory_count import MemoryCount, repeats_after
 from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
@@ -73,7 +74,9 @@ class _Held:
         runners: of its stages.
         inbox: messages that have arrived and were not used yet.
         restored: of a checkpoint, what was in flight, until the first run.
+        memory: what counts the memory of its tensors, where that is limited and torch does not.
         streamed: minibatches of the last run that loaded some.
+        counted: whether that has seen all that repeats itself.
     """
 
     command: Deploy
@@ -81,7 +84,9 @@ class _Held:
     runners: list[StageRunner]
     inbox: dict[Message, list[Tensor]]
     restored: dict[str, Any] | None
+    memory: MemoryCount | None
     streamed: StreamedMinibatches | None = None
+    counted: bool = False
 
 
 class Worker:
@@ -126,7 +131,10 @@ class Worker:
 
     def _load(self, command: Load) -> DeviceFacts:
         self._accelerator = accelerator_of(
-            command.device, self._spec.place, on_one_host=self._spec.on_one_host
+            command.device,
+            self._spec.place,
+            self._spec.memory_bytes,
+            on_one_host=self._spec.on_one_host,
         )
         self._state = read_checkpoint(self._folder / command.state_file)
         samples, labels = read_checkpoint(self._folder / command.samples_file)
@@ -179,6 +187,8 @@ class Worker:
         # The old stage first: two stages of a large model may not fit.
         self._release()
         stages = self._on_device(command.stages)
+        numbers = " and ".join(str(program.stage) for program in stages)
+        memory = self._accelerator.new_memory_count(f"worker {self._worker} (stage {numbers})")
         restored: dict[str, Any] | None = None
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
@@ -196,8 +206,8 @@ class Worker:
             for copy in restored[name].get("tied", {}).values() if restored else ():
                 own_state = own_state | copy["model"]
                 own_optimizer_state = own_optimizer_state | copy["optimizer"]
-            runners.append(
-                StageRunner(
+            with memory or nullcontext():
+                runner = StageRunner(
                     program=program,
                     state=own_state,
                     method=command.method,
@@ -210,8 +220,8 @@ class Worker:
                     optimizer_state=own_optimizer_state,
                     device=self._accelerator.device,
                 )
-            )
-        self._deployed = _Held(command, connections, runners, {}, restored)
+            runners.append(runner)
+        self._deployed = _Held(command, connections, runners, {}, restored, memory)
         return self._compile(runners) if command.method.compiled else None
 
     def _compile(self, runners: Sequence[StageRunner]) -> Uncompiled:
@@ -231,7 +241,25 @@ class Worker:
         return Uncompiled(reasons)
 
     def _run(self, command: Run) -> RunResult:
-        """Train, or evaluate, after all workers have agreed on their messages."""
+        """Train, or evaluate; the memory of a training is counted until it repeats itself."""
+        held = self._held
+        if held.memory is None or held.counted or command.evaluation is not None:
+            return self._perform(command)
+        steady = repeats_after(command.actions)
+        with ExitStack() as counting:
+            counting.enter_context(held.memory)
+
+            def on_progress(through: int) -> None:
+                if through == steady:
+                    held.counted = True
+                    counting.close()
+
+            return self._perform(command, on_progress)
+
+    def _perform(
+        self, command: Run, on_progress: Callable[[int], None] = lambda through: None
+    ) -> RunResult:
+        """Run after all workers have agreed on their messages."""
         held, trains = self._held, command.evaluation is None
         trained, everyone = held.runners, held.connections.everyone
         minibatches = self._minibatches(command)
@@ -253,7 +281,7 @@ class Worker:
             runners=runners,
             mailbox=Mailbox(held.connections.links, programs, command.actions, command.posted),
             clock=self._accelerator.new_clock(),
-            on_progress=self._progress_of(runners[-1]),
+            on_progress=self._progress_of(runners[-1], on_progress),
             everyone=everyone if trains else None,
             received=held.inbox if trains else {},
             speed=self._spec.speed,
@@ -270,7 +298,7 @@ class Worker:
             losses=last.losses.take(),
             # The last of the stages is the model's last, if any is.
             scores=to_device(last.scores, CPU) if isinstance(last, EvaluationRunner) else {},
-            peak_memory_bytes=self._accelerator.peak_memory_bytes(),
+            peak_memory_bytes=(held.memory or self._accelerator).peak_memory_bytes(),
             bytes_sent=executor.mailbox.bytes_sent,
             message_bytes=executor.mailbox.message_bytes,
             bucket_bytes=trained[0].weights.bucket_bytes if held.connections.replicas else 0,
@@ -312,7 +340,9 @@ class Worker:
             else:
                 runner.begin(plan)
 
-    def _progress_of(self, runner: Runner) -> Callable[[int], None]:
+    def _progress_of(
+        self, runner: Runner, on_progress: Callable[[int], None]
+    ) -> Callable[[int], None]:
         """Return what is called during a run: from time to time it reports to the controller."""
         reports = (
             runner.program.loss is not None and self._worker == self._held.command.group.replicas[0]
@@ -321,6 +351,7 @@ class Worker:
 
         def report(through: int) -> None:
             nonlocal last
+            on_progress(through)
             runner.minibatches.passed(through)
             if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
                 last = time.monotonic()
