@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class MemoryCount(TorchDispatchMode):
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if (key := storage._cdata) not in self._alive:
-                freed = weakref.ref(storage, lambda _, key=key: self._free(key))
+                freed = weakref.ref(storage, partial(self._free, key))
                 self._alive[key] = freed, storage.nbytes()
                 self.bytes_ += storage.nbytes()
         self._peak_bytes = max(self._peak_bytes, self.bytes_)
@@ -71,7 +72,7 @@ class MemoryCount(TorchDispatchMode):
         """Return the most that was counted at any time."""
         return self._peak_bytes
 
-    def _free(self, key: int) -> None:
+    def _free(self, key: int, _: object) -> None:
         self.bytes_ -= self._alive.pop(key)[1]
 
     def __torch_dispatch__(

@@ -130,7 +130,7 @@ class Accelerator:
 
     def __init__(self, device: torch.device = CPU, memory_bytes: float | None = None) -> None:
         self.device = device
-        self.facts = DeviceFacts(memory_bytes=memory_bytes and int(memory_bytes))
+        self.facts = DeviceFacts(memory_bytes=None if memory_bytes is None else int(memory_bytes))
         # Such as torch.cuda, for a GPU.
         self._torch: Any = None
         self._kind = DEVICE_KINDS[device.type]
