@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 
 import numpy
 
@@ -24,7 +24,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.endless import EndlessProgram
-from drlpp.simulator.playing.events import Play, step_times
+from drlpp.simulator.playing.events import Play
 from drlpp.simulator.playing.program import Program
 
 MOST_MINIBATCHES = 512
@@ -88,32 +88,32 @@ class SteadyState:
         """Return when minibatches were complete: at its begin, and after every ``step``."""
         endless = self.endless
         before = endless.rounds_before * endless.minibatches
-        steps_of = [
-            {through: step for step, through in updates} for updates in endless.before.updates
+        ends, _ = self.played.rows()
+        # The columns of the updates that complete minibatches, of those before the first round.
+        firsts = numpy.cumsum(endless.rounds.counts) - endless.rounds.counts
+        columns = [
+            {through: first + step for step, through in updates}
+            for first, updates in zip(
+                (firsts - endless.before.steps.counts).tolist(),
+                endless.before.updates,
+                strict=True,
+            )
         ]
         found = []
         for through in range(self.warm_up, self.warm_up + self.minibatches + 1, step):
             turn, place = divmod(through - before - 1, endless.minibatches)
-            found.append(
-                max(
-                    done[step_of[before + place + 1] + turn * len(steps)]
-                    for done, step_of, steps in zip(
-                        self.played.ends, steps_of, endless.rounds, strict=True
-                    )
-                )
-            )
+            updates = [of_worker[before + place + 1] for of_worker in columns]
+            found.append(float(ends[turn][updates].max()))
         return found
 
     def busy_seconds(self, worker: int, minibatches: int) -> float:
         """Return what a worker, by its index, computes for so many minibatches of periods."""
-        before, steps = self.program.steps[worker], self.endless.rounds[worker]
-        every = [*before, *steps * (self.end + 1)]
-        first = len(before) + (self.begin + 1) * len(steps)
-        times = zip(every, step_times(every, self.played, worker), strict=True)
+        before, each = self.program.steps.counts[worker], self.endless.rounds.counts[worker]
+        first, last = (before + (rounds + 1) * each for rounds in (self.begin, self.end))
         busy = 0.0
-        for (_, kind, _, _), (begin, end) in islice(times, first, None):
-            if kind >= 0:
-                busy += end - begin
+        for step in islice(self.played.steps_of(worker), int(first), int(last)):
+            if step.kind >= 0:
+                busy += step.end - step.begin
         return busy * minibatches / self.minibatches
 
 
@@ -146,20 +146,20 @@ def find_steady_state(
     """
     costs = costs_of(program.before)
     played = Play(program.before, costs, program)
-    steps = sum(map(len, program.rounds))
+    steps = len(program.rounds.kinds)
     most = min(MOST_MINIBATCHES // program.minibatches, _MOST_STEPS // steps)
     rounds = program.rounds_in_flight + 2
     most_ahead = max(2 * most, _AHEAD * rounds)
     while True:
         played.play(rounds)
-        rows = _Rows.of(program, rounds, played)
+        rows = _Rows.of(program, played)
         found = _period(rows)
         if found is not None:
             return SteadyState(program, played, *found, steadiness=1.0)
         if rounds >= most_ahead and rows.complete < 2:
             # Somebody is so far ahead that the others have hardly begun.
             played.play(rounds, to_the_end=True)
-            rows = _Rows.of(program, rounds, played)
+            rows = _Rows.of(program, played)
         last = rounds >= most and rows.complete > 1
         if last or (enough is not None and rows.complete > _FEWEST_ROUNDS):
             begin, end = (rows.complete - 1) // 2, rows.complete - 1
@@ -192,29 +192,12 @@ class _Rows:
     complete: int
 
     @classmethod
-    def of(cls, program: EndlessProgram, rounds: int, played: Play) -> _Rows:
-        def by_round(moments: list[float], before: int, each: int) -> Array:
-            """Return so many of each round, without those before the first."""
-            found = numpy.full(rounds * each, numpy.inf)
-            of_rounds = moments[before : before + rounds * each]
-            found[: len(of_rounds)] = of_rounds
-            return found.reshape(rounds, each)
-
-        parts = [
-            by_round(done, len(before), len(steps))
-            for done, before, steps in zip(
-                played.ends, program.before.steps, program.rounds, strict=True
-            )
-        ]
-        ends = [part[:, -1] for part in parts]
-        parts += [
-            by_round(moments, before, each)
-            for moments, (before, each) in zip(played.arrivals, program.messages, strict=True)
-        ]
-        times = numpy.hstack(parts)
+    def of(cls, program: EndlessProgram, played: Play) -> _Rows:
+        ends, arrivals = played.rows()
+        times = numpy.hstack([ends, arrivals])
         begun = times.max(axis=1)
         complete = int(numpy.searchsorted(begun, numpy.inf))
-        return cls(times, numpy.column_stack(ends), begun, complete)
+        return cls(times, ends[:, numpy.cumsum(program.rounds.counts) - 1], begun, complete)
 
 
 def _period(rows: _Rows) -> tuple[int, int, float] | None:
@@ -242,12 +225,12 @@ def _period(rows: _Rows) -> tuple[int, int, float] | None:
 
 def _least_seconds(program: EndlessProgram, costs: Costs) -> float:
     """Return what a round takes of the busiest port."""
-    held = [0.0] * costs.ports
-    for path, (_, messages) in zip(costs.paths, program.messages, strict=True):
-        for port, seconds in path.hops:
-            held[port] += messages * seconds
-    for summed, (_, times) in zip(program.before.sums, program.sums, strict=True):
-        for ring in times * costs.rings_of(summed):
-            for port, seconds in chain(*ring.links):
-                held[port] += seconds
-    return max([0.0, *held])
+    held = numpy.zeros(costs.ports)
+    tables, paths = program.tables, costs.paths
+    messages = numpy.bincount(program.rounds.sends, minlength=len(program.before.routes))
+    numpy.add.at(held, paths.ports, messages[paths.of] * paths.seconds)
+    sums = numpy.bincount(tables.sum_kinds, minlength=len(costs.rings))
+    for times, rings in zip(sums.tolist(), costs.rings, strict=True):
+        for ring in times * rings:
+            numpy.add.at(held, ring.links.ports, ring.links.seconds)
+    return float(held.max(initial=0.0))

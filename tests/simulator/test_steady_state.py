@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from drlpp.costs.workload import Workload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.simulator.playing import events
 from drlpp.simulator.playing.endless import endless_program, round_of
 from drlpp.simulator.playing.events import Play
 from drlpp.simulator.playing.finite_run import FiniteRun
@@ -78,6 +81,25 @@ def test_a_run_that_begins_and_ends_has_it_in_its_window(
     assert found.window.length % steady.minibatches == 0
     assert found.window.length >= 6
     assert found.seconds_per_minibatch == pytest.approx(found.window_seconds / found.window.length)
+
+
+@given(simulations())
+@settings(max_examples=30)
+def test_compiled_it_plays_the_same_to_the_last_bit(case: tuple[Simulation, SteadyState]) -> None:
+    pytest.importorskip("numba")
+    found, steady = case
+    program, costs = steady.endless, found.pricing.of(steady.program)
+    plays = []
+    for many in (0, math.inf):
+        with mock.patch.object(events, "_MANY_STEPS", many):
+            plays.append(Play(program.before, costs, program))
+            for rounds in (2, 3, 9):
+                plays[-1].play(rounds)
+            plays[-1].play(12, to_the_end=True)
+    compiled, listed = plays
+    assert compiled.steps == listed.steps
+    for one, other in zip(compiled.rows(), listed.rows(), strict=True):
+        assert one.tobytes() == other.tobytes()
 
 
 @given(

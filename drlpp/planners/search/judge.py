@@ -196,7 +196,7 @@ class Judge:
             memory=problem.memory,
             enough=enough if bound else None,
         )
-        self.steps += sum(map(len, simulation.steady.played.ends))
+        self.steps += simulation.steady.played.steps
         if simulation.without_room(problem.cluster) is not None:
             return math.inf, _Known.EXACT
         seconds = simulation.seconds_per_minibatch

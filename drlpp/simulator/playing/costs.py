@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -18,7 +17,7 @@ from drlpp.schedule.actions import COMPUTATIONS, Cost, Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import Lookahead, PartCounts
-from drlpp.simulator.playing.network import Hop, Network, Path, Ring
+from drlpp.simulator.playing.network import Links, Network, Ring
 from drlpp.simulator.playing.program import Program, Route, Sum
 from drlpp.specs.cluster import Cluster
 
@@ -28,7 +27,7 @@ _DIGITS = 38
 """Binary digits of the largest cost; 15 more are left for the seconds of a whole run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Costs:
     """Seconds of a placement's steps on a cluster.
 
@@ -37,33 +36,21 @@ class Costs:
             :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is summed, then
             those of the second stage, if it holds one, then the other kinds of
             :mod:`drlpp.simulator.playing.program`. One update is of all that it holds, but for what
-            other stages hold copies of.
+            other stages hold copies of; ``(workers, kinds)``.
         prediction_seconds: for every worker what predicting weights takes of a forward and of a
-            backward.
+            backward; ``(workers, 2)``.
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
-        rings: for every stage the way of each bucket's all-reduce.
-        tied_rings: of the all-reduce among the replicas of a stage for a tie, by both.
-        norm_ring: of the all-reduce of one number among all workers, which holds no ports.
         paths: of each route.
-        ports: how many the paths pass through.
+        rings: of each kind of sum the ways of its buckets.
+        ports: how many all of these pass through.
     """
 
-    seconds: tuple[tuple[float, ...], ...]
-    prediction_seconds: tuple[tuple[float, float], ...]
-    ready_seconds: tuple[tuple[float, ...], ...]
+    seconds: Array
+    prediction_seconds: Array
+    ready_seconds: tuple[Array, ...]
+    paths: Links
     rings: tuple[tuple[Ring, ...], ...]
-    tied_rings: dict[tuple[int, int], Ring]
-    norm_ring: Ring
-    paths: tuple[Path, ...]
     ports: int
-
-    def rings_of(self, summed: Sum) -> tuple[Ring, ...]:
-        """Return the ways of the buckets of an all-reduce."""
-        if summed.tie >= 0:
-            return (self.tied_rings[summed.stage, summed.tie],)
-        if summed.stage >= 0:
-            return self.rings[summed.stage]
-        return (self.norm_ring,)
 
     def rounded(self) -> Costs:
         """Return them as multiples of a power of two, of which sums are exact in any order.
@@ -72,43 +59,34 @@ class Costs:
         it; with sums that are off in the last digit, now one message would come first and now the
         other.
         """
-        rings = [*chain(*self.rings), *self.tied_rings.values(), self.norm_ring]
-        ways = [*(path.hops for path in self.paths), *(hops for r in rings for hops in r.links)]
+        links = [self.paths, *(ring.links for ring in chain(*self.rings))]
         largest = max(
-            chain(
-                *self.seconds,
-                (seconds for hops in ways for _, seconds in hops),
-                (path.latency_seconds for path in self.paths),
-                (ring.latency_seconds for ring in rings),
-            )
+            float(self.seconds.max()),
+            *(float(one.seconds.max(initial=0.0)) for one in links),
+            float(self.paths.latency_seconds.max(initial=0.0)),
+            *(ring.latency_seconds for ring in chain(*self.rings)),
         )
         if not 0 < largest < math.inf:
             return self
         tick = 2.0 ** (math.frexp(largest)[1] - _DIGITS)
 
-        def rounded(seconds: float) -> float:
-            return round(seconds / tick) * tick
-
-        def each_rounded(seconds: Iterable[float]) -> tuple[float, ...]:
-            return tuple(map(rounded, seconds))
-
-        def hops_of(way: Sequence[Hop]) -> tuple[Hop, ...]:
-            return tuple([(port, rounded(seconds)) for port, seconds in way])
+        def rounded(seconds: Array) -> Array:
+            return numpy.rint(seconds / tick) * tick
 
         def ring_of(ring: Ring) -> Ring:
-            return Ring(tuple(map(hops_of, ring.links)), rounded(ring.latency_seconds))
+            links = replace(ring.links, seconds=rounded(ring.links.seconds))
+            return Ring(links, round(ring.latency_seconds / tick) * tick)
 
         return replace(
             self,
-            seconds=tuple(map(each_rounded, self.seconds)),
-            ready_seconds=tuple(map(each_rounded, self.ready_seconds)),
-            rings=tuple(tuple(map(ring_of, of_stage)) for of_stage in self.rings),
-            tied_rings={key: ring_of(ring) for key, ring in self.tied_rings.items()},
-            norm_ring=ring_of(self.norm_ring),
-            paths=tuple(
-                Path(path.receiver, hops_of(path.hops), rounded(path.latency_seconds))
-                for path in self.paths
+            seconds=rounded(self.seconds),
+            ready_seconds=tuple(map(rounded, self.ready_seconds)),
+            paths=replace(
+                self.paths,
+                seconds=rounded(self.paths.seconds),
+                latency_seconds=rounded(self.paths.latency_seconds),
             ),
+            rings=tuple(tuple(map(ring_of, of_kind)) for of_kind in self.rings),
         )
 
 
@@ -237,81 +215,89 @@ class Pricing:
     def of(self, program: Program) -> Costs:
         """Compute the costs of a program that was compiled for this placement."""
         placed, workload, parts = self.placed, self.placed.workload, self.method.microbatches
-        holders, speeds = placed.holders, self.cluster.speeds
-        accelerators = list(dict.fromkeys(chain(*holders)))
-        buckets: list[list[Bucket]] = [
-            buckets_of(workload, stage.operators) if len(stage.accelerators) > 1 else []
-            for stage in placed.placement.stages
+        accelerators = list(dict.fromkeys(chain(*placed.holders)))
+        speeds = numpy.array([self.cluster.speeds[accelerator] for accelerator in accelerators])
+        stages = numpy.array([stages[0] for stages in program.stages_of])
+        backward = placed.total(workload.backward_seconds) * self._factors
+        # Sums in another order; no bucket is ready after its backward.
+        whole_backward = self._stage_seconds["backward"][stages] / speeds
+        parts_of = [numpy.array([bucket.ready for bucket in found]) for found in self._buckets]
+        ready = [
+            numpy.minimum(parts_of[stage] * backward[stage] / parts / speed, longest)
+            for stage, speed, longest in zip(stages, speeds, whole_backward, strict=True)
         ]
-        costs = {name: of_stages.tolist() for name, of_stages in self._stage_seconds.items()}
-        backward = (placed.total(workload.backward_seconds) * self._factors).tolist()
-        predictions = [(of_stages * self._factors).tolist() for of_stages in self._moving]
-        seconds, predicting, ready = [], [], []
-        for (stage, *second), accelerator in zip(program.stages_of, accelerators, strict=True):
-            speed = speeds[accelerator]
-            cost_of = {name: of_stages[stage] / speed for name, of_stages in costs.items()}
-            one_backward = cost_of["backward"]
-            cost_of["update"] += sum(costs["update"][other] / speed for other in second)
-            seconds.append(
-                (
-                    *(cost_of[kind.cost] for kind in COMPUTATIONS),
-                    one_backward,
-                    *(
-                        costs[kind.cost][second[0]] / speed if second else 0.0
-                        for kind in COMPUTATIONS
-                    ),
-                    0.0,
-                    *(one / speed for _ in (stage, *second) for one in self._tied_update_seconds),
-                )
-            )
-            of_forward, of_backward = predictions
-            predicting.append((of_forward[stage] / speed, of_backward[stage] / speed))
-            # Sums in another order; no bucket is ready after its backward.
-            ready.append(
-                tuple(
-                    min(bucket.ready * backward[stage] / parts / speed, one_backward)
-                    for bucket in buckets[stage]
-                )
-            )
         network = Network(self.cluster, accelerators)
-        paths = tuple(network.path(route, self.bytes_of(route)) for route in program.routes)
-        numbers = {accelerator: index for index, accelerator in enumerate(accelerators)}
-        ways = [network.ring([numbers[a] for a in held]) for held in holders]
-        tied = {
-            (stage, number): bytes_
-            for number, (stages, bytes_) in enumerate(
-                zip(self.placed.ties, self.tied_bytes, strict=True)
-            )
-            for stage in stages
-        }
-        # Where nothing else passes through the ports of a ring, all that counts is how long it
-        # takes, and most of the work of playing it is spared.
-        uses = Counter(port for path in paths for port, _ in path.hops)
-        uses.update(
-            port for way, found in zip(ways, buckets, strict=True) if found for port in way.ports
+        routes = program.routes
+        paths = network.links(
+            numpy.array([route.sender for route in routes], dtype=int),
+            numpy.array([route.receiver for route in routes], dtype=int),
+            numpy.array([self.bytes_of(route) for route in routes], dtype=float),
         )
-        uses.update(port for stage, _ in tied for port in ways[stage].ports)
-        alone = [all(uses[port] == 1 for port in way.ports) for way in ways]
-        norm_ring = Ring((), 0.0)
-        if any(summed.stage < 0 for summed in program.sums):
-            everyone = [numbers[accelerator] for accelerator in sorted(accelerators)]
-            norm_ring = network.ring(everyone).carrying(_SQUARED_NORM_BYTES, alone=True)
         return Costs(
-            seconds=tuple(seconds),
-            prediction_seconds=tuple(predicting),
-            ready_seconds=tuple(ready),
-            rings=tuple(
-                tuple(way.carrying(bucket.bytes_, alone=by_itself) for bucket in found)
-                for way, by_itself, found in zip(ways, alone, buckets, strict=True)
+            seconds=self._worker_seconds(program.stages_of, speeds),
+            prediction_seconds=numpy.stack(
+                [(moving * self._factors)[stages] / speeds for moving in self._moving], axis=1
             ),
-            tied_rings={
-                key: ways[key[0]].carrying(bytes_, alone=alone[key[0]])
-                for key, bytes_ in tied.items()
-            },
-            norm_ring=norm_ring,
+            ready_seconds=tuple(ready),
             paths=paths,
+            rings=self._rings(program.sums, network, accelerators, paths),
             ports=network.ports,
         ).rounded()
+
+    @cached_property
+    def _buckets(self) -> list[list[Bucket]]:
+        """Those of every stage, none where it is not replicated."""
+        workload = self.placed.workload
+        return [
+            buckets_of(workload, stage.operators) if len(stage.accelerators) > 1 else []
+            for stage in self.placed.placement.stages
+        ]
+
+    def _worker_seconds(self, stages_of: Sequence[tuple[int, ...]], speeds: Array) -> Array:
+        """Return the seconds of each kind of step of every worker."""
+        costs, folded = self._stage_seconds, len(stages_of[0]) > 1
+        held = numpy.array(stages_of).T
+        first = [costs[kind.cost][held[0]] / speeds for kind in COMPUTATIONS]
+        second = [
+            costs[kind.cost][held[1]] / speeds if folded else 0 * speeds for kind in COMPUTATIONS
+        ]
+        first[-1] += second[-1]
+        tied = [one / speeds for _ in held for one in self._tied_update_seconds]
+        backward = costs["backward"][held[0]] / speeds
+        return numpy.stack([*first, backward, *second, 0 * speeds, *tied], axis=1)
+
+    def _rings(
+        self, sums: Sequence[Sum], network: Network, accelerators: Sequence[int], paths: Links
+    ) -> tuple[tuple[Ring, ...], ...]:
+        """Return the ways of the buckets of each kind of sum.
+
+        Where nothing else passes through the ports of a ring, all that counts is how long it
+        takes, and most of the work of playing it is spared.
+        """
+        numbers = {accelerator: index for index, accelerator in enumerate(accelerators)}
+        holders = self.placed.holders
+        ways = {
+            one.stage: network.ring([numbers[a] for a in holders[one.stage]])
+            for one in sums
+            if one.stage >= 0
+        }
+        uses = numpy.bincount(paths.ports, minlength=network.ports)
+        for one in sums:
+            if one.stage >= 0 and (one.tie >= 0 or self._buckets[one.stage]):
+                uses += numpy.bincount(ways[one.stage].ports, minlength=network.ports)
+
+        def rings_of(one: Sum) -> tuple[Ring, ...]:
+            if one.stage < 0:
+                everyone = network.ring([numbers[a] for a in sorted(accelerators)])
+                return (Ring.of(everyone, _SQUARED_NORM_BYTES, alone=True),)
+            way, buckets = ways[one.stage], self._buckets[one.stage]
+            bytes_ = (
+                [bucket.bytes_ for bucket in buckets] if one.tie < 0 else [self.tied_bytes[one.tie]]
+            )
+            alone = bool((uses[way.ports] == 1).all())
+            return tuple(Ring.of(way, each, alone=alone) for each in bytes_)
+
+        return tuple(map(rings_of, sums))
 
 
 @lru_cache(maxsize=1024)

@@ -8,14 +8,15 @@ that repeat, and the first of them is played again and again. Nothing drains.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+import numpy
+
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator.playing.program import Program, Step
+from drlpp.simulator.playing.program import Program, Steps
+from drlpp.simulator.playing.tables import Tables
 
 LONGEST_ROUND = 512
 """Minibatches of the longest round that is looked for: 5, 7 and 8 replicas make one of 280."""
@@ -32,37 +33,20 @@ class EndlessProgram:
         minibatches: of a round.
         before: the program until then, whose updates are also those of the first such round.
         rounds_before: minibatches of ``before``, in rounds.
-        rounds: the steps of every worker in a round.
+        rounds: the steps of the workers in a round.
         rounds_in_flight: the most rounds whose minibatches are on their way at once.
     """
 
     minibatches: int
     before: Program
     rounds_before: int
-    rounds: tuple[tuple[Step, ...], ...]
+    rounds: Steps
     rounds_in_flight: int
 
     @cached_property
-    def messages(self) -> tuple[tuple[int, int], ...]:
-        """Of every route, how many messages are sent before the first round and in each."""
-        before, of_round = (
-            Counter(route for steps in of_workers for *_, sends, _ in steps for route in sends)
-            for of_workers in (self.before.steps, self.rounds)
-        )
-        return tuple((before[route], of_round[route]) for route in range(len(self.before.routes)))
-
-    @cached_property
-    def sums(self) -> tuple[tuple[int, int], ...]:
-        """Of every kind, how many sums are made before the first round and in each."""
-        before, of_round = (
-            [Counter(number for _, kind, _, number in steps if kind < 0) for steps in of_workers]
-            for of_workers in (self.before.steps, self.rounds)
-        )
-        # Each is made by several workers.
-        return tuple(
-            (max(made[kind] for made in before), max(made[kind] for made in of_round))
-            for kind in range(len(self.before.sums))
-        )
+    def tables(self) -> Tables:
+        """As the event loop reads it."""
+        return Tables.of(self.before, self.rounds)
 
 
 @lru_cache(maxsize=256)
@@ -88,13 +72,13 @@ def endless_program(shape: Pipeline, method: Method) -> EndlessProgram | None:
     ends = [_ends(sample, (before + turn) * minibatches) for turn in range(3)]
     if not all(ends):
         return None
-    first, second, third = ends
-    rounds = _between(sample, first, second)
-    if rounds != _between(sample, second, third):
+    first, second, third = map(numpy.array, ends)
+    rounds = sample.steps.between(first, second)
+    if not rounds.same(sample.steps.between(second, third)):
         return None
     return EndlessProgram(
         minibatches=minibatches,
-        before=replace(sample, steps=_between(sample, [0] * len(first), first)),
+        before=replace(sample, steps=sample.steps.between(0 * first, first)),
         rounds_before=before,
         rounds=rounds,
         rounds_in_flight=-(-in_flight // minibatches),
@@ -121,12 +105,3 @@ def _ends(program: Program, minibatches: int) -> list[int]:
             return []
         found.append(behind[minibatches])
     return found
-
-
-def _between(
-    program: Program, begins: Iterable[int], ends: Iterable[int]
-) -> tuple[tuple[Step, ...], ...]:
-    """Return the steps of every worker from one number to another."""
-    return tuple(
-        steps[begin:end] for steps, begin, end in zip(program.steps, begins, ends, strict=True)
-    )

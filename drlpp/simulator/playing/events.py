@@ -7,23 +7,313 @@ later comes from messages that arrive later, so no event is ever overtaken.
 Ties go to sums, whose last bucket is ready before its backward sends anything, then to the route
 that comes first in the program, then to the older message, so that it is always played alike, in
 every round.
+
+The loop is one function on flat arrays. Where numba is installed (``pip install 'drlpp[fast]'``) it
+is compiled once a process has played for a while; until then, and without numba, the same function
+runs on lists. Times are equal to the last bit.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from heapq import heappop, heappush
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
+import numpy
+
+from drlpp.costs.stage_cost import Array, Indices
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.endless import EndlessProgram
-from drlpp.simulator.playing.program import FINISH_SUM, SUMMED_BACKWARD, Program, Step
-from drlpp.simulator.playing.sums import RunningSum
+from drlpp.simulator.playing.program import FINISH_SUM, SUMMED_BACKWARD, Program
+from drlpp.simulator.playing.tables import Tables, begins_of
 
-_A_BUCKET = -1
-"""Comes before all routes."""
+_NOT_YET = -1.0
+"""The time of what has not happened."""
+
+_RUNNABLE = -1
+_AWAITS_SUM = -2
+_DONE = -3
+"""What a worker lacks, if it is no message."""
+
+_HOP = 8
+_MESSAGE = 1 << 43
+"""An event is a number, by which those of the same moment are ordered.
+
+That of a sum is its place. That of a message is 1 + its route times 2⁴³, its place times 8, and the
+hop that it has come to.
+"""
+
+
+class Prices(NamedTuple):
+    """The costs of a program as the loop reads them.
+
+    Attributes:
+        seconds: of every worker and each of ``kinds`` kinds of steps.
+        ready_begins, ready: of every worker the first of its buckets, and when they are ready.
+        hop_begins, hop_ports, hop_seconds, latency: of every route.
+        bucket_begins: the first bucket of every kind of sum.
+        ring_begins, ring_firsts, ring_ports, ring_seconds, ring_latency: of every bucket; the first
+            hops of links are marked.
+        sum_begins: the first bucket of every sum of a round, and how many all have.
+    """
+
+    seconds: Array
+    kinds: int
+    ready_begins: Indices
+    ready: Array
+    hop_begins: Indices
+    hop_ports: Indices
+    hop_seconds: Array
+    latency: Array
+    bucket_begins: Indices
+    ring_begins: Indices
+    ring_firsts: Indices
+    ring_ports: Indices
+    ring_seconds: Array
+    ring_latency: Array
+    sum_begins: Indices
+
+    @classmethod
+    def of(cls, costs: Costs, tables: Tables) -> Prices:
+        """Lay out the costs of a program."""
+        paths, rings = costs.paths, [*chain(*costs.rings)]
+        buckets = numpy.array(list(map(len, costs.rings)), dtype=int)
+        ring_of = numpy.concatenate([[-1], *(ring.links.of for ring in rings)])
+        return cls(
+            seconds=costs.seconds.ravel(),
+            kinds=costs.seconds.shape[1],
+            ready_begins=begins_of([len(ready) for ready in costs.ready_seconds]),
+            ready=numpy.concatenate(costs.ready_seconds),
+            hop_begins=begins_of(numpy.bincount(paths.of, minlength=len(paths.latency_seconds))),
+            hop_ports=paths.ports,
+            hop_seconds=paths.seconds,
+            latency=paths.latency_seconds,
+            bucket_begins=begins_of(buckets),
+            ring_begins=begins_of([len(ring.links.of) for ring in rings]),
+            ring_firsts=(ring_of[1:] != ring_of[:-1]).astype(int),
+            ring_ports=numpy.concatenate([[], *(ring.links.ports for ring in rings)]).astype(int),
+            ring_seconds=numpy.concatenate([[], *(ring.links.seconds for ring in rings)]),
+            ring_latency=numpy.array([ring.latency_seconds for ring in rings], dtype=float),
+            sum_begins=begins_of(buckets[tables.sum_kinds]),
+        )
+
+
+class State(NamedTuple):
+    """How far a play has come.
+
+    Attributes:
+        position, turn, clock: of every worker its next step, how often it has begun the round
+            again, −1 before the first, and its time.
+        lacking: the message that it waits for, or why it waits for none.
+        next_waiting: the worker that began to wait for the same sum before it, or −1.
+        free: from when every port is.
+        ends, arrivals: of steps and messages.
+        bucket, sum_end, on_its_way, waiting: of every sum the bucket that comes next, the end of
+            the one before, whether one is passing ports, and the worker that waits last.
+        missing, ready: of every bucket how many workers have yet to give it, and when the last so
+            far has it.
+        seconds, events, left: of what is to come.
+    """
+
+    position: Indices
+    turn: Indices
+    clock: Array
+    lacking: Indices
+    next_waiting: Indices
+    free: Array
+    ends: Array
+    arrivals: Array
+    bucket: Indices
+    sum_end: Array
+    on_its_way: Indices
+    waiting: Indices
+    missing: Indices
+    ready: Array
+    seconds: Array
+    events: Indices
+    left: Array
+
+
+def play_on(
+    tables: Any, costs: Any, state: Any, rounds: int, to_the_end: bool
+) -> list[tuple[float, int, float]]:
+    """Play on until all workers have done so many rounds, or may not go on.
+
+    Args:
+        tables: :class:`~drlpp.simulator.playing.tables.Tables`, of lists or, compiled, arrays.
+        costs: likewise :class:`Prices`.
+        state: likewise :class:`State`; all of it but what is to come changes.
+        rounds, to_the_end: as in :meth:`Play.play`.
+
+    Returns:
+        What is to come: its time, its event, and when a message leaves the ports behind it.
+    """
+    begins, round_begins, kinds = tables.begins, tables.round_begins, tables.kinds
+    wait_begins, waits = tables.wait_begins, tables.waits
+    send_begins, sends, routes = tables.send_begins, tables.sends, tables.routes
+    sums, sum_kinds, receivers = tables.sums, tables.sum_kinds, tables.receivers
+    step_columns, message_columns = tables.steps, tables.messages
+    sum_columns = tables.sums_of_round
+    step_seconds, kinds_of_worker = costs.seconds, costs.kinds
+    ready_begins, ready_seconds = costs.ready_begins, costs.ready
+    hop_begins, hop_ports, hop_seconds = costs.hop_begins, costs.hop_ports, costs.hop_seconds
+    latency, bucket_begins, sum_begins = costs.latency, costs.bucket_begins, costs.sum_begins
+    ring_begins, ring_firsts, ring_ports = costs.ring_begins, costs.ring_firsts, costs.ring_ports
+    ring_seconds, ring_latency = costs.ring_seconds, costs.ring_latency
+    lacking, next_waiting, free = state.lacking, state.next_waiting, state.free
+    ends, arrivals = state.ends, state.arrivals
+    bucket, sum_end, on_its_way = state.bucket, state.sum_end, state.on_its_way
+    waiting, missing, ready = state.waiting, state.missing, state.ready
+
+    events = [
+        (state.seconds[number], state.events[number], state.left[number])
+        for number in range(len(state.seconds))
+    ]
+    runnable = [w for w in range(len(lacking) - 1, -1, -1) if lacking[w] == _RUNNABLE]
+    # Sums that may go on; not empty at first, which says what it holds.
+    going = [0]
+    going.pop()
+    limit = numpy.inf
+    while True:
+        while len(runnable) > 0 or len(going) > 0:
+            if len(going) > 0:
+                # A sum begins with its next buckets, or is complete.
+                sum_ = going.pop()
+                if on_its_way[sum_]:
+                    continue
+                row, column = sum_ // sum_columns, sum_ % sum_columns
+                kind = sum_kinds[column]
+                first = bucket_begins[kind]
+                count = bucket_begins[kind + 1] - first
+                place = row * sum_begins[sum_columns] + sum_begins[column]
+                while bucket[sum_] < count and missing[place + bucket[sum_]] == 0:
+                    begin = max(ready[place + bucket[sum_]], sum_end[sum_])
+                    ring = first + bucket[sum_]
+                    if ring_begins[ring + 1] > ring_begins[ring]:
+                        on_its_way[sum_] = 1
+                        heappush(events, (begin, sum_, 0.0))
+                        break
+                    sum_end[sum_] = begin + ring_latency[ring]
+                    bucket[sum_] += 1
+                if bucket[sum_] == count:
+                    worker = waiting[sum_]
+                    while worker >= 0:
+                        lacking[worker] = _RUNNABLE
+                        runnable.append(worker)
+                        worker = next_waiting[worker]
+                    waiting[sum_] = -1
+                continue
+            worker = runnable.pop()
+            position, turn, now = state.position[worker], state.turn[worker], state.clock[worker]
+            last = begins[worker + 1] if turn < 0 else round_begins[worker + 1]
+            while True:
+                if position == last:
+                    if len(round_begins) == 0:
+                        lacking[worker] = _DONE
+                        break
+                    if turn + 1 >= rounds:
+                        # It has stopped.
+                        limit = min(limit, now)
+                        break
+                    turn += 1
+                    position, last = round_begins[worker], round_begins[worker + 1]
+                turns = max(turn, 0)
+                later = turns * message_columns
+                lacks = _RUNNABLE
+                for number in range(wait_begins[position], wait_begins[position + 1]):
+                    arrived = arrivals[waits[number] + later]
+                    if arrived < 0.0:
+                        lacks = waits[number] + later
+                        break
+                    if arrived > now:
+                        now = arrived
+                if lacks >= 0:
+                    lacking[worker] = lacks
+                    break
+                kind = kinds[position]
+                if kind == SUMMED_BACKWARD or kind < 0:
+                    sum_ = sums[position] + turns * sum_columns
+                    row, column = sum_ // sum_columns, sum_ % sum_columns
+                    place = row * sum_begins[sum_columns] + sum_begins[column]
+                    count = sum_begins[column + 1] - sum_begins[column]
+                    if kind >= 0:
+                        first = ready_begins[worker]
+                        for number in range(count):
+                            moment = now + ready_seconds[first + number]
+                            if moment > ready[place + number]:
+                                ready[place + number] = moment
+                            missing[place + number] -= 1
+                        going.append(sum_)
+                    elif bucket[sum_] < count:
+                        if kind != FINISH_SUM:
+                            for number in range(count):
+                                if now > ready[place + number]:
+                                    ready[place + number] = now
+                                missing[place + number] -= 1
+                            going.append(sum_)
+                        next_waiting[worker], waiting[sum_] = waiting[sum_], worker
+                        lacking[worker] = _AWAITS_SUM
+                        break
+                    elif sum_end[sum_] > now:
+                        now = sum_end[sum_]
+                if kind >= 0:
+                    now += step_seconds[worker * kinds_of_worker + kind]
+                ends[position + turns * step_columns] = now
+                for number in range(send_begins[position], send_begins[position + 1]):
+                    event = (routes[number] + 1) * _MESSAGE + (sends[number] + later) * _HOP
+                    heappush(events, (now, event, 0.0))
+                position += 1
+            state.position[worker], state.turn[worker], state.clock[worker] = position, turn, now
+        if len(events) == 0:
+            break
+        if events[0][0] >= limit and not to_the_end:
+            break
+        now, event, left = heappop(events)
+        entered = now
+        if event < _MESSAGE:
+            # It takes its place at all of its ports now, also where it comes a little later.
+            ring = bucket_begins[sum_kinds[event % sum_columns]] + bucket[event]
+            left = now
+            for number in range(ring_begins[ring], ring_begins[ring + 1]):
+                if ring_firsts[number]:
+                    entered = now
+                port = ring_ports[number]
+                if free[port] > entered:
+                    entered = free[port]
+                out = entered + ring_seconds[number]
+                free[port] = out
+                if out > left:
+                    left = out
+            sum_end[event] = left + ring_latency[ring]
+            bucket[event] += 1
+            on_its_way[event] = 0
+            going.append(event)
+            continue
+        route, place = event // _MESSAGE - 1, event % _MESSAGE // _HOP
+        hop, last = hop_begins[route] + event % _HOP, hop_begins[route + 1]
+        while hop < last:
+            port = hop_ports[hop]
+            if free[port] > entered:
+                entered = free[port]
+            out = entered + hop_seconds[hop]
+            free[port] = out
+            if out > left:
+                left = out
+            hop += 1
+            event += 1
+            if entered > now and hop < last:
+                # Until then others may come to the next port.
+                heappush(events, (entered, event, left))
+                hop = last + 1
+        if hop == last:
+            arrivals[place] = left + latency[route]
+            worker = receivers[route]
+            if lacking[worker] == place:
+                lacking[worker] = _RUNNABLE
+                runnable.append(worker)
+    return events
 
 
 def play(program: Program, costs: Costs) -> Play:
@@ -34,7 +324,7 @@ def play(program: Program, costs: Costs) -> Play:
     """
     found = Play(program, costs)
     found.play()
-    if any(len(done) < len(steps) for done, steps in zip(found.ends, program.steps, strict=True)):
+    if found.steps < len(program.steps.kinds):
         raise RuntimeError("the schedule cannot proceed; its workers wait for each other")
     return found
 
@@ -50,36 +340,70 @@ class Play:
         program: what is played first.
         costs: of all steps.
         endless: whose beginning it is, and whose rounds follow, again and again.
-
-    Attributes:
-        ends: of every worker's steps so far, in seconds since the start.
-        arrivals: of the messages of every route so far.
     """
+
+    _played = 0
+    """Steps of all that were played in this process."""
 
     def __init__(
         self, program: Program, costs: Costs, endless: EndlessProgram | None = None
     ) -> None:
-        workers, routes = len(program.steps), len(program.routes)
-        self._program, self._costs, self._endless = program, costs, endless
-        self.ends: list[list[float]] = [[] for _ in range(workers)]
-        self.arrivals: list[list[float]] = [[] for _ in range(routes)]
-        self._sent, self._received = [0] * routes, [0] * routes
-        self._free = [0.0] * costs.ports
-        # (seconds, −1, order of a sum whose next bucket begins, 0, the sum), or
-        # (seconds, route, number of a message, hop it has come to, when it leaves those before).
-        self._events: list[tuple[float, int, Any, int, Any]] = []
-        self._runnable = list(range(workers - 1, -1, -1))
-        # Where every worker is: at which of its present steps, how often it has repeated them, and
-        # on which route it lacks a message.
-        self._steps = list(program.steps)
-        self._position = [0] * workers
-        self._turn = [-1] * workers
-        self._clock = [0.0] * workers
-        self._lacking = [-1] * workers
-        self._stopped: list[int] = []
-        # The sums of every kind, and how many of them each worker has done.
-        self._sums: list[list[RunningSum]] = [[] for _ in program.sums]
-        self._summed = [[0] * len(program.sums) for _ in range(workers)]
+        self._tables = tables = Tables.of(program) if endless is None else endless.tables
+        prices = Prices.of(costs, tables)
+        self._members = numpy.repeat(
+            tables.members[tables.sum_kinds], numpy.diff(prices.sum_begins)
+        )
+        self._compiled = _compiled() if Play._played >= _MANY_STEPS else None
+        self._read = Tables(*map(self._taken, tables)), Prices(*map(self._taken, prices))
+        self._rounds = 0
+        workers, nothing = len(tables.begins) - 1, numpy.empty(0)
+        state = State(
+            position=tables.begins[:-1].copy(),
+            turn=numpy.full(workers, -1),
+            clock=numpy.zeros(workers),
+            lacking=numpy.full(workers, _RUNNABLE),
+            next_waiting=numpy.full(workers, -1),
+            free=numpy.zeros(costs.ports),
+            ends=numpy.full(tables.begins[-1], _NOT_YET),
+            arrivals=nothing,
+            bucket=nothing.astype(int),
+            sum_end=nothing,
+            on_its_way=nothing.astype(int),
+            waiting=nothing.astype(int),
+            missing=nothing.astype(int),
+            ready=nothing,
+            seconds=nothing,
+            events=nothing.astype(int),
+            left=nothing,
+        )
+        self._state = State(*map(self._taken, state))
+        whole = int(endless is None)
+        self._grow(0, tables.message_rows + whole, tables.sum_rows + whole)
+
+    def _taken(self, array: Any) -> Any:
+        """Return an array as the loop takes it; without a compiler it likes lists."""
+        listed = self._compiled is None and isinstance(array, numpy.ndarray)
+        return array.tolist() if listed else array
+
+    def _grow(self, rounds: int, message_rows: int, sum_rows: int) -> None:
+        """Make room for so many more."""
+        tables, sums = self._tables, sum_rows * self._tables.sums_of_round
+        new: dict[str, Any] = {
+            "ends": numpy.full(rounds * tables.steps, _NOT_YET),
+            "arrivals": numpy.full(message_rows * tables.messages, _NOT_YET),
+            "bucket": numpy.zeros(sums, dtype=int),
+            "sum_end": numpy.zeros(sums),
+            "on_its_way": numpy.zeros(sums, dtype=int),
+            "waiting": numpy.full(sums, -1),
+            "missing": numpy.tile(self._members, sum_rows),
+            "ready": numpy.zeros(sum_rows * len(self._members)),
+        }
+        for name, more in new.items():
+            old = getattr(self._state, name)
+            compiled = self._compiled is not None
+            new[name] = numpy.concatenate([old, more]) if compiled else old + more.tolist()
+        self._state = self._state._replace(**new)
+        self._rounds += rounds
 
     def play(self, rounds: int = 0, *, to_the_end: bool = False) -> None:
         """Play on until every worker has done so many rounds, or may not go on.
@@ -89,142 +413,104 @@ class Play:
             to_the_end: let all workers do them, though who is ahead has stopped by then, and could
                 have had a say in when the others' messages pass. It cannot be continued.
         """
-        costs, repeats = self._costs, self._endless.rounds if self._endless else ()
-        paths, ends, clock, lacking = costs.paths, self.ends, self._clock, self._lacking
-        arrivals, sent, received, free = self.arrivals, self._sent, self._received, self._free
-        events, runnable, all_steps = self._events, self._runnable, self._steps
-        runnable += self._stopped
-        self._stopped = []
-        limit = math.inf
+        more, before = max(0, rounds - self._rounds), self.steps
+        self._grow(more, more, more)
+        loop = self._compiled or play_on
+        coming = loop(*self._read, self._state, rounds, to_the_end)
+        self._state = self._state._replace(
+            seconds=self._taken(numpy.array([seconds for seconds, _, _ in coming], dtype=float)),
+            events=self._taken(numpy.array([event for _, event, _ in coming], dtype=int)),
+            left=self._taken(numpy.array([left for _, _, left in coming], dtype=float)),
+        )
+        Play._played += self.steps - before
 
-        def go_on(summed: RunningSum, begin: float | None) -> None:
-            if begin is not None:
-                heappush(events, (begin, _A_BUCKET, summed.order, 0, summed))
-            elif summed.complete:
-                runnable.extend(summed.waiting)
-                summed.waiting.clear()
+    @property
+    def steps(self) -> int:
+        """How many all workers have done."""
+        return int(self._done.sum())
 
-        while True:
-            while runnable:
-                worker = runnable.pop()
-                seconds, done = costs.seconds[worker], ends[worker]
-                steps, now = all_steps[worker], clock[worker]
-                first = self._position[worker]
-                while True:
-                    for position in range(first, len(steps)):
-                        waits, kind, sends, number = steps[position]
-                        for taken, route in enumerate(waits):
-                            arrived = arrivals[route]
-                            message = received[route]
-                            if message == len(arrived):
-                                lacking[worker] = route
-                                for other in waits[:taken]:
-                                    received[other] -= 1
-                                break
-                            received[route] = message + 1
-                            if arrived[message] > now:
-                                now = arrived[message]
-                        else:
-                            if kind >= 0:
-                                if kind == SUMMED_BACKWARD:
-                                    summed = self._sum(number, worker)
-                                    ready = [now + ready for ready in costs.ready_seconds[worker]]
-                                    go_on(summed, summed.release(ready))
-                                now += seconds[kind]
-                            else:
-                                summed = self._sum(number, worker)
-                                if kind != FINISH_SUM and not summed.complete:
-                                    go_on(summed, summed.join(now))
-                                if not summed.complete:
-                                    summed.waiting.append(worker)
-                                    for other in waits:
-                                        received[other] -= 1
-                                    break
-                                self._summed[worker][number] += 1
-                                if summed.end > now:
-                                    now = summed.end
-                            done.append(now)
-                            for route in sends:
-                                heappush(events, (now, route, sent[route], 0, 0.0))
-                                sent[route] += 1
-                            continue
-                        break
-                    else:
-                        position = len(steps)
-                        if repeats:
-                            if self._turn[worker] + 1 < rounds:
-                                self._turn[worker] += 1
-                                steps, first = repeats[worker], 0
-                                continue
-                            self._stopped.append(worker)
-                            limit = min(limit, now)
-                    break
-                all_steps[worker], self._position[worker] = steps, position
-                clock[worker] = now
-            if not events:
-                break
-            if events[0][0] >= limit and not to_the_end:
-                break
-            now, route, message, first_hop, left = heappop(events)
-            if route == _A_BUCKET:
-                # It takes its place at all of its ports now, also where it comes a little later.
-                summed, last_left = left, now
-                for hops in summed.ring.links:
-                    entered = now
-                    for port, held in hops:
-                        if free[port] > entered:
-                            entered = free[port]
-                        free[port] = left = entered + held
-                        if left > last_left:
-                            last_left = left
-                go_on(summed, summed.passed(last_left))
-                continue
-            path = paths[route]
-            hops = path.hops
-            entered = now
-            for hop in range(first_hop, len(hops)):
-                port, held = hops[hop]
-                if free[port] > entered:
-                    entered = free[port]
-                free[port] = out = entered + held
-                if out > left:
-                    left = out
-                if entered > now and hop + 1 < len(hops):
-                    # Until then others may come to the next port.
-                    heappush(events, (entered, route, message, hop + 1, left))
-                    break
-            else:
-                arrivals[route].append(left + path.latency_seconds)
-                if lacking[path.receiver] == route:
-                    lacking[path.receiver] = -1
-                    runnable.append(path.receiver)
+    @property
+    def _done(self) -> Indices:
+        """How many steps every worker has done."""
+        tables, turn = self._tables, numpy.array(self._state.turn)
+        done = numpy.array(self._state.position) - tables.begins[:-1]
+        if len(tables.round_begins):
+            counts = numpy.diff(tables.begins) + turn * numpy.diff(tables.round_begins)
+            in_round = numpy.array(self._state.position) - tables.round_begins[:-1]
+            done = numpy.where(turn < 0, done, counts + in_round)
+        return done
 
-    def _sum(self, kind: int, worker: int) -> RunningSum:
-        """Return the sum of a kind that a worker is at."""
-        number, made = self._summed[worker][kind], self._sums[kind]
-        if number == len(made):
-            summed, turn = self._program.sums[kind], 0
-            if self._endless is not None:
-                before, of_round = self._endless.sums[kind]
-                turn = (number - before) // of_round
-            made.append(RunningSum(summed, self._costs.rings_of(summed), (turn, kind, number)))
-        return made[number]
+    @property
+    def ends(self) -> list[list[float]]:
+        """When every worker's steps so far ended, in seconds since the start."""
+        tables, before = self._tables, self._tables.begins[-1]
+        ends = numpy.array(self._state.ends)
+        rounds = ends[before:].reshape(self._rounds, tables.steps)
+        found = []
+        for worker, done in enumerate(self._done):
+            of_worker = ends[tables.begins[worker] : tables.begins[worker + 1]]
+            if self._rounds:
+                first, last = tables.round_begins[worker : worker + 2] - before
+                of_worker = numpy.concatenate([of_worker, rounds[:, first:last].ravel()])
+            found.append(of_worker[:done].tolist())
+        return found
+
+    def rows(self) -> tuple[Array, Array]:
+        """Return when the steps of every round ended, and its messages arrived; inf is not yet."""
+        tables, state = self._tables, self._state
+        ends = numpy.array(state.ends[tables.begins[-1] :])
+        arrivals = numpy.array(state.arrivals[tables.message_rows * tables.messages :])
+        ends[ends < 0] = arrivals[arrivals < 0] = numpy.inf
+        return ends.reshape(self._rounds, tables.steps), arrivals.reshape(
+            self._rounds, tables.messages
+        )
+
+    def steps_of(self, worker: int) -> Iterator[Played]:
+        """Yield what a worker has done, by its index."""
+        tables, state = self._tables, self._state
+        first, last = tables.begins[worker : worker + 2].tolist()
+        places = [(place, 0) for place in range(first, last)]
+        if len(tables.round_begins):
+            again = range(*tables.round_begins[worker : worker + 2].tolist())
+            places += [(place, turn) for turn in range(self._rounds) for place in again]
+        then = 0.0
+        for place, turn in places[: self._done[worker]]:
+            waits = tables.waits[tables.wait_begins[place] : tables.wait_begins[place + 1]]
+            arrived = [float(state.arrivals[one + turn * tables.messages]) for one in waits]
+            end = float(state.ends[place + turn * tables.steps])
+            yield Played(int(tables.kinds[place]), arrived, max([then, *arrived]), end)
+            then = end
 
 
-def step_times(steps: Iterable[Step], played: Play, worker: int) -> Iterator[tuple[float, float]]:
-    """Begin and end of the steps of a worker, by its index; waiting for messages is before."""
-    steps = list(steps)
-    arrived = received(steps, played)
-    before = 0.0
-    for (waits, *_), end in zip(steps, played.ends[worker], strict=False):
-        yield max([before, *(next(arrived) for _ in waits)]), end
-        before = end
+class Played(NamedTuple):
+    """A step that a worker has done.
+
+    Attributes:
+        kind: as in a program.
+        arrived: when the messages arrived that it waited for.
+        begin, end: of it; waiting for messages is before.
+    """
+
+    kind: int
+    arrived: list[float]
+    begin: float
+    end: float
 
 
-def received(steps: Iterable[Step], played: Play) -> Iterator[float]:
-    """Yield when the messages arrived that the steps of a worker wait for."""
-    taken: Counter[int] = Counter()
-    for waits, *_ in steps:
-        for route in waits:
-            yield played.arrivals[route][taken[route]]
-            taken[route] += 1
+_MANY_STEPS = 300_000
+"""Played in a process, after which the loop is compiled.
+
+They take some seconds on lists, and a few milliseconds compiled. Compiling takes 7 s once, and
+fetching what was compiled, for every process, one.
+"""
+
+
+@cache
+def _compiled() -> Callable[..., Any] | None:
+    """Return the compiled loop; None without numba, or a folder to keep what it compiles."""
+    try:
+        import numba
+
+        return numba.njit(cache=True)(play_on)
+    except (ImportError, RuntimeError):
+        return None

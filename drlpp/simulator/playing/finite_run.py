@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from operator import getitem, itemgetter
 
 from drlpp.schedule.actions import Backward, Forward, Receive, Send
@@ -14,7 +15,7 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
 from drlpp.simulator.playing.costs import Costs, Pricing
-from drlpp.simulator.playing.events import Play, play, received, step_times
+from drlpp.simulator.playing.events import Play, play
 from drlpp.simulator.playing.program import ARRIVED, Program
 
 
@@ -60,23 +61,26 @@ class FiniteRun:
         """Return when minibatches were complete: at the window's begin, and after each ``step``."""
         window = self.window
         through = range(window.warm_up, window.warm_up + window.length + 1, step)
-        return [max(map(getitem, self.played.ends, self._updates(one))) for one in through]
+        return [max(map(getitem, self._ends, self._updates(one))) for one in through]
 
     def busy_seconds(self, worker: int, minibatches: int) -> float:
         """Return what a worker, by its index, computes between the window's begin and its end."""
         begin, end = self.completions(minibatches)
-        steps, busy = self.program.steps[worker], 0.0
-        times = step_times(steps, self.played, worker)
-        for (_, kind, _, _), (start, done) in zip(steps, times, strict=True):
-            if kind >= 0 and done > begin and start < end:
-                busy += min(done, end) - max(start, begin)
+        busy = 0.0
+        for step in self.played.steps_of(worker):
+            if step.kind >= 0 and step.end > begin and step.begin < end:
+                busy += min(step.end, end) - max(step.begin, begin)
         return busy
+
+    @cached_property
+    def _ends(self) -> list[list[float]]:
+        return self.played.ends
 
     @cached_property
     def _seconds_of_workers(self) -> tuple[float, ...]:
         window = self.window
         first, last = (self._updates(window.warm_up + n) for n in (0, window.length))
-        ends = zip(self.played.ends, first, last, strict=True)
+        ends = zip(self._ends, first, last, strict=True)
         return tuple(done[end] - done[begin] for done, begin, end in ends)
 
     def _updates(self, minibatches: int) -> list[int]:
@@ -95,15 +99,9 @@ class FiniteRun:
         """
         timed = []
         for index, worker in enumerate(schedule.pipeline.stages_by_worker):
-            steps = self.program.steps[index]
-            times = (
-                found
-                for (_, kind, _, _), found in zip(
-                    steps, step_times(steps, self.played, index), strict=True
-                )
-                if kind != ARRIVED
-            )
-            arrived = received(steps, self.played)
+            steps = list(self.played.steps_of(index))
+            times = ((step.begin, step.end) for step in steps if step.kind != ARRIVED)
+            arrived = chain.from_iterable(step.arrived for step in steps)
             now = 0.0
             for action in schedule.actions[worker]:
                 start = now
@@ -120,8 +118,8 @@ class FiniteRun:
 
     def _predicting_part(self, index: int, *, backward: bool) -> float:
         """Return the part of a pass that a worker predicts weights in."""
-        predicting = self.costs.prediction_seconds[index][backward]
-        return predicting / self.costs.seconds[index][backward] if predicting else 0.0
+        predicting = self.costs.prediction_seconds[index, int(backward)]
+        return float(predicting / self.costs.seconds[index, int(backward)]) if predicting else 0.0
 
 
 @lru_cache(maxsize=8)

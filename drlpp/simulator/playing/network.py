@@ -9,58 +9,64 @@ bucket at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from drlpp.costs.placement_rule import Port, ports_between
-from drlpp.simulator.playing.program import Route
+import numpy
+
+from drlpp.costs.stage_cost import Array, Indices
 from drlpp.specs.cluster import Cluster
 
-Hop = tuple[int, float]
-"""(port, seconds that it is held)."""
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """What is sent from one worker to another, for some pairs of workers.
+
+    Attributes:
+        of: the pair of every hop, ascending.
+        ports: that it enters.
+        seconds: that it holds it.
+        latency_seconds: of every pair, after the last hop; it holds nobody up.
+    """
+
+    of: Indices
+    ports: Indices
+    seconds: Array
+    latency_seconds: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
-    """The way of a message: its hops, then the latency, which holds nobody up."""
-
-    receiver: int
-    hops: tuple[Hop, ...]
-    latency_seconds: float
+_NO_LINKS = Links(*(numpy.empty(0, dtype) for dtype in (int, int, float, float)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Ring:
     """The way of an all-reduce among replicas.
 
     Attributes:
-        links: the hops of each link of the ring, which carries its part of all that is summed; none
-            where nothing else passes through its ports.
+        links: of the ring, each of which carries its part of all that is summed; none where nothing
+            else passes through their ports.
         latency_seconds: after all of it has passed; without links what the whole sum takes.
     """
 
-    links: tuple[tuple[Hop, ...], ...]
+    links: Links
     latency_seconds: float
 
-    @property
-    def ports(self) -> list[int]:
-        """All that it passes through, as often as it does."""
-        return [port for hops in self.links for port, _ in hops]
+    @classmethod
+    def of(cls, links: Links, bytes_: float, *, alone: bool) -> Ring:
+        """Return the ring for so many bytes, without links if it is alone.
 
-    def carrying(self, bytes_: float, *, alone: bool) -> Ring:
-        """Return the ring for a byte as one for so many, without links if it is alone."""
+        Args:
+            links: for a byte (:meth:`Network.ring`).
+        """
+        latency = float(links.latency_seconds.max())
         if not alone:
-            links = tuple(
-                tuple([(port, bytes_ * seconds) for port, seconds in hops]) for hops in self.links
-            )
-            return Ring(links, self.latency_seconds)
-        longest = max((seconds for hops in self.links for _, seconds in hops), default=0.0)
-        return Ring((), bytes_ * longest + self.latency_seconds)
+            return cls(replace(links, seconds=bytes_ * links.seconds), latency)
+        return cls(_NO_LINKS, bytes_ * float(links.seconds.max()) + latency)
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Network:
-    """Gives out the ports of a cluster.
+    """The ports between the workers of a placement: two of each, then two of each host.
 
     Attributes:
         cluster: with its links.
@@ -69,35 +75,61 @@ class Network:
 
     cluster: Cluster
     accelerators: Sequence[int]
-    _numbers: dict[Port, int] = field(default_factory=dict)
 
     @property
     def ports(self) -> int:
-        """How many have been given out."""
-        return len(self._numbers)
+        """How many there are."""
+        return 2 * (len(self.accelerators) + len(self.cluster.host_names))
 
-    def path(self, route: Route, bytes_: float) -> Path:
-        """Return the way of a message of ``bytes_`` on this route."""
-        return Path(route.receiver, *self._way(route.sender, route.receiver, bytes_))
+    def links(self, senders: Indices, receivers: Indices, bytes_: Array) -> Links:
+        """Return the ways of ``bytes_`` from one worker to another, by their indices."""
+        hosts, workers = self._hosts, len(self.accelerators)
+        out, into = hosts[senders], hosts[receivers]
+        _, first, number = numpy.unique(
+            out * len(self._network) + into, return_index=True, return_inverse=True
+        )
+        links = [
+            self.cluster.link(self.accelerators[one], self.accelerators[other])
+            for one, other in zip(senders[first].tolist(), receivers[first].tolist(), strict=True)
+        ]
+        bandwidth = numpy.array([link.bandwidth_bytes_per_second for link in links])[number]
+        between = out != into
+        ports = numpy.stack(
+            [2 * senders, 2 * (workers + out), 2 * (workers + into) + 1, 2 * receivers + 1], axis=1
+        )
+        rates = numpy.stack([bandwidth, self._network[out], self._network[into], bandwidth], axis=1)
+        passed = numpy.ones(ports.shape, dtype=bool)
+        passed[:, 1:3] = between[:, None]
+        return Links(
+            of=passed.nonzero()[0],
+            ports=ports[passed],
+            seconds=(bytes_[:, None] / rates)[passed],
+            latency_seconds=numpy.array([link.latency_seconds for link in links])[number],
+        )
 
-    def ring(self, workers: Sequence[int]) -> Ring:
-        """Return the way of an all-reduce of a byte among workers, by their indices.
+    def ring(self, workers: Sequence[int]) -> Links:
+        """Return the ways of an all-reduce of a byte among workers, by their indices.
 
-        It is 2(m − 1) messages of 1 / m bytes on each link, in step.
+        It is 2(m − 1) messages of 1 / m bytes on each link, in step; so is each latency.
         """
         replicas = len(workers)
-        if replicas == 1:
-            return Ring((), 0.0)
-        part = 2 * (replicas - 1) / replicas
-        ways = [self._way(one, other, part) for one, other in pairwise((*workers, workers[0]))]
-        latency = max(latency for _, latency in ways)
-        return Ring(tuple(hops for hops, _ in ways), 2 * (replicas - 1) * latency)
+        turn, next_ = numpy.array(workers), numpy.array([*workers[1:], workers[0]])
+        part = numpy.full(replicas, 2 * (replicas - 1) / replicas)
+        links = self.links(turn, next_, part)
+        latency = 2 * (replicas - 1) * links.latency_seconds
+        return replace(links, latency_seconds=latency)
 
-    def _way(self, worker: int, other: int, bytes_: float) -> tuple[tuple[Hop, ...], float]:
-        """Return what ``bytes_`` from one worker to another pass through, and the latency."""
-        sender, receiver = self.accelerators[worker], self.accelerators[other]
-        hops = tuple(
-            (self._numbers.setdefault(port, self.ports), bytes_ / bandwidth)
-            for port, bandwidth in ports_between(self.cluster, sender, receiver)
-        )
-        return hops, self.cluster.link(sender, receiver).latency_seconds
+    @cached_property
+    def _hosts(self) -> Indices:
+        host_of = self.cluster.host_of
+        return numpy.array([host_of[accelerator] for accelerator in self.accelerators])
+
+    @cached_property
+    def _network(self) -> Array:
+        """The bytes per second of every host's network; none where there is one host."""
+        cluster, hosts = self.cluster, self.cluster.host_names
+        rates = numpy.ones(len(hosts))
+        if len(hosts) > 1:
+            for host, accelerator in zip(self._hosts, self.accelerators, strict=True):
+                rates[host] = cluster.network(accelerator).bandwidth_bytes_per_second
+        return rates

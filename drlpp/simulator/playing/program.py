@@ -1,4 +1,4 @@
-"""A schedule compiled for the simulator: for every worker a list of steps in small integers.
+"""A schedule compiled for the simulator: for every worker a list of steps, as arrays of integers.
 
 Receives become the routes whose next message a step waits for, sends those on which one leaves when
 the step ends. Messages of a route are received in the order in which they are sent, and the sums of
@@ -8,11 +8,15 @@ a kind are made in theirs, so neither needs a number: a step is the same in ever
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain, islice
 from typing import NamedTuple
 
+import numpy
+
+from drlpp.costs.stage_cost import Indices
 from drlpp.schedule.actions import (
     COMPUTATIONS,
     TIED_PAYLOADS,
@@ -80,6 +84,84 @@ class Sum(NamedTuple):
     tie: int = -1
 
 
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """What workers do, the steps of one behind those of another.
+
+    Attributes:
+        counts: how many steps every worker has.
+        kinds: of the steps.
+        sums: the kind of all-reduce of every step, or −1.
+        waiting, sending: on how many routes a step waits, and how many it sends on.
+        waits, sends: these routes, step by step.
+    """
+
+    counts: Indices
+    kinds: Indices
+    sums: Indices
+    waiting: Indices
+    sending: Indices
+    waits: Indices
+    sends: Indices
+
+    @classmethod
+    def of(cls, workers: Iterable[Iterable[Step]]) -> Steps:
+        """Return the steps of workers."""
+        lists = [list(steps) for steps in workers]
+        every = list(chain(*lists))
+
+        def numbers(values: Iterable[int]) -> Indices:
+            return numpy.fromiter(values, dtype=int)
+
+        return cls(
+            counts=numbers(map(len, lists)),
+            kinds=numbers(kind for _, kind, _, _ in every),
+            sums=numbers(sum_ for _, _, _, sum_ in every),
+            waiting=numbers(len(waits) for waits, _, _, _ in every),
+            sending=numbers(len(sends) for _, _, sends, _ in every),
+            waits=numbers(route for waits, _, _, _ in every for route in waits),
+            sends=numbers(route for _, _, sends, _ in every for route in sends),
+        )
+
+    def __iter__(self) -> Iterator[tuple[Step, ...]]:
+        """Yield the steps of every worker."""
+        waits, sends = (iter(routes.tolist()) for routes in (self.waits, self.sends))
+        columns = (self.waiting, self.kinds, self.sending, self.sums)
+        every = zip(*(column.tolist() for column in columns), strict=True)
+        for count in self.counts.tolist():
+            yield tuple(
+                (tuple(islice(waits, waiting)), kind, tuple(islice(sends, sending)), sum_)
+                for waiting, kind, sending, sum_ in islice(every, count)
+            )
+
+    @property
+    def workers(self) -> Indices:
+        """The worker of every step."""
+        return numpy.repeat(numpy.arange(len(self.counts)), self.counts)
+
+    def between(self, begins: Indices, ends: Indices) -> Steps:
+        """Return the steps of every worker from one number to another."""
+        worker = self.workers
+        number = numpy.arange(len(worker)) - (numpy.cumsum(self.counts) - self.counts)[worker]
+        chosen = (begins[worker] <= number) & (number < ends[worker])
+        return Steps(
+            counts=ends - begins,
+            kinds=self.kinds[chosen],
+            sums=self.sums[chosen],
+            waiting=self.waiting[chosen],
+            sending=self.sending[chosen],
+            waits=self.waits[numpy.repeat(chosen, self.waiting)],
+            sends=self.sends[numpy.repeat(chosen, self.sending)],
+        )
+
+    def same(self, other: Steps) -> bool:
+        """Whether all workers do the same."""
+        return all(
+            numpy.array_equal(getattr(self, field.name), getattr(other, field.name))
+            for field in fields(self)
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A schedule as the simulator plays it. Workers have indices, stage by stage.
@@ -96,7 +178,7 @@ class Program:
     """
 
     stages_of: tuple[tuple[int, ...], ...]
-    steps: tuple[tuple[Step, ...], ...]
+    steps: Steps
     routes: tuple[Route, ...]
     sums: tuple[Sum, ...]
     in_flight: tuple[int, ...]
@@ -137,7 +219,7 @@ class _Compiler:
 
     def compile(self) -> Program:
         stages_of = self.schedule.pipeline.stages_by_worker
-        steps = tuple(self.steps_of(worker, stages) for worker, stages in stages_of.items())
+        steps = Steps.of(self.steps_of(worker, stages) for worker, stages in stages_of.items())
         return Program(
             stages_of=tuple(stages_of.values()),
             steps=steps,
