@@ -46,17 +46,6 @@ def test_what_the_page_names_is_there(path: str) -> None:
     assert is_there(path)
 
 
-def test_braces_stand_for_several_files() -> None:
-    assert named("`drlpp/costs/{profile,old/{a,b}}.py`, `word`, `F3.0/1`") == [
-        "drlpp/costs/old/a.py",
-        "drlpp/costs/old/b.py",
-        "drlpp/costs/profile.py",
-    ]
-    assert not is_there("drlpp/costs/old/a.py")
-    assert is_there("costs/profile.py")
-    assert not is_there("rofile.py")
-
-
 def test_every_room_is_on_the_page() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     parents = ("drlpp", "drlpp.runtime")

@@ -74,13 +74,3 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(project: Path) -> No
     for path in site.glob("*.html"):
         elsewhere = [name for name in Page(path).loaded if name.startswith(("http", "//"))]
         assert not elsewhere, path
-
-
-@pytest.mark.slow
-def test_a_link_to_nowhere_is_an_error(project: Path) -> None:
-    with (project / "docs" / "index.md").open("a") as page:
-        page.write("\n[nowhere](nowhere.md) [nor there](tutorial.md#no-such-heading)\n")
-    done = build(project)
-    assert done.returncode != 0
-    assert "nowhere.md" in done.stderr
-    assert "no-such-heading" in done.stderr

@@ -139,9 +139,3 @@ def test_links_of_the_pages_of_studies_lead_somewhere() -> None:
             titles = re.findall(r"^#+ (.*)$", (page.parent / target).read_text(), re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
             assert anchor in anchors, (page, target, anchor)
-
-
-def test_the_emulated_cluster_needs_nothing_else_of_benchmarks() -> None:
-    for path in (BENCHMARKS / "emulated_cluster").glob("*.py"):
-        found = re.findall(r"^(?:from|import) (benchmarks[\w.]*)", path.read_text(), re.MULTILINE)
-        assert all(name.startswith("benchmarks.emulated_cluster") for name in found), path

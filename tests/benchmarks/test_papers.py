@@ -5,19 +5,13 @@ import math
 import pytest
 
 from benchmarks.deep_models import DigitsCNN
-from benchmarks.learning.study import Point
 from benchmarks.papers import (
     drl_pp,
-    pipedream,
     pipemare,
     pipeoptim,
     pipeoptim_memory,
 )
 from benchmarks.papers.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
-from benchmarks.papers.drl_pp import bandwidth_of
-from benchmarks.papers.pipedream import Training
-from benchmarks.report import markdown
-from drlpp.placement.placement import Placement
 from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -99,24 +93,6 @@ def test_claims_are_decided_by_intervals() -> None:
     assert judged("better", "here", {0: 1.0}, {0: 0.5}).verdict == NOT_YET
 
 
-def test_a_pipeline_trains_when_data_parallelism_has_set_its_loss() -> None:
-    study = pipedream.LEARNING
-    cases = [
-        pipedream.TrainingCase(model=name, placement=placement, epochs=4, seed=seed)
-        for name in ("AWD LM, text",)
-        for placement in (None, Placement.from_assignment([0, 1], (0, 1)))
-        for seed in (0, 1)
-    ]
-    assert study.wanted(cases, []) == cases[:2]
-    points = tuple(Point(minibatches=n, loss=9.0 - n, score=None) for n in range(1, 5))
-    found = [Training(case=case, points=points) for case in cases[:2]]
-    pipelines = study.wanted(cases, found)
-    assert [case.target for case in pipelines] == [6.0, 6.0]
-    assert study.wanted(cases, [*found, Training(case=pipelines[0], points=points)]) == [
-        pipelines[1]
-    ]
-
-
 # DRL-PP
 
 
@@ -131,28 +107,3 @@ def test_published_costs_have_the_papers_placement_on_slow_links_alone() -> None
     for case in (slow, fast):
         others = (case.data_parallel, case.gpipe, case.pipedream)
         assert case.found.seconds <= min(placed.seconds for placed in others) * (1 + 1e-9)
-
-
-def test_the_links_of_a_ratio_lie_between_those_that_were_simulated() -> None:
-    def case(gigabytes: float, ratio: float) -> drl_pp.Simulated:
-        one, other = (
-            drl_pp.Placed(configuration=text, seconds=seconds)
-            for text, seconds in (("3-1", 1.0), ("4", ratio))
-        )
-        return drl_pp.Simulated(
-            case=drl_pp.Case(model="vgg16", gigabytes=gigabytes),
-            data_parallel=other,
-            gpipe=other,
-            pipedream=one,
-            found=one,
-        )
-
-    cases = [case(1, 8), case(2, 4), case(4, 2), case(8, 1)]
-    assert bandwidth_of(cases, 4) == pytest.approx(2)
-    assert bandwidth_of(cases, 8**0.5) == pytest.approx(8**0.5)
-    assert bandwidth_of(cases, 9) is None
-    written = "\n".join(map(markdown, drl_pp.STUDY.table(cases).values()))
-    assert "| VGG-16 | 4 | 3-1 | 3-1 | 2.00× |" in written
-    # 0.165 s over 0.082 s.
-    assert "| VGG-16 (VGG-16) | 2.01× | 1.30× | 3-1 | 4 GB/s | 3-1 | 1.00× |" in written
-    assert "| AlexNet (AlexNet) | 5.70× | 1.20× | 3-1 | none | – | – |" in written

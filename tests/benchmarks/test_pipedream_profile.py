@@ -71,11 +71,6 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     assert read_document(write_document(tmp_path / "profile.json", profile), Profile) == profile
 
 
-def test_an_operator_that_is_called_input_but_reads_stays(tmp_path: Path) -> None:
-    profile = read(tmp_path, line("node1"), line("node2", "InputNorm(3)"), "\tnode1 -- node2")
-    assert len(profile.graph) == 2
-
-
 def test_a_malformed_line_is_named(tmp_path: Path) -> None:
     for wrong in ("node2 -- ReLU", line("node2", parameter_size="4KB"), "\tnode1"):
         with pytest.raises(InvalidFile, match=r"graph\.txt: line 2: "):

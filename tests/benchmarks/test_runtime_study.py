@@ -5,18 +5,12 @@ import pytest
 from benchmarks.models import MODELS, SMALL_MODELS, placement_of, reference
 from benchmarks.runtime import (
     DEEPER,
-    NUMERICS_GOAL,
     PIPEOPTIM,
     STUDY,
     VANILLA,
     Case,
-    Timed,
-    Way,
-    check_numerics,
-    contenders_of,
 )
 from drlpp.capturing.capture import capture
-from drlpp.errors import RunFailure
 from drlpp.torch_versions import older_than
 
 EVEN = Case(model="feed_forwards", blocks=(4, 4), replicas=(1, 1), microbatches=(2,))
@@ -43,33 +37,6 @@ def test_all_train_to_the_same_weights_and_are_timed() -> None:
     # Faster than its busiest worker computes no pipeline can be, but for where the window's edges
     # cut; and no worker has been asleep for nothing.
     assert all(0 < way.busiest_seconds[0] < 2 * way.seconds[0] for way in found.ways)
-
-
-def test_uneven_stages_are_not_compared_with_schedules_that_flush() -> None:
-    uneven = EVEN.model_copy(update={"blocks": (3, 5)})
-    assert list(contenders_of(uneven)) == [VANILLA, PIPEOPTIM, DEEPER]
-
-
-def test_weights_that_differ_end_the_comparison() -> None:
-    check_numerics(EVEN, {VANILLA: NUMERICS_GOAL})
-    with pytest.raises(RunFailure, match="torch data parallel ends with weights that differ"):
-        check_numerics(EVEN, {VANILLA: 0.0, "torch data parallel": 2 * NUMERICS_GOAL})
-
-
-def test_ratios_are_medians_of_paired_samples() -> None:
-    seconds = {VANILLA: (1.0, 2.0, 4.0), PIPEOPTIM: (1.01, 2.06, 4.04)}
-    ways = tuple(
-        Way(
-            name=name,
-            seconds=times,
-            busiest_seconds=tuple(time / 1.02 for time in times),
-            difference=0.0,
-        )
-        for name, times in seconds.items()
-    )
-    (table,) = STUDY.table([Timed(case=EVEN, ways=ways, machine="none")]).values()
-    assert table["over the busiest"].tolist() == ["1.020 ×"] * 2
-    assert table["1f1b vanilla is faster by"].tolist() == ["–", "1.010 ×"]
 
 
 def test_blocks_are_cut_where_a_case_says() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,39 @@ from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.file_content import problem_of_text, visible
 from drlpp.io.documents import read_any_document
 from tests.endurance.fuzzing.documents import every_document
-from tests.endurance.fuzzing.numbers import Path_, fields_of, with_value
 
 DANGEROUS = [
     *("\x00", "\x07", "\x1b[2J", "\n", "\r", "\x7f", "\x9b31m"),
     *("\u202e", "\u2066", "\u200b", "\u2028", "\ud800"),
 ]
-STRING = frozenset({str})
+Path_ = tuple[str | int, ...]
+_MARK = "the value that is tried"
+
+
+def texts_of(content: Any) -> Iterator[Path_]:
+    """Yield where texts stand in a document's content; of like entries in the fullest."""
+    if isinstance(content, str):
+        yield ()
+    elif isinstance(content, dict | list):
+        places = content.items() if isinstance(content, dict) else _unlike(content)
+        for place, value in places:
+            yield from ((place, *path) for path in texts_of(value))
+
+
+def _unlike(values: list[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield of every type of value the fullest one, and its place."""
+    for kind in dict.fromkeys(map(type, values)):
+        alike = [(place, value) for place, value in enumerate(values) if type(value) is kind]
+        yield max(alike, key=lambda one: len(one[1]) if isinstance(one[1], dict | list) else 0)
+
+
+def with_value(content: dict[str, Any], path: Path_, value: str) -> str:
+    """Return the document in JSON with another value, in JSON too, in one place."""
+    changed = inner = json.loads(json.dumps(content))
+    for part in path[:-1]:
+        inner = inner[part]
+    inner[path[-1]] = _MARK
+    return json.dumps(changed).replace(json.dumps(_MARK), value)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +57,7 @@ def contents() -> dict[str, tuple[dict[str, Any], list[Path_]]]:
     found = {}
     for kind, document in every_document().items():
         content = json.loads(document.model_dump_json(exclude_none=True))
-        fields = list(fields_of(STRING, content))
+        fields = list(texts_of(content))
         content = {"kind": kind, "version": document.current_version, **content}
         if fields:
             found[kind] = content, fields

@@ -16,8 +16,6 @@ from drlpp.schedule.pipeline import Pipeline
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
 DEEP = Method(in_flight_per_link=2)
 STASH = Method(policy="stash", accumulate=2, recompute=True)
-
-SYNC = Method(schedule="gpipe", policy="sync")
 HALF = Method(policy="stash", precision="float16", loss_scale=512)
 
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from drlpp.errors import InvalidInput
-from drlpp.runtime.reference.reference_weights import StageHistory
-from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.runtime.weights.policies import build_policy
 from drlpp.schedule.analysis.weight_versions import weight_uses
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import WEIGHT_POLICIES, Lookahead, PolicyFacts, WeightUse
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.schedule.weight_policies import WEIGHT_POLICIES, Lookahead, PolicyFacts
 
 MADE_UP = PolicyFacts(
     name="made-up",
@@ -48,15 +43,3 @@ def test_a_method_may_have_a_new_policy() -> None:
     ]:
         with pytest.raises(InvalidInput, match=message):
             choose_method("made-up", options)
-
-
-@pytest.mark.usefixtures("made_up")
-@pytest.mark.parametrize("delay", [0, 2])
-def test_neither_implementation_takes_an_unknown_policy_for_another(delay: int) -> None:
-    method, sgd = Method(policy="made-up"), OptimizerSpec(name="sgd")
-    weights = [torch.ones(2, requires_grad=True)]
-    with pytest.raises(NotImplementedError, match="made-up"):
-        build_policy(method, weights, build_optimizer(sgd, weights), delay)
-    history = StageHistory({"w": torch.ones(2)}, method, sgd, delay)
-    with pytest.raises(NotImplementedError, match="made-up"):
-        history.for_forward(WeightUse(0, 0, 0), [0.1])

@@ -5,14 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.emulated_cluster import EmulatedCluster
-from benchmarks.emulated_cluster.control_groups import ControlGroups
-from benchmarks.emulated_cluster.names import in_use, name_in, new_name
 from drlpp.errors import InvalidCluster, InvalidInput, TrialTimeout, WorkerLost
 from drlpp.io.documents import read_document
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -42,45 +39,6 @@ def test_the_examples_are_for_two_cores(path: Path) -> None:
     cluster = read_document(path, Cluster)
     assert sum(cluster.speeds) <= 0.9 * 2 + 1e-9
     assert len(cluster.host_names) > 1
-
-
-def test_a_name_says_who_built_the_cluster() -> None:
-    name = new_name()
-    assert name != new_name()
-    assert name_in(f"{name}-host-0 (id: 3)") == name
-    assert name_in("another") is None
-    assert in_use(name)
-    assert not in_use("drlpp-4194304999-abcdef")
-
-
-def processor_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@needs_kernel
-@pytest.mark.slow
-def test_quotas_hold() -> None:
-    quotas = [0.2, 0.1]
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in quotas]
-    groups = ControlGroups(quotas, new_name())
-    try:
-        for folder, process in zip(groups.folders, processes, strict=True):
-            (folder / "cgroup.procs").write_text(str(process.pid))
-        before = [processor_seconds(process.pid) for process in processes]
-        begin = time.monotonic()
-        time.sleep(4)
-        seconds = time.monotonic() - begin
-        after = [processor_seconds(process.pid) for process in processes]
-    finally:
-        groups.remove()
-        for process in processes:
-            process.kill()
-            process.wait()
-    shares = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
-    # The clock of /proc ticks every 10 ms.
-    assert shares == pytest.approx(quotas, rel=0.05, abs=0.005)
-    assert names_left(os.getpid()) == []
 
 
 SERVER = """

@@ -1,6 +1,6 @@
 """Do loaders survive any bytes? Every kind of file, damaged in many ways.
 
-    python -m tests.endurance.fuzzing loaders --inputs 100000
+    python -m tests.endurance.fuzzing --inputs 100000
 
 A loader may return, or raise :class:`~drlpp.errors.InvalidInput` with one readable line; nothing
 else, and within bounds of time. The inputs are shared out among the loaders. For whatever is wrong

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drlpp.runtime.device import clocks
-from drlpp.runtime.device.clocks import ProcessorClock, StreamClock
+from drlpp.runtime.device.clocks import StreamClock
 
 
 @dataclass
@@ -68,11 +68,3 @@ def test_microseconds_are_told_hours_after_the_beginning(monkeypatch: pytest.Mon
     found = clock.read(spans)
     assert all(end - begin == pytest.approx(4e-6, rel=1e-3) for begin, end in found)
     assert found[-1][0] == pytest.approx(2.000004 * (len(spans) - 1), rel=1e-7)
-
-
-def test_a_processor_is_timed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([1.0, 2.0, 4.0])
-    monkeypatch.setattr(clocks.time, "perf_counter", lambda: next(moments))
-    clock = ProcessorClock()
-    marks = [clock.mark() for _ in range(3)]
-    assert clock.read([(marks[0], marks[2]), (marks[1], marks[2])]) == [(1.0, 4.0), (2.0, 4.0)]

@@ -182,15 +182,6 @@ def test_the_gpu_of_apple(apple: SimpleNamespace, choice: str) -> None:
         accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.float64)])
 
 
-def test_a_type_that_an_older_torch_does_not_know_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, no_gpu: None
-) -> None:
-    monkeypatch.setattr(torch, "mps", SimpleNamespace(synchronize=None))
-    monkeypatch.delattr(torch, "xpu")
-    assert devices.devices_here("mps") == devices.devices_here("xpu") == 0
-    assert accelerator_of("auto", 0).facts == devices.DeviceFacts()
-
-
 @pytest.mark.parametrize(("choice", "place", "index"), [("auto", 0, 0), ("cuda", 5, 1)])
 def test_workers_of_a_host_take_its_gpus_in_turns(
     two_gpus: list[object], choice: str, place: int, index: int

@@ -371,36 +371,3 @@ def test_hosts_that_are_in_use_or_lost_cost_no_sample(
     given_up, returned = ((2, 3), (), "1-1"), ((), (2, 3), "1-1-1-1")
     changes = [(one.given_up, one.returned, one.configuration) for one in changes_in(tmp_path)]
     assert changes == [returned, given_up, returned, given_up, returned]
-
-
-ON_A_DYING_CLUSTER = """
-import sys
-from drlpp.cli.command_line import run_program
-def program():
-    from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
-    from tests.support.models.forked import order, samples
-    from tests.support.training.pipelines import in_a_row
-    limits = TimeLimits(host_silence_seconds=15, gathering_seconds=60)
-    model = "tests.support.models.small:forked"
-    with ClusterSession(model, 2, cluster=sys.argv[1], time_limits=limits) as session:
-        session.use_samples(*samples())
-        deployment = session.deploy(in_a_row(session.graph, 0, 1))
-        while True:
-            session.run(deployment, 20, RunOptions(order=order(20)))
-            print("runs", flush=True)
-run_program(program, "program.py")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("free")
-def test_a_dead_head_is_said_in_words(cluster: RayCluster) -> None:
-    """Last, since there is no cluster after it. Ray would end the program without a word."""
-    with program(cluster, ON_A_DYING_CLUSTER, cluster.address) as dying:
-        assert dying.stdout is not None
-        assert any(line == "runs\n" for line in dying.stdout)
-        os.kill(cluster.process(0, "/gcs_server"), signal.SIGKILL)
-        _, said = dying.communicate(timeout=120)
-    assert dying.returncode == 1, said
-    (line,) = [line for line in said.splitlines() if line.startswith("program.py: ")]
-    assert f"the head of the Ray cluster, {cluster.address}, has ended or is cut off" in line

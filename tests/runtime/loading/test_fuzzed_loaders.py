@@ -1,6 +1,6 @@
 """Any bytes in any file that is read: an ordinary result, or one readable line; no code runs.
 
-`python -m tests.endurance.fuzzing loaders` does the same a hundred thousand times.
+`python -m tests.endurance.fuzzing` does the same a hundred thousand times.
 """
 
 from pathlib import Path

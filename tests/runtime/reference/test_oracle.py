@@ -127,27 +127,41 @@ FOLDED = [
 ]
 
 _TWO, _FOUR = ([_divided(one, parts) for one in SOME] for parts in (2, 4))
-_PREDICTED = {"sgd", "adamw", "rmsprop"}
+_PREDICTED = {"dampened-sgd", "nesterov", "amsgrad", "decoupled-adam", "decoupled-nadam", "asgd"}
 CASES = [
     *in_turns(ASYNCHRONOUS.values(), SHAPES, ["sgd", "adamw"], one_of=8),
     *in_turns(_TWO, THREE, ["sgd"], one_of=9, slow=_TWO[::2]),
-    *in_turns(_FOUR, THREE, ["adamw"], one_of=9, slow=_FOUR[1::2]),
+    *in_turns(_FOUR, THREE, ["adamw"], one_of=99, slow=[m for m in _FOUR if m.policy != "2bw"]),
     *in_turns(SYNCHRONOUS.values(), [*SHAPES, "data-parallel"], ["sgd", "adam"], one_of=5),
     *in_turns(FOLDED, ["folded"], ["adam", "sgd"], one_of=2),
     # Predictions for every optimizer.
-    *in_turns([POLICIES["pipeoptim"]], ["replicated", "straight"], WITHOUT_SIGNS, one_of=4),
+    *in_turns(
+        [POLICIES["pipeoptim"]],
+        ["replicated", "straight"],
+        WITHOUT_SIGNS,
+        one_of=99,
+        slow=[name for name in WITHOUT_SIGNS if name not in _PREDICTED],
+    ),
     *in_turns(
         [POLICIES["spectrain"], POLICIES["last-step"]],
         ["branching"],
         WITHOUT_SIGNS,
-        one_of=8,
-        slow=[name for name in WITHOUT_SIGNS if name not in _PREDICTED],
+        one_of=99,
+        slow=[name for name in WITHOUT_SIGNS if name not in ("sgd", "rmsprop")],
     ),
     # XPipe predicts with Adam whatever the optimizer.
-    *in_turns([POLICIES["xpipe"]], ["straight"], ["plain-sgd", "rmsprop", "amsgrad"], one_of=1),
-    *in_turns(WITH_MATRICES.values(), SHAPES, ["muon"] if "muon" in OPTIMIZERS else [], one_of=8),
-    *in_turns([Method(policy="sync")], ["data-parallel"], ["sgd", "adamw"], one_of=1),
-    *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=12, slow=OPTIONS[3:12:2]),
+    *in_turns([POLICIES["xpipe"]], ["straight"], ["plain-sgd", "rmsprop"], one_of=1),
+    *in_turns(
+        WITH_MATRICES.values(),
+        SHAPES,
+        ["muon"] if "muon" in OPTIMIZERS else [],
+        one_of=99,
+        slow=[WITH_MATRICES["last-step"], WITH_MATRICES["spectrain"], WITH_MATRICES["stash"]],
+    ),
+    *in_turns([Method(policy="sync")], ["data-parallel"], ["adamw"], one_of=1),
+    *in_turns(
+        OPTIONS, SHAPES, ["sgd"], one_of=99, slow=(*OPTIONS[3:12:2], OPTIONS[0], OPTIONS[14])
+    ),
     *in_turns(
         [Method(policy="stash", microbatches=2)],
         THREE,
@@ -159,6 +173,8 @@ CASES = [
         [_deeper(POLICIES[name], depth) for name in ("pipeoptim", "stash") for depth in (1, 2)],
         ["straight", "replicated"],
         ["sgd"],
+        one_of=99,
+        slow=[_deeper(POLICIES["pipeoptim"], 2), _deeper(POLICIES["stash"], 1)],
     ),
 ]
 

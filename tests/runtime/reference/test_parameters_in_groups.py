@@ -100,7 +100,7 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
 
 @pytest.mark.parametrize(
     ("method", "shape", "optimizer"),
-    in_turns(METHODS, SHAPES, OPTIMIZERS, one_of=19, slow=LIKE_OTHERS),
+    in_turns(METHODS, SHAPES, OPTIMIZERS, one_of=99, slow=(*LIKE_OTHERS, "last-step", "gpipe")),
 )
 def test_groups_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -182,8 +182,6 @@ TIED = OptimizerSpec.parse(
     [
         ("stash", "replicated"),
         ("pipeoptim", "straight"),
-        ("xpipe", "branching"),
-        ("2bw", "straight"),
     ],
 )
 def test_tied_parameters_have_their_groups_on_every_stage(policy: str, shape: str) -> None:

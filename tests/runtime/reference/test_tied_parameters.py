@@ -77,10 +77,13 @@ FOLDED = [
     Method(schedule="zb-v", policy="sync", microbatches=4),
     Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3, clip_norm=0.3),
 ]
+SLOW = ("vanilla", "stash-vertical", "spectrain", "xpipe", "pipemare-t1", "pipemare-t2")
 CASES = [
-    *in_turns(ASYNCHRONOUS.values(), SHAPES, OPTIMIZERS, one_of=17),
-    *in_turns(FLUSHING.values(), SHAPES, OPTIMIZERS, one_of=6),
-    *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=9),
+    *in_turns(
+        ASYNCHRONOUS.values(), SHAPES, OPTIMIZERS, one_of=99, slow=[ASYNCHRONOUS[n] for n in SLOW]
+    ),
+    *in_turns(FLUSHING.values(), SHAPES, OPTIMIZERS, one_of=99),
+    *in_turns(OPTIONS, SHAPES, ["sgd"], one_of=99, slow=OPTIONS[2:6]),
     *in_turns(FOLDED, ["folded"], ["adamw"], one_of=1),
 ]
 

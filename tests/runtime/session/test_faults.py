@@ -3,16 +3,13 @@
 `python -m tests.endurance.faults` does the same many times.
 """
 
-import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 from drlpp.models.model_reference import ModelReference
-from tests.endurance.faults.__main__ import attempted
-from tests.endurance.faults.leftovers import everything_gone
 from tests.endurance.faults.strikes import faults_during
-from tests.endurance.faults.trials import FaultTrials, Trial
+from tests.endurance.faults.trials import FaultTrials
 from tests.support.processes import temporary_files_in
 
 
@@ -38,19 +35,3 @@ def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
 def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
     trial = trials.measuring(kind, seed=101)
     assert trial.as_expected, trial
-
-
-def test_a_fault_that_never_happens_is_a_trial_that_is_not_as_expected() -> None:
-    def ends_first() -> Trial:
-        raise RuntimeError("20 trainings ended before the fault")
-
-    trial = attempted("killed", "training", ends_first)
-    assert not trial.as_expected
-    assert "before the fault" in trial.reason
-
-
-def test_a_trial_notices_what_is_left_behind(trials: FaultTrials) -> None:
-    """That these tests can fail."""
-    with everything_gone() as left:
-        folder = tempfile.mkdtemp(prefix="drlpp-session-")
-    assert left == [folder]

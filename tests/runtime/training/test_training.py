@@ -18,17 +18,11 @@ from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, same, train
 
 
-@pytest.mark.parametrize(
-    ("accelerators", "method"),
-    [
-        ((0, 0, 1), Method(policy="stash")),
-        ((0, 1, 2), Method(policy="pipeoptim", microbatches=2)),
-    ],
-)
 def test_a_model_learns_and_its_own_module_scores_the_same(
-    captured: CapturedModel, tmp_path: Path, accelerators: tuple[int, ...], method: Method
+    captured: CapturedModel, tmp_path: Path
 ) -> None:
-    document = placement_file(captured, *accelerators, method=method)
+    method = Method(policy="pipeoptim", microbatches=2)
+    document = placement_file(captured, 0, 0, 1, method=method)
     result = train(document, data=DATA, epochs=6, out=tmp_path)
     assert [report.epoch for report in result.epochs] == [1, 2, 3, 4, 5, 6]
     assert result.epochs[-1].loss < 0.7 * result.epochs[0].loss
@@ -42,12 +36,11 @@ def test_a_model_learns_and_its_own_module_scores_the_same(
 
 KILLED = [
     ((0, 1, 2), Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.1)),
-    ((0, 1), Method(policy="2bw", accumulate=2)),
     ((0, 0, 1), Method(policy="pipeoptim", microbatches=4, clip_norm=1.0)),
 ]
 
 
-@pytest.mark.parametrize(("trained", "saved"), zip(KILLED, [3, 1, 4], strict=True), ids=words)
+@pytest.mark.parametrize(("trained", "saved"), zip(KILLED, [3, 4], strict=True), ids=words)
 def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     captured: CapturedModel,
     tmp_path: Path,
@@ -107,19 +100,9 @@ def test_minibatches_in_flight_are_sent_again_under_another_placement(
         torch.testing.assert_close(result.state_dict[name], value, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        (Method(schedule="gpipe", policy="sync", microbatches=4), Method(policy="pipeoptim")),
-        (Method(policy="pipemare", correction_decay=0.1), Method(policy="spectrain")),
-    ],
-)
-def test_training_goes_on_with_another_method(
-    captured: CapturedModel,
-    tmp_path: Path,
-    first: Method,
-    then: Method,
-) -> None:
+def test_training_goes_on_with_another_method(captured: CapturedModel, tmp_path: Path) -> None:
+    first = Method(schedule="gpipe", policy="sync", microbatches=4)
+    then = Method(policy="pipeoptim")
     document = placement_file(captured, 0, 1).model_copy(
         update={"optimizer": OptimizerSpec(name="sgd", options={"lr": 0.05})}
     )

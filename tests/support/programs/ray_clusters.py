@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
@@ -22,7 +22,6 @@ from drlpp.runtime import TimeLimits
 from drlpp.runtime.session import session as session_module
 from drlpp.runtime.session.worker_group import WorkerGroup
 from tests.support.processes import descendants, process_of
-from tests.support.programs.certificates import certified
 
 START_SECONDS = 120.0
 PATIENT = TimeLimits(host_silence_seconds=40, lease_seconds=60, gathering_seconds=60)
@@ -34,23 +33,14 @@ class RayCluster:
 
     Args:
         cpus: of every node.
-        environment: of every node, besides this process's.
-        encrypted: by TLS, with a certificate of the nodes' addresses.
     """
 
-    def __init__(
-        self,
-        cpus: Sequence[int],
-        environment: Mapping[str, str] | None = None,
-        *,
-        encrypted: bool = False,
-    ) -> None:
+    def __init__(self, cpus: Sequence[int]) -> None:
         self.name = new_name()
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
         self.environment = {
             **os.environ,
             **ALONE,
-            **(environment or {}),
             MARK: self.name,
             "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
         }
@@ -59,8 +49,6 @@ class RayCluster:
         self._cpus = list(cpus)
         self._port = free_port()
         self.nodes: list[RayNodeProcess] = []
-        if encrypted:
-            self.environment |= certified(self.folder, self.addresses)
 
     @property
     def addresses(self) -> list[str]:
@@ -125,16 +113,11 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster(
-    cpus: Sequence[int] = (2, 2),
-    environment: Mapping[str, str] | None = None,
-    *,
-    encrypted: bool = False,
-) -> Iterator[RayCluster]:
+def ray_cluster(cpus: Sequence[int] = (2, 2)) -> Iterator[RayCluster]:
     """Lend a cluster; this process leaves it at the end, if it has joined."""
     import ray
 
-    cluster = RayCluster(cpus, environment, encrypted=encrypted)
+    cluster = RayCluster(cpus)
     before = {name: os.environ.get(name) for name in ALONE}
     os.environ.update(ALONE)
     try:
