@@ -8,12 +8,9 @@ from benchmarks.runtime import (
     PIPEOPTIM,
     STUDY,
     VANILLA,
-    Case,
 )
 from drlpp.capturing.capture import capture
 from drlpp.torch_versions import older_than
-
-EVEN = Case(model="feed_forwards", blocks=(4, 4), replicas=(1, 1), microbatches=(2,))
 
 
 @pytest.mark.system

@@ -25,7 +25,6 @@ needs_kernel = pytest.mark.skipif(UNAVAILABLE is not None, reason=str(UNAVAILABL
 """For tests with namespaces and control groups."""
 
 FAST = Link(bandwidth_bytes_per_second=1.25e9)
-SLOW = Link(bandwidth_bytes_per_second=1.25e7)
 
 
 def two_hosts(link: Link = FAST, accelerators: int = 2, speed: float = 0.4) -> Cluster:
