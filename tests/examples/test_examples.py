@@ -142,3 +142,12 @@ def test_what_cannot_work_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == f"error: {tmp_path / 'none.json'}: no such file\n"
     assert ModelReference.named("examples.translation:translator").build().batch_size == 32
+
+
+@pytest.mark.system
+def test_ppo_improves_placements() -> None:
+    done = run("improve_placements", "--steps", "1024", "--problems", "2")
+    assert not done.returncode, done.stderr
+    untrained, trained_a_little = done.stdout.splitlines()
+    assert re.fullmatch(r"untrained: [0-9.]+ times as fast as the planners' best", untrained)
+    assert re.fullmatch(r"1024 steps: [0-9.]+", trained_a_little)
