@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import gt
 from typing import Any
 
 import gymnasium as gym
@@ -134,10 +135,12 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
     | `problems` |         | a `PlanningProblem`, or several                                      |
     | `start`    | `None`  | name of the planner that episodes start with; the fastest if `None`  |
     | `steps`    | 32      | of an episode at most                                                |
+    | `sizes`    | `None`  | N, E and A, for a set with the same spaces as another; those of the  |
+    |            |         | largest problems if `None`                                           |
 
     Raises:
-        InvalidInput: there is no problem, no such planner, another objective than seconds, or a
-            schedule gives accelerators two stages each.
+        InvalidInput: there is no problem, no such planner, another objective than seconds, sizes
+            are too small, or a schedule gives accelerators two stages each.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (the annotation is gymnasium's)
@@ -147,6 +150,7 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
         problems: PlanningProblem | Sequence[PlanningProblem],
         start: str | None = None,
         steps: int = 32,
+        sizes: tuple[int, int, int] | None = None,
     ) -> None:
         given = [problems] if isinstance(problems, PlanningProblem) else list(problems)
         if not given:
@@ -160,22 +164,25 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
             raise InvalidInput("objective dollars: steps are paid in seconds; leave it out")
         self.problems = tuple(Problem(problem, start) for problem in given)
         self.steps = steps
-        self._operators = max(len(problem.workload) for problem in given)
-        self._edges = max(1, *(len(problem.workload.edges) for problem in given))
-        self._accelerators = max(problem.cluster.accelerators for problem in given)
-        accelerators = self._accelerators
-        self.action_space = spaces.Discrete(
-            _MOVES + 2 * (accelerators - 1) + accelerators * (accelerators + 1)
+        needed = (
+            max(len(problem.workload) for problem in given),
+            max(1, *(len(problem.workload.edges) for problem in given)),
+            max(problem.cluster.accelerators for problem in given),
         )
-        self.observation_space = spaces.Dict(
-            {
-                "operators": spaces.Box(0, 1, (self._operators, 7), np.float32),
-                "edges": spaces.Box(0, self._operators, (self._edges, 2), np.int64),
-                "accelerators": spaces.Box(0, 1, (accelerators, 4), np.float32),
-                "stages": spaces.Box(0, 1, (accelerators, 7), np.float32),
-                "plan": spaces.Box(-1, 1, (3,), np.float32),
-            }
-        )
+        if sizes is not None and any(map(gt, needed, sizes)):
+            raise InvalidInput(f"sizes is {sizes}; these problems need at least {needed}")
+        operators, edges, accelerators = sizes or needed
+        self._operators, self._accelerators = operators, accelerators
+        self._actions = _MOVES + 2 * (accelerators - 1) + accelerators * (accelerators + 1)
+        self.action_space = spaces.Discrete(self._actions)
+        self._boxes = {
+            "operators": spaces.Box(0, 1, (operators, 7), np.float32),
+            "edges": spaces.Box(0, operators, (edges, 2), np.int64),
+            "accelerators": spaces.Box(0, 1, (accelerators, 4), np.float32),
+            "stages": spaces.Box(0, 1, (accelerators, 7), np.float32),
+            "plan": spaces.Box(-1, 1, (3,), np.float32),
+        }
+        self.observation_space = spaces.Dict(self._boxes)  # type: ignore[assignment]
 
     @property
     def candidate(self) -> Candidate:
@@ -215,7 +222,7 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
         """
         if not self.action_space.contains(np.int64(action)):
             raise InvalidInput(
-                f"action {action!r}: expected a number from 0 to {self.action_space.n - 1}"
+                f"action {action!r}: expected a number from 0 to {self._actions - 1}"
             )
         self._left -= 1
         reward, more = 0.0, {}
@@ -234,7 +241,7 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return which actions are possible, as ``MaskablePPO`` asks for them."""
-        found = [self._changed(action) is not None for action in range(self.action_space.n)]
+        found = [self._changed(action) is not None for action in range(self._actions)]
         return np.array([True, *found[1:]])
 
     def _candidate(self, state: PlacementState, depth: int) -> Candidate:
@@ -261,14 +268,14 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
         accelerator, target = divmod(action - 2 * (most_accelerators - 1), most_accelerators + 1)
         if accelerator >= self._known.problem.cluster.accelerators:
             return None
-        source = next((s for s, held in enumerate(state.holders) if accelerator in held), None)
-        if source is not None:
-            left = state.holders[source] - {accelerator}
-            if source == target or not left:
+        now = next((s for s, held in enumerate(state.holders) if accelerator in held), None)
+        if now is not None:
+            left = state.holders[now] - {accelerator}
+            if now == target or not left:
                 return None
-            state = state.held_by(source, left)
+            state = state.held_by(now, left)
         if target == most_accelerators:
-            return None if source is None else (state, depth)
+            return None if now is None else (state, depth)
         if target < stages and self._known.problem.replicate:
             return state.held_by(target, state.holders[target] | {accelerator}), depth
         held = state.stage(stages - 1)
@@ -284,8 +291,7 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
         slowest = max(stage.seconds for stage in predicted)
         loads = np.array([stage.seconds for stage in predicted]) / slowest
         found: Observation = {
-            key: np.zeros(space.shape, space.dtype)
-            for key, space in self.observation_space.spaces.items()
+            key: np.zeros(space.shape, space.dtype) for key, space in self._boxes.items()
         }
         operators, count = found["operators"], len(problem.workload)
         stage_of = np.array(state.stage_of)

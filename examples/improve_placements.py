@@ -26,6 +26,9 @@ from drlpp.envs import PlacementImprove
 from drlpp.planners import PlanningProblem
 from drlpp.specs.cluster import Link, local_cluster
 
+SIZES = (24, 64, 4)
+"""The most operators, edges and accelerators of a problem."""
+
 ROUND = 1024
 """Steps between two updates, after which the policy is evaluated."""
 
@@ -88,8 +91,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    env = PlacementImprove(problems(range(given.problems)))
-    others = PlacementImprove(problems(range(1000, 1000 + given.problems // 2)))
+    env = PlacementImprove(problems(range(given.problems)), sizes=SIZES)
+    unseen = problems(range(1000, 1000 + given.problems // 2))
+    others = PlacementImprove(unseen, sizes=SIZES)
     model = PPO(
         "MultiInputPolicy",
         env,

@@ -127,6 +127,9 @@ def test_observations_state_the_problem() -> None:
     for shares in (small["operators"][:, 1], large["operators"][:, 1]):
         assert shares.sum() == pytest.approx(1)
     assert large["stages"][:, 5].max() == 1
+    wide = environment(sizes=(12, 20, 4))
+    assert wide.reset()[0]["edges"].shape == (20, 2)
+    assert wide.action_space == environment(sizes=(10, 20, 4)).action_space
     numbers = {env.reset(seed=seed)[1]["problem"] for seed in range(8)}
     assert numbers == {0, 1}
 
@@ -154,6 +157,7 @@ def test_memory_limits_what_is_possible() -> None:
     ("act", "message"),
     [
         (lambda: PlacementImprove([]), "at least one"),
+        (lambda: environment(sizes=(9, 9, 2)), r"sizes is \(9, 9, 2\); .* at least \(9, "),
         (lambda: environment(start="best"), "'best' is unknown; there are data-parallel"),
         (lambda: environment().reset(options={"problem": 2}), "number from 0 to 1"),
         (lambda: environment().reset(options={"problem": "a"}), "number from 0 to 1"),
