@@ -175,14 +175,14 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
         self._operators, self._accelerators = operators, accelerators
         self._actions = _MOVES + 2 * (accelerators - 1) + accelerators * (accelerators + 1)
         self.action_space = spaces.Discrete(self._actions)
-        self._boxes: dict[str, spaces.Space[Any]] = {
+        self._boxes: dict[str, spaces.Box] = {
             "operators": spaces.Box(0, 1, (operators, 7), np.float32),
             "edges": spaces.Box(0, operators, (edges, 2), np.int64),
             "accelerators": spaces.Box(0, 1, (accelerators, 4), np.float32),
             "stages": spaces.Box(0, 1, (accelerators, 7), np.float32),
             "plan": spaces.Box(-1, 1, (3,), np.float32),
         }
-        self.observation_space = spaces.Dict(self._boxes)  # type: ignore[assignment]
+        self.observation_space = spaces.Dict(dict(self._boxes))  # type: ignore[assignment]
 
     @property
     def candidate(self) -> Candidate:
