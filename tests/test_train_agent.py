@@ -27,7 +27,6 @@ from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, planning
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.rivals import PLAIN, RIVALS
-from tests.support.in_turns import fast_are
 from tests.support.programs import shell
 from tests.support.programs.documented_commands import blocks_of
 from tests.support.programs.shell import Finished
@@ -259,26 +258,10 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
     assert measured(out)[: len(known)] == known
 
 
-@pytest.mark.slow
-def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    process = start_until(out, 4)
-    workers = workers_of(process.pid)
-    assert workers
-    process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, errors
-    assert "--resume" in printed
-    assert "Traceback" not in errors
-    read_document(out / "placement.json", PlacementFile)
-    wait_for_end_of(workers)
-
-
 @pytest.mark.system
-@pytest.mark.parametrize("placements", fast_are([2], [2, 9]))
-def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements: int) -> None:
+def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start_until(out, placements)
+    process = start_until(out, 2)
     workers = workers_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     printed, _ = process.communicate(timeout=100)
@@ -316,29 +299,6 @@ def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     done = run(out, 4, "--resume")
     assert done.code == 2
     assert "holds a run with repetitions = 3" in done.err
-
-
-@pytest.mark.system
-def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-
-    def kill_a_worker() -> int:
-        forkserver = max(workers_of(os.getpid()), key=lambda pid: len(workers_of(pid)))
-        os.kill(max(workers_of(forkserver)), signal.SIGKILL)
-        return len(measured(out))
-
-    with ThreadPoolExecutor(1) as pool:
-        before = pool.submit(once_measured, out, 2, kill_a_worker)
-        done = run(out, 12)
-    assert before.result() < 12
-    assert done.code == 0, done.err
-    assert "Warning" not in done.err
-    # Between two measurements it is replaced without a word.
-    assert done.out.count("is measured again") <= 1
-    outcomes = [json.loads(line)["outcome"] for line in measured(out)]
-    assert len(outcomes) == 12
-    assert all(outcome["outcome"] == "measured" for outcome in outcomes)
-    assert (out / "placement.json").exists()
 
 
 @pytest.mark.system

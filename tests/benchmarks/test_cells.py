@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import cells
 from benchmarks.cells import read_results_of, run_cells
-from drlpp.errors import InvalidInput, WorkerLost
+from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record
 
 
@@ -90,27 +90,6 @@ def test_an_interrupted_study_continues(tmp_path: Path) -> None:
     assert sum(map(runs_of, wanted)) == len(wanted)
 
 
-@pytest.mark.usefixtures("in_threads")
-def test_a_cell_that_raises_ends_the_study(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        squared(numbers(tmp_path / "nowhere", 1), tmp_path / "results.jsonl")
-
-
 def test_cells_that_time_the_machine_run_one_by_one(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="2 processes were asked for, and each would time"):
         run_cells(square, lambda _: [], tmp_path / "none", [], processes=2, alone=True)
-
-
-@pytest.mark.system
-def test_a_killed_process_is_replaced_and_one_that_always_dies_ends_the_study(
-    tmp_path: Path,
-) -> None:
-    first, second, *others = numbers(tmp_path, 4)
-    second = second.model_copy(update={"deaths": 1})
-    found = squared([first, second, *others], tmp_path / "results.jsonl", 2)
-    assert sorted(result.square for result in found) == [0, 1, 4, 9]
-    assert runs_of(second) == 2
-    deadly = second.model_copy(update={"deaths": 100, "runs": str(tmp_path / "deadly")})
-    with pytest.raises(WorkerLost, match="was killed 4 times: memory may be short"):
-        squared([deadly], tmp_path / "others.jsonl")
-    assert runs_of(deadly) == 4

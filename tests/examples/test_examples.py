@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertForSequenceClassification
 
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import read_placement
@@ -90,20 +89,6 @@ def test_a_translation_model_goes_on_where_it_ended(
     assert all(torch.equal(weight, state[name]) for name, weight in trained(tmp_path).items())
 
 
-@pytest.mark.slow
-def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    language_model.main(epochs=2, minibatches=24, out=tmp_path)
-    printed = capsys.readouterr().out
-    assert len(re.findall(r"^(data-parallel|gpipe|exact) +\S+ +[0-9.]+ ms$", printed, re.M)) == 3
-    perplexities = numbers("held-out perplexity", printed)
-    assert perplexities[1] < perplexities[0]
-    # Guessing among the letters that Python is written with would be worse.
-    assert perplexities[1] < 40
-    module = language_model.LanguageModel()
-    module.load_state_dict(trained(tmp_path))
-    assert printed.endswith(module.eval().write("def ", 300) + "\n")
-
-
 def test_a_character_sees_only_those_before_it() -> None:
     torch.manual_seed(0)
     module = language_model.LanguageModel().eval()
@@ -113,27 +98,6 @@ def test_a_character_sees_only_those_before_it() -> None:
     same = (module(text) == module(changed)).all(2)[0]
     assert same[:30].all()
     assert not same[30:].any()
-
-
-@pytest.mark.slow
-def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    arguments = ("--epochs", "2", "--minibatches", "30", "--out", str(out))
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    done = run("huggingface_training", *arguments, **offline)
-    assert done.returncode == 0, done.stderr
-    assert "training on 1-1, 1f1b-flush, 4 microbatches, sync" in done.stdout
-    assert len(numbers("accuracy", done.stdout)) == 2
-    assert all(0.2 < loss < 2 for loss in numbers("loss", done.stdout))
-    assert "the room was not good: " in done.stdout
-    state = torch.load(out / "training" / "model.pt", weights_only=True)
-    first, loaded = (
-        BertForSequenceClassification.from_pretrained(out / name).state_dict()
-        for name in ("pretrained", "trained")
-    )
-    assert loaded.keys() == state.keys()
-    assert all(torch.equal(weight, state[name]) for name, weight in loaded.items())
-    assert not any(torch.equal(weight, first[name]) for name, weight in loaded.items())
 
 
 @pytest.mark.system

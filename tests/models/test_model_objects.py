@@ -72,6 +72,9 @@ def test_a_model_is_named_by_what_another_process_could_import(model: Any, name:
     assert str(reference) == name
     assert ModelReference.of(reference) is reference
     assert isinstance(reference.build().module, nn.Module)
+    # What a command that reads a file about it has to be told.
+    needed = "package.module:factory" if name.startswith("<") else reference.name
+    assert reference.naming_option == ("" if name == "alexnet" else f" --model {needed}")
 
 
 @pytest.mark.parametrize(

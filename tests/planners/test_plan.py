@@ -271,3 +271,10 @@ def test_baselines_begin_with_the_fastest_of_unlike_accelerators() -> None:
     assert alone.placement.accelerators == (1,)
     # Exact's, as if all were as fast as these: the first is too slow to help.
     assert (plans[0].found_by, plans[0].placement.accelerators) == ("exact", (1, 2))
+    # Of what is as fast, the fewest stages come first.
+    free = local_cluster(2, Link(bandwidth_bytes_per_second=1e300))
+    rows = [{"name": name, "forward_ms": 1, "backward_ms": 2} for name in "ab"]
+    work = Workload.of(profile_of_table(rows))
+    plans = baseline_plans(PlanningProblem(work, free), Space(DEFAULT_METHOD))
+    assert [plan.configuration for plan in plans[:2]] == ["2", "1-1"]
+    assert plans[0].seconds_per_minibatch == pytest.approx(plans[1].seconds_per_minibatch)

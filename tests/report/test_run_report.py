@@ -14,9 +14,9 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
-from drlpp.racing.contenders import Contender, names_of
+from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
-from drlpp.racing.training_race import Curve, Point, TrainingRace, TrainingRun
+from drlpp.racing.training_race import TrainingRace
 from drlpp.report.charts import loss_chart, race_chart, search_chart, training_chart
 from drlpp.report.page import write_report
 from drlpp.report.run_files import read_run
@@ -135,18 +135,6 @@ def contender(who: str, placement: Placement | None, method: Method, *seconds: f
     )
 
 
-def test_contenders_of_one_name_are_told_apart() -> None:
-    other = Placement.from_assignment([0, 0, 0, 1], [0, 1])
-    found = [
-        contender("guided", placement, method, 0.005)
-        for method in (Method(), Method(recompute=True))
-        for placement in (TWO, other)
-    ]
-    assert names_of(found) == tuple(
-        f"guided · 1-1{what}" for what in ("", " (2)", ", recomputation", ", recomputation (2)")
-    )
-
-
 def test_the_table_of_a_race_gives_medians_ranges_and_speed_ups() -> None:
     flushed = Method(schedule="1f1b-flush", policy="sync", microbatches=16)
     comparison = Comparison(
@@ -191,33 +179,6 @@ def test_a_placement_of_another_graph_is_named(tmp_path: Path) -> None:
     page = Page(write_report(tmp_path))
     assert page.headings == ["Machine, versions, settings"]
     assert "placement.json: does not fit the graph of profile.json" in page.text
-
-
-def test_a_section_that_fails_is_named_and_the_page_is_written(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*given: object) -> None:
-        raise IndexError("out of range")
-
-    monkeypatch.setattr("drlpp.report.sections.stages_table", fail)
-    page = Page(write_report(run))
-    assert "The stages" not in page.headings
-    assert "not shown: the stages (out of range)" in page.text
-
-
-def test_a_race_without_an_end_says_so(tmp_path: Path) -> None:
-    """Plain PyTorch failed, and had to set the loss."""
-    write_document(tmp_path / "run.json", RunRecord(command="drlpp race", settings={}))
-    race = every_document()["training race"]
-    assert isinstance(race, TrainingRace)
-    curve = Curve(points=(Point(minibatches=0, seconds=0, loss=2.0),), failure="it burned")
-    failed = TrainingRun(candidate=0, rate=0.1, curve=curve)
-    changes = {"target_loss": None, "runs": (failed,)}
-    write_document(tmp_path / "race.json", race.model_copy(update=changes))
-    page = Page(write_report(tmp_path))
-    assert page.headings[0] == "The race to a loss, on digits"
-    assert "the race failed: plain PyTorch" in page.text
-    assert "it burned" in page.text
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -2,20 +2,16 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from benchmarks.emulated_cluster import EmulatedCluster
 from drlpp.errors import InvalidCluster, InvalidInput, TrialTimeout, WorkerLost
-from drlpp.io.documents import read_document
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.programs.emulated_clusters import names_left, needs_kernel, two_hosts
 
-CLUSTERS = Path(__file__).parents[3] / "benchmarks" / "clusters"
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -32,13 +28,6 @@ CORES = len(os.sched_getaffinity(0))
 def test_what_this_machine_cannot_be_is_refused(cluster: Cluster, told: str) -> None:
     with pytest.raises(InvalidCluster, match=told):
         EmulatedCluster(cluster)
-
-
-@pytest.mark.parametrize("path", sorted(CLUSTERS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_examples_are_for_two_cores(path: Path) -> None:
-    cluster = read_document(path, Cluster)
-    assert sum(cluster.speeds) <= 0.9 * 2 + 1e-9
-    assert len(cluster.host_names) > 1
 
 
 SERVER = """
@@ -146,37 +135,3 @@ def test_programs_use_the_hosts_and_whatever_happens_nothing_is_left() -> None:
     with pytest.raises(RuntimeError, match="something else"):
         use()
     assert names_left(os.getpid()) == []
-
-
-def command_line(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.emulated_cluster", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-@needs_kernel
-@pytest.mark.system
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_signals_leave_nothing_and_what_a_kill_leaves_is_cleaned_up(number: signal.Signals) -> None:
-    waits = ("--", "sh", "-c", "echo started; sleep 1000")
-    program = command_line("run", CLUSTERS / "unequal-hosts.yaml", *waits)
-    try:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "started\n"
-        assert names_left(program.pid) != []
-        program.send_signal(number)
-        killed = number == signal.SIGKILL
-        assert program.wait(30) == (-number if killed else 128 + number)
-    finally:
-        program.kill()
-        _, used = program.communicate()
-    assert used.startswith("accelerators: control groups")
-    assert "network of slow: 200 Mbit/s, 500 µs" in used
-    if killed:
-        left = names_left(program.pid)
-        printed, _ = command_line("clean").communicate(timeout=60)
-        assert f"removed {left[0]}\n" in printed
-    assert names_left(program.pid) == []

@@ -35,7 +35,7 @@ def captured() -> CapturedModel:
 @pytest.mark.parametrize(
     ("method", "optimizer"),
     [
-        pytest.param(*replayed, marks=pytest.mark.slow if number % 3 else ())
+        pytest.param(*replayed, marks=pytest.mark.slow if number % 7 else ())
         for number, replayed in enumerate(REPLAYED)
     ],
     ids=str,

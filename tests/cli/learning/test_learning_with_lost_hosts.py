@@ -12,10 +12,7 @@ from drlpp.envs import MeasurementMemory
 from drlpp.io.documents import read_document
 from drlpp.placement.measurements_file import Entry, read_measurements
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.racing.training_race import TrainingRace
-from drlpp.runtime.training.trainer import Trainer
 from tests.support.losable_hosts import LosableHosts
-from tests.support.models.classified_points import NAME
 from tests.support.programs import shell
 from tests.support.programs.shell import Finished
 from tests.support.programs.short_comparisons import short_comparisons
@@ -36,18 +33,8 @@ def learn(out: Path, budget: int, *more: object) -> Finished:
         return shell.finish(command_line.main, "drlpp", "learn", *job)
 
 
-def race(out: Path, workers: int, *more: object) -> Finished:
-    job = [f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", workers, "--out", out]
-    job += ["--epochs", 1, "--repetitions", 1, "--rates", 1, "--lr", 0.01]
-    return shell.finish(command_line.main, "drlpp", "race", *job, *more)
-
-
 def entries(out: Path) -> list[Entry]:
     return list(read_measurements(out / "measurements.jsonl")[1])
-
-
-def raced(out: Path) -> TrainingRace:
-    return read_document(out / "race.json", TrainingRace)
 
 
 @contextmanager
@@ -91,18 +78,3 @@ def test_learning_is_resumed_from_every_measurement(tmp_path: Path) -> None:
     found = entries(out)
     assert found[:2] == known
     assert len({(entry.placement, entry.method) for entry in found}) == len(found) == 4
-
-
-def test_a_race_is_resumed_from_every_training(tmp_path: Path) -> None:
-    out, hosts = tmp_path / "race", LosableHosts([1, 1])
-    with hosts.used(), after(2, Trainer, "train_until", hosts.lose):
-        assert is_one_line(race(out, 2), "race")
-    before = raced(out)
-    assert before.runs
-    with LosableHosts([1, 1]).used():
-        done = race(out, 2, "--resume")
-    assert done.code == 0, done.err
-    found = raced(out)
-    assert found.candidates == before.candidates
-    for training, curve in before.curves.items():
-        assert found.curves[training].points[: len(curve.points)] == curve.points

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
-
-from pydantic import BaseModel
 
 from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
 from drlpp.capturing.capture import capture
@@ -15,8 +12,7 @@ from drlpp.envs.measuring.search_file import Confidence, SearchFile
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
-from drlpp.placement.measurements_file import Entry, Header
+from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
@@ -80,7 +76,7 @@ _METHOD = Method(
 
 @cache
 def every_document() -> dict[str, Document]:
-    """Return a document of every kind; a kind or a field that is missing here is an error."""
+    """Return a document of every kind; a kind that is missing here is an error."""
     reference = ModelReference.named("awd_lm", sequence_length=3, dropout=0.5, tied=True)
     graph = capture(reference, check=False).graph
     half = len(graph) // 2
@@ -141,25 +137,9 @@ def every_document() -> dict[str, Document]:
     missing = {
         kind for kind, one in document_kinds().items() if one.__module__.startswith("drlpp.")
     } - found.keys()
-    known: dict[str, bool] = {}
-    for document in (*documents, *measurement_lines()):
-        _note_fields(document, known)
-    missing |= {field for field, is_given in known.items() if not is_given}
     if missing:
         raise ValueError(f"there is nothing to try of {sorted(missing)}")
     return found
-
-
-def _note_fields(value: Any, known: dict[str, bool]) -> None:
-    """Note of every field of records whether any has it."""
-    if isinstance(value, BaseModel):
-        for name, held in value:
-            field = f"{type(value).__name__}.{name}"
-            known[field] = known.get(field, False) or held is not None
-            _note_fields(held, known)
-    elif isinstance(value, list | tuple | dict):
-        for held in value.values() if isinstance(value, dict) else value:
-            _note_fields(held, known)
 
 
 def _race(contender: Contender) -> TrainingRace:
@@ -184,27 +164,6 @@ def _race(contender: Contender) -> TrainingRace:
             TrainingRun(candidate=candidate, rate=0.1, seed=seed, curve=curve)
             for candidate in (0, 1)
             for seed in (0, 1, 2)
-        ),
-    )
-
-
-def measurement_lines() -> tuple[Header, Entry, Entry]:
-    """Return what a file of measurements holds."""
-    placement = Placement.from_assignment([0, 1], (0, 1))
-    return (
-        Header(
-            model="made up",
-            graph_fingerprint="f",
-            accelerators=2,
-            minibatches=30,
-            repetitions=3,
-            method=Method(),
-        ),
-        Entry(placement=placement, outcome=_MEASUREMENT, method=Method(accumulate=2)),
-        Entry(
-            placement=placement,
-            outcome=FailedMeasurement(failure="lost", reason="why"),
-            method=Method(accumulate=2),
         ),
     )
 

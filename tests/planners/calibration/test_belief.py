@@ -56,12 +56,14 @@ def test_who_knows_everything_is_sure_and_stops() -> None:
     surer = Belief.of([told] * 16, [], best, Limits(judged=60), 0)
     assert surer.confidence == pytest.approx(17 / 18)
     assert sure.promising == []
+    assert told(sure.others[0]) == told(best)
     slow = Candidate(random_placement(problem, random.Random(1)), Method())
     assert told(slow) > 1.01 * told(best)
     aware = Belief.of([told], [best], slow, Limits(judged=300), 0)
     assert aware.confidence == pytest.approx(1 / 3)
     assert aware.gain == pytest.approx(1 - told(best) / told(slow), rel=1e-3)
     assert aware.promising[0] == best
+    assert best not in aware.others
 
 
 def test_a_search_ends_by_itself_within_sixteen_measurements_and_is_right() -> None:

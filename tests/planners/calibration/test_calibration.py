@@ -19,7 +19,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners.baselines import gpipe
-from drlpp.planners.calibration.calibration import Calibration, merged
+from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
@@ -165,22 +165,6 @@ def test_what_is_declared_and_true_stays(method: Method, sizes: tuple[int, ...])
     assert fitted.cluster.memory_bytes == pytest.approx([1e12] * 3, rel=0.05)
 
 
-def test_a_profile_that_is_off_as_a_whole_is_not_taken_for_speeds() -> None:
-    profile = generate("chain", 12, 5)
-    workload = Workload.of(scaled(profile, [0.01] * 12))
-    truth = SimulatedCluster(profile, local_cluster(4, LINK))
-    calibration = Calibration(PlanningProblem(workload, local_cluster(4, LINK)))
-    placement = Placement.from_assignment([0] * 4 + [1] * 4 + [2] * 4, [0, 1, 2, 3])
-    fitted = observed(calibration, truth, [placement])
-    speeds = numpy.array(fitted.cluster.speeds)
-    # Nothing is known of the accelerator that was idle.
-    assert speeds == pytest.approx([speeds[3]] * 4, rel=0.15)
-    for stage in placement.stages:
-        chosen = list(stage.operators)
-        found = fitted.workload.seconds[chosen].sum() / speeds[stage.accelerators[0]]
-        assert found == pytest.approx(Workload.of(profile).seconds[chosen].sum(), rel=0.03)
-
-
 def test_links_of_every_level_are_corrected_on_their_own() -> None:
     profile = generate("chain", 12, 1)
     hosts = (Host(name="a", accelerators=2), Host(name="b", accelerators=2))
@@ -248,14 +232,6 @@ def test_samples_vary_where_nothing_was_measured_and_agree_where_much_was() -> N
         singles.append(numpy.log(seconds[0]))
     assert numpy.std(sums) < 0.08
     assert numpy.std(singles) > 3 * numpy.std(sums)
-
-
-@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12))
-def test_merged_speeds_stay_close_and_in_order(speeds: list[float]) -> None:
-    found = merged(numpy.array(speeds))
-    assert found == pytest.approx(speeds, rel=0.031)
-    order = numpy.argsort(speeds, kind="stable")
-    assert (numpy.diff(found[order]) >= -1e-12).all()
 
 
 def test_a_memory_limit_leaves_room_for_what_has_run() -> None:

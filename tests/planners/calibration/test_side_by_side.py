@@ -65,11 +65,9 @@ def test_in_processes_where_it_is_worth_it_and_in_order() -> None:
     assert [number for number, _ in found] == list(range(8))
     assert os.getpid() not in {process for _, process in found}
     assert side_by_side(where, [], worth_it=True) == []
-
-
-def test_where_processes_are_killed_this_one_does_it() -> None:
-    tasks = [(number, os.getpid()) for number in range(4)]
-    assert side_by_side(killed_elsewhere, tasks, worth_it=True) == [0, 1, 2, 3]
+    # Where processes are killed this one does it.
+    here = [(number, os.getpid()) for number in range(4)]
+    assert side_by_side(killed_elsewhere, here, worth_it=True) == [0, 1, 2, 3]
     # And the next have processes again.
     assert os.getpid() not in {
         process for _, process in side_by_side(where, [(0,), (1,)], worth_it=True)

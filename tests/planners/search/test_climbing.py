@@ -15,6 +15,7 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
@@ -123,13 +124,19 @@ def test_equal_candidates_are_judged_once() -> None:
     assert judge.judged == 2
 
 
-def test_a_candidate_that_the_policy_refuses_is_infinite() -> None:
+def test_a_candidate_that_the_policy_refuses_or_that_has_no_room_is_infinite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given = problem(6)
     space = Space(Method(policy="2bw", accumulate=2), frozenset())
     judge = Judge(replace(given, workload=given.workload.with_method(space.method)), space)
     seconds = [judge(Candidate(placement, space.method)) for placement in evolve(given, 30)]
     assert math.inf in seconds
     assert any(map(math.isfinite, seconds))
+    # What the simulator counts may be more than the rule's.
+    monkeypatch.setattr(Simulation, "without_room", lambda *_: 0)
+    alone = Candidate(Placement.from_assignment([0] * 6, (0,)), Method())
+    assert Judge(given, Space(Method())).exactly(alone) == math.inf
 
 
 def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:

@@ -4,11 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import util
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from drlpp.runtime.ipc import session_folder
 from drlpp.runtime.ipc.session_folder import (
     SessionFolder,
     remove_abandoned,
-    remove_files_of_dead_controller,
 )
 from tests.support.processes import descendants, temporary_files_in, wait_until_gone, workers_of
 
@@ -67,23 +63,6 @@ def test_links_in_the_folder_of_temporary_files_are_left_alone(tmp_path: Path) -
         f"{prefix}planted",
         f"{prefix}linked",
     }
-
-
-def test_workers_wait_until_a_dying_controller_gives_up_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(util, "get_temp_dir", lambda: str(tmp_path / "socket"))
-    folder = SessionFolder()
-    dying = threading.Timer(0.2, lambda: os.close(folder._lock))
-    dying.start()
-    try:
-        remove_files_of_dead_controller(Path(folder.name), 2.0)
-    finally:
-        dying.join()
-        folder._lock = -1
-    assert not Path(folder.name).exists()
-    folder.cleanup()
 
 
 @contextmanager

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 
-from drlpp.capturing.capture import capture
-from drlpp.models.model_reference import ModelReference
-from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.actions import Backward, Computation, Forward
 from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
@@ -19,8 +14,6 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule, in_order
-from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.models.forked import largest_difference, order
 from tests.support.schedule_texts import computations, written
 
 
@@ -56,31 +49,3 @@ def test_it_is_chosen_checked_and_written_with_all_messages() -> None:
         "F0.0 F0.1 F0.2 F0.3 B0.3 R0.2 B0.2 R0.1 B0.1 R0.0 B0.0 U1x4"
     )
     assert len(list(in_order(schedule))) == sum(map(len, schedule.actions.values()))
-
-
-def test_workers_train_with_it() -> None:
-    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
-    sgd = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
-    operators = len(captured.graph)
-    placement = Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(40, 16, generator=generator)
-    samples = [inputs], torch.randint(0, 5, (40,), generator=generator)
-    run = RunOptions(order=order(12))
-    method = Method(schedule="last-first", policy="sync", microbatches=4)
-    with ClusterSession(captured, workers=3) as session:
-        session.use_samples(*samples)
-        deployment = session.deploy(placement, method, sgd)
-        session.run(deployment, 12, run)
-        found, _ = session.collect(deployment)
-    wanted = run_reference(
-        captured,
-        placement,
-        Minibatches(*samples),
-        12,
-        method=method,
-        optimizer=sgd,
-        options=run,
-    ).state
-    assert largest_difference(found, captured.state) > 1e-3, "training changed nothing"
-    assert largest_difference(found, wanted) < 1e-5
