@@ -1,8 +1,8 @@
 """Made-up models: graphs with costs, in families that resemble those of real networks.
 
-What a policy is pre-trained on, and what agents and searches are compared on, without a device to
-profile real models on. A model is given by its family, its number of operators and a seed; times
-and sizes are those of a network on a GPU, drawn with the heavy tails that real ones have.
+What agents and searches are compared and trained on, without a device to profile real models on. A
+model is given by its family, its number of operators and a seed; times and sizes are those of a
+network on a GPU, drawn with the heavy tails that real ones have.
 """
 
 from __future__ import annotations

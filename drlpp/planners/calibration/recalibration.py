@@ -201,19 +201,13 @@ class Recalibration:
         """Whether by the belief of now measuring more is not expected to help."""
         return self.belief.gain < self.options.gain and not self._possible_plans()
 
-    def propose(self, count: int, candidates: Sequence[Candidate] = ()) -> list[Candidate]:
+    def propose(self, count: int) -> list[Candidate]:
         """Return candidates to measure next, the most promising first; none that was measured.
 
         Args:
             count: the most that are wanted; there are fewer if the search comes by no others, and
                 none when it has settled.
-            candidates: of someone else, to be considered as well.
         """
-        known = {c.canonical for c in self._pool}
-        fresh = [c for c in candidates if self.space.has(c.method) and c.canonical not in known]
-        if fresh:
-            self._pool += fresh
-            self._belief = None
         if self.settled:
             return []
         proposals: list[Candidate] = []
