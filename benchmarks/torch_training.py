@@ -28,11 +28,11 @@ from torch.distributed.pipelining import (
     Schedule1F1B,
     ScheduleGPipe,
 )
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.models import stage_module
 from drlpp.errors import TrialTimeout, WorkerLost
 from drlpp.models.model_reference import ModelReference
+from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.device.emulation import (
     EmulatedAccelerator,
     available_cores,
@@ -40,7 +40,9 @@ from drlpp.runtime.device.emulation import (
     cores_for,
 )
 from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.worker.parallel_loop import ParallelLoop
 from drlpp.runtime.worker.worker_process import keep_freed_memory
+from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 BaselineName = Literal["pipelining gpipe", "pipelining 1f1b", "data parallel"]
@@ -118,30 +120,27 @@ class _Baseline:
     def __init__(self, run: BaselineRun, rank: int, size: int, speed: float) -> None:
         self._run = run
         self._accelerator = EmulatedAccelerator(speed)
-        self._used = 0.0
         task = run.model.build()
         assert task.loss is not None
         assert task.targets is not None
         self._loss, self._inputs, self._targets = task.loss, task.inputs[0], task.targets
         if run.name == "data parallel":
             self.module: nn.Module = task.module
-            self._step = self._data_parallel(rank, size)
+            sync, accelerator = Method(schedule="1f1b", policy="sync"), Accelerator()
+            loop = ParallelLoop("ddp", task, sync, run.optimizer, accelerator, speed)
+            self._step: Callable[[], object] = lambda: loop.step(task.inputs, task.targets)
         else:
             self.module = stage_module(task.module, run.blocks, rank)
             self._step = self._pipelined(rank)
-        self._optimizer = build_optimizer(run.optimizer, list(self.module.parameters()))
 
     def train(self) -> BaselineResult:
         """Perform all updates."""
         ends, used = [], []
         for _ in range(self._run.updates):
-            self._used = 0.0
+            before = time.thread_time()
             self._step()
-            with self.computing():
-                self._optimizer.step()
-                self._optimizer.zero_grad()
             ends.append(time.perf_counter())
-            used.append(self._used)
+            used.append(time.thread_time() - before)
         dist.barrier()
         weights = {}
         if self._run.with_weights:
@@ -151,10 +150,10 @@ class _Baseline:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Account for what the accelerator computes in the block."""
+        """Rest for what the accelerator computes in the block."""
         self._accelerator.begin()
         yield
-        self._used += self._accelerator.rest()
+        self._accelerator.rest()
 
     def computed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that the accelerator computes."""
@@ -164,18 +163,6 @@ class _Baseline:
                 return function(*args, **kwargs)
 
         return compute
-
-    def _data_parallel(self, rank: int, size: int) -> Callable[[], None]:
-        parallel = DistributedDataParallel(self.module)
-        inputs, targets = self._inputs.chunk(size)[rank], self._targets.chunk(size)[rank]
-
-        def step() -> None:
-            with self.computing():
-                loss = self._loss(parallel(inputs), targets)
-            with self.computing():
-                loss.backward()
-
-        return step
 
     def _pipelined(self, rank: int) -> Callable[[], None]:
         microbatches, count = self._run.microbatches, len(self._run.blocks)
@@ -199,7 +186,15 @@ class _Baseline:
         )
         targets = self._targets if rank == count - 1 else None
         given = (self._inputs,) if rank == 0 else ()
-        return lambda: schedule.step(*given, target=targets, return_outputs=False)
+        optimizer = build_optimizer(self._run.optimizer, list(self.module.parameters()))
+
+        def step() -> None:
+            schedule.step(*given, target=targets, return_outputs=False)
+            with self.computing():
+                optimizer.step()
+                optimizer.zero_grad()
+
+        return step
 
 
 @dataclass

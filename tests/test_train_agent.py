@@ -147,7 +147,8 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     comparison = read_document(out / "comparison.json", Comparison)
     # What several found is one contender, with the names of all.
     names = [name for contender in comparison.contenders for name in contender.names]
-    assert set(names) == {"guided", *RIVALS}
+    # Neither memory nor links are short here.
+    assert set(names) == {"guided", *RIVALS} - {"zero-1", "local-sgd"}
     finalists = [one for one in comparison.contenders if "guided" in one.names]
     assert 1 <= len(finalists) <= 2
     known = [json.loads(line) for line in measured(out)]
@@ -174,7 +175,7 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     assert verdict is not None
     assert verdict.placement is not None
     simplest = comparison.contenders[verdict.equals[0]]
-    assert ("use plain PyTorch" in told) == (simplest.placement is None)
+    assert ("no other candidate is significantly better" in told) == (simplest.placement is None)
     exported = comparison.contenders[verdict.placement]
     document = read_document(out / "placement.json", PlacementFile)
     assert document.found_by == exported.found_by

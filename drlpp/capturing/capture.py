@@ -75,6 +75,11 @@ class CapturedModel:
         named = self.task.module.named_parameters(remove_duplicate=False)
         return tuple(name for name, w in named if w.requires_grad and name not in self.aliases)
 
+    @property
+    def task_with_loss(self) -> Task:
+        """The task, with what stands in for a loss if it has none."""
+        return self.task._replace(loss=self.task.loss or loss_of_outputs)
+
     @cached_property
     def evaluation(self) -> fx.GraphModule:
         """The graph that evaluates, with the same names of nodes.

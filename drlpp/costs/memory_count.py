@@ -55,6 +55,11 @@ class MemoryCount(TorchDispatchMode):
         Raises:
             OutOfMemory: they need too much.
         """
+        for key, (freed, known) in self._alive.items():
+            # ``fully_shard`` resizes what it gathers weights in.
+            if (there := freed()) is not None and (bytes_ := there.nbytes()) != known:
+                self._alive[key] = freed, bytes_
+                self.bytes_ += bytes_ - known
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if (key := storage._cdata) not in self._alive:

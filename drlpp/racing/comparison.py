@@ -10,7 +10,7 @@ from typing import ClassVar
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.quantities import Count, Speed
 from drlpp.racing.contenders import Contender, Heat, compiled_as_plain, usual_method
-from drlpp.racing.race import LONG, cost_of, heat, race
+from drlpp.racing.race import LEAST_ROUNDS, LONG, cost_of, heat, race
 from drlpp.racing.rivals import measure, without_equals
 from drlpp.racing.verdict import Entrant, Verdict, judge
 from drlpp.runtime.session.session import ClusterSession
@@ -55,7 +55,13 @@ class Comparison(Document):
     def verdict(self) -> Verdict | None:
         """The verdict of the race; None if nothing could be measured."""
         usual = self.usual_method
-        return judge([Entrant(one, one.beside(usual), one.seconds) for one in self.contenders])
+        # What updates otherwise is not judged by seconds.
+        return judge(
+            [
+                Entrant(one, one.beside(usual), () if one.averages_weights else one.seconds)
+                for one in self.contenders
+            ]
+        )
 
 
 def compare(
@@ -131,14 +137,19 @@ class _Course:
             # In the race only its measurements of the race count.
             qualified.append(best.model_copy(update={"measurements": ()}))
         everyone = compiled_as_plain([*self.contenders, *qualified])
-        self.contenders = without_equals(everyone, self.cluster)
+        alike = without_equals(everyone, self.cluster)
+        self.contenders = sorted(alike, key=lambda one: one.averages_weights)
         run = self._measuring(self.contenders, self.known.contenders, length)
         self._keep()
 
         def on_round(done: int, running: int) -> None:
             self.tell(f"racing: round {done} of at most {rounds}, {running} left")
 
-        race(len(self.contenders), run, rounds, on_round)
+        judged = sum(not one.averages_weights for one in self.contenders)
+        race(judged, run, rounds, on_round)
+        for number in range(judged, len(self.contenders)):
+            self.tell(f"measuring {self.contenders[number].found_by}, which is not in the race")
+            all(run(number) is not None for _ in range(LEAST_ROUNDS))
         return self._keep()
 
     def _measuring(

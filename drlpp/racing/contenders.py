@@ -1,9 +1,9 @@
-"""What takes part in a race: a placement and its method, or plain PyTorch; and the heats."""
+"""What takes part in a race: a placement and its method, or what torch does; and the heats."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import ConfigDict, Field
 
@@ -11,6 +11,7 @@ from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
+from drlpp.runtime.ipc.protocol import AVERAGED_EVERY, ParallelWay
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
@@ -22,8 +23,10 @@ class Contender(Record):
     Attributes:
         found_by: an agent, one of :data:`~drlpp.racing.rivals.RIVALS`, or a layout of the user's;
             several are joined by commas.
-        placement: None for plain PyTorch.
+        placement: None for plain PyTorch, and torch's own data parallelism.
         method: how it runs.
+        way: which of these it is, if it has no placement.
+        processes: of data parallelism, on the fastest workers.
         threads: of plain PyTorch; None where it computes on a GPU.
         measurements: one for each round so far.
         failure: why the last one failed.
@@ -32,6 +35,8 @@ class Contender(Record):
     found_by: str
     placement: Placement | None = None
     method: Method
+    way: Literal["plain"] | ParallelWay = "plain"
+    processes: int = 1
     threads: int | None = None
     measurements: tuple[Measurement, ...] = ()
     failure: str | None = None
@@ -43,12 +48,32 @@ class Contender(Record):
 
     @property
     def candidate(self) -> Candidate | None:
-        """What runs on the workers; None for plain PyTorch."""
+        """What runs on the workers; None without a placement."""
         return None if self.placement is None else Candidate(self.placement, self.method)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is plain PyTorch."""
+        return self.placement is None and self.way == "plain"
+
+    @property
+    def averages_weights(self) -> bool:
+        """Whether it makes other updates than all others: only a loss tells how good they are."""
+        return self.placement is None and self.way == "local-sgd"
+
+    @property
+    def as_torch_has_it(self) -> str:
+        """What to use instead of this project, where there is no placement."""
+        return _IN_TORCH[self.way].format(self.processes)
+
+    @property
     def configuration(self) -> str:
-        """Replicas per stage and microbatches, or the threads of plain PyTorch."""
+        """Replicas per stage and microbatches, or the processes or threads of PyTorch."""
+        if self.placement is None and self.way != "plain":
+            told = f"{self.processes} processes"
+            every = AVERAGED_EVERY * self.method.accumulate
+            averaged = f", weights averaged every {every} minibatches"
+            return told + averaged * self.averages_weights
         if self.placement is None:
             count = self.threads
             return "one GPU" if count is None else f"{count} thread{'s' * (count > 1)}"
@@ -63,6 +88,8 @@ class Contender(Record):
         A rival that is called as its schedule need not say it twice.
         """
         compiled = ["compiled"] * self.method.compiled
+        if self.placement is None and self.way != "plain":
+            return ", ".join([self.configuration, *["eager"] * usual.compiled])
         if self.placement is None:
             return ", ".join([self.configuration, *compiled])
         unlike = self.method.unlike(usual, len(self.placement.stages))
@@ -88,7 +115,9 @@ class Contender(Record):
     def key(self) -> Hashable:
         """A key that is equal for contenders that run and train alike."""
         candidate = self.candidate
-        return as_it_runs(candidate) if candidate else (self.threads, self.method)
+        if candidate:
+            return as_it_runs(candidate)
+        return self.way, self.processes, self.threads, self.method
 
     @property
     def simplicity(self) -> tuple[bool, int, bool, int, int]:
@@ -98,7 +127,7 @@ class Contender(Record):
         changed meanwhile, workers that hold a stage, and microbatches.
         """
         if self.placement is None:
-            return False, 1, False, 1, 1
+            return False, 1, False, self.processes, 1
         stages, workers = len(self.placement.stages), len(self.placement.accelerators)
         stale = stages > 1 and not self.method.flushes
         return True, stages, stale, workers, self.method.microbatches
@@ -115,6 +144,15 @@ class Contender(Record):
         if isinstance(outcome, FailedMeasurement):
             return self.model_copy(update={"failure": outcome.reason})
         return self.model_copy(update={"measurements": (*self.measurements, outcome)})
+
+
+_IN_TORCH: dict[str, str] = {
+    "plain": "plain PyTorch",
+    "ddp": "torch's DistributedDataParallel on {} accelerators",
+    "zero-1": "torch's ZeroRedundancyOptimizer with DistributedDataParallel on {} accelerators",
+    "zero-2": "torch's fully_shard with reshard_after_forward=False on {} accelerators",
+    "fsdp": "torch's fully_shard on {} accelerators",
+}
 
 
 def as_it_runs(candidate: Candidate) -> Candidate:
@@ -140,19 +178,19 @@ def as_it_runs(candidate: Candidate) -> Candidate:
 
 def usual_method(contenders: Iterable[Contender]) -> Method:
     """Return the method that was asked for, which plain PyTorch has too; without it the default."""
-    return next((c.method for c in contenders if c.placement is None), Method())
+    return next((c.method for c in contenders if c.is_plain), Method())
 
 
 def compiled_as_plain(contenders: Sequence[Contender]) -> list[Contender]:
     """Return all compiled if plain PyTorch is, which is the better of both: so they gain as well.
 
-    What cannot be compiled stays as it is.
+    What cannot be compiled stays as it is, and so does torch's own data parallelism.
     """
-    if not any(one.placement is None and one.method.compiled for one in contenders):
+    if not any(one.is_plain and one.method.compiled for one in contenders):
         return list(contenders)
     return [
         one
-        if one.method.schedule_kind.splits_backward
+        if one.placement is None or one.method.schedule_kind.splits_backward
         else one.model_copy(update={"method": one.method.model_copy(update={"compiled": True})})
         for one in contenders
     ]

@@ -13,182 +13,37 @@ from __future__ import annotations
 import copy
 import gc
 import math
-import statistics
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.capturing.loss import loss_of_outputs
 from drlpp.errors import DRLPPError, ModelError, NotFinite, OutOfMemory
 from drlpp.io.files import replacing
 from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, WorkerUsage
 from drlpp.racing.contenders import Contender
-from drlpp.runtime.device.compiling import IN_THIS_PROCESS, without_lock_between_processes
-from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, to_device
+from drlpp.runtime.device.devices import accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import (
-    EmulatedAccelerator,
     available_cores,
     computing_on,
     cores_for,
 )
+from drlpp.runtime.session.measuring import measurement_of_whole, window_of_whole
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, epoch_seed, primed
 from drlpp.runtime.training.training_reports import Stint
-from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.schedule.analysis.window import Window
-from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
+from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method
-from drlpp.schedule.method_choice import choose_method
-from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import SYNC
-from drlpp.specs.batches import Batch, call
+from drlpp.specs.batches import call
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import divided, settled
-
-
-class PlainLoop:
-    """Trains a module as a user would: forward, backward and, when it is due, an update.
-
-    Args:
-        task: the module, which is moved to the device, and the loss.
-        method: precision, clipping, accumulation and whether it is compiled are taken from it.
-        optimizer: updates the weights.
-        accelerator: that computes.
-        speed: below 1 it rests after every pass, as workers do that emulate accelerators.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        method: Method,
-        optimizer: OptimizerSpec,
-        accelerator: Accelerator,
-        speed: float = 1.0,
-    ) -> None:
-        self.accelerator = accelerator
-        self.module = task.module.to(accelerator.device)
-        self.method = method
-        self._loss_of: Callable[[Batch, Batch], Tensor] = partial(
-            _loss_of, self.module, task.loss or loss_of_outputs
-        )
-        self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
-        self.optimizers = _optimizers(self.module, optimizer)
-        self._emulated = EmulatedAccelerator(speed)
-        self._collected = 0
-        self.memory = accelerator.new_memory_count("plain PyTorch")
-        if self.memory is not None:
-            self.memory.hold([*self.module.parameters(), *self.module.buffers()])
-        # The first of two updates begins the optimizer's state.
-        self._still_counted = 2 * method.accumulate
-        if method.compiled:
-            self._compile(task)
-
-    def _compile(self, task: Task) -> None:
-        """Compile module and loss, and compute once, which changes nothing that is trained."""
-        from torch._inductor import config
-
-        without_lock_between_processes()
-        kept = [buffer.clone() for buffer in self.module.buffers()]
-        self._loss_of = torch.compile(self._loss_of)
-        device = self.accelerator.device
-        example = to_device((task.inputs, task.targets), device)
-        with (
-            config.patch(IN_THIS_PROCESS),
-            warnings.catch_warnings(action="ignore"),
-            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        ):
-            with passes_in(self.method.precision, device):
-                loss = self._loss_of(*example)
-            loss.backward()
-        self.module.zero_grad(set_to_none=True)
-        for buffer, value in zip(self.module.buffers(), kept, strict=True):
-            buffer.copy_(value)
-
-    def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:
-        """Train on one minibatch; return its loss.
-
-        Args:
-            inputs, targets: of the minibatch.
-            last: of its epoch: an update is made of what is collected, however few.
-
-        Raises:
-            OutOfMemory: the memory of a processor is limited, and does not suffice.
-        """
-        if self.memory is None or not self._still_counted:
-            return self._step(inputs, targets, last=last)
-        self._still_counted -= 1
-        with self.memory:
-            return self._step(inputs, targets, last=last)
-
-    def _step(self, inputs: Batch, targets: Batch, *, last: bool) -> Tensor:
-        self._emulated.begin()
-        method, device = self.method, self.accelerator.device
-        inputs, targets = to_device((inputs, targets), device)
-        with passes_in(method.precision, device):
-            loss = self._loss_of(inputs, targets)
-        self._emulated.rest()
-        self._emulated.begin()
-        # The gradients of an update are the mean over its minibatches.
-        factor = method.applied_loss_scale / method.accumulate
-        scaled = loss if factor == 1 else loss * factor
-        scaled.backward()
-        self._emulated.rest()
-        self._collected += 1
-        if last or self._collected == method.accumulate:
-            self._emulated.begin()
-            self._update()
-            self._emulated.rest()
-        return loss.detach()
-
-    def _update(self) -> None:
-        method = self.method
-        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
-        if self._collected < method.accumulate:
-            torch._foreach_mul_(gradients, method.accumulate / self._collected)
-        self._collected = 0
-        if method.applied_loss_scale != 1:
-            torch._foreach_div_(gradients, method.applied_loss_scale)
-        finite = True
-        if method.needs_norm:
-            norm = nn.utils.clip_grad_norm_(self._weights, method.clip_norm or math.inf)
-            finite = not method.skips_updates or bool(norm.isfinite())
-        if finite:
-            for optimizer in self.optimizers:
-                optimizer.step()
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-
-
-def _loss_of(
-    module: nn.Module, loss: Callable[..., Tensor], inputs: Batch, targets: Batch
-) -> Tensor:
-    return loss(call(module, inputs), targets)
-
-
-def _optimizers(module: nn.Module, spec: OptimizerSpec) -> list[Optimizer]:
-    """Return an optimizer for each group of a module's parameters."""
-    names: dict[Tensor, str] = {}
-    aliases: dict[str, str] = {}
-    for name, weight in module.named_parameters(remove_duplicate=False):
-        if weight.requires_grad and names.setdefault(weight, name) != name:
-            aliases[name] = names[weight]
-    weights = {name: weight for weight, name in names.items()}
-    return [
-        build_optimizer(group.optimizer, [weights[name] for name in group.names])
-        for group in divided(settled(spec, weights, aliases), weights)
-    ]
 
 
 @contextmanager
@@ -208,7 +63,7 @@ def _computing(
             if one.threads is not None:
                 torch.set_num_threads(one.threads)
             torch.default_generator.manual_seed(seed)
-            task = session.captured.task
+            task = session.captured.task_with_loss
             task = task._replace(module=initial_module(session.captured))
             yield PlainLoop(task, one.method, optimizer, accelerator, speed)
     finally:
@@ -240,8 +95,7 @@ def measure_plain(session: ClusterSession, one: Contender, minibatches: int) -> 
 
 def _measured(loop: PlainLoop, task: Task, minibatches: int) -> Measurement:
     """Train on the task's minibatch again and again, and measure it in steady state."""
-    alone = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, loop.method)
-    window = Window.plan(Pipeline.straight(1), minibatches, alone)
+    window = window_of_whole(minibatches, loop.method)
     inputs, targets = to_device((task.inputs, task.targets), loop.accelerator.device)
     loop.accelerator.reset_peak_memory()
     clock = loop.accelerator.new_clock()
@@ -249,24 +103,15 @@ def _measured(loop: PlainLoop, task: Task, minibatches: int) -> Measurement:
         loop.step(inputs, targets)
         clock.mark()
     marks = window.marks(clock.moments())
-    steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
-    seconds = marks[-1] - marks[0]
     usage = WorkerUsage(
         worker=0,
         stage=0,
-        busy_seconds=seconds,
+        busy_seconds=marks[-1] - marks[0],
         waiting_seconds=0.0,
         peak_memory_bytes=(loop.memory or loop.accelerator).peak_memory_bytes(),
         bytes_sent=0,
     )
-    return Measurement(
-        seconds_per_minibatch=seconds / window.length,
-        median_seconds=statistics.median(steps),
-        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
-        minibatches=window.length,
-        steadiness=1.0,
-        workers=(usage,),
-    )
+    return measurement_of_whole(marks, window, [usage])
 
 
 @dataclass

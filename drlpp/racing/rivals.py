@@ -27,6 +27,7 @@ from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, heat
 from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.emulation import available_cores
+from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
@@ -39,13 +40,18 @@ from drlpp.specs.cluster import Cluster
 PLAIN = "plain PyTorch"
 DATA_PARALLEL = "data-parallel"
 LARGE_BATCH = "large-batch"
-TODAY = (PLAIN, DATA_PARALLEL, LARGE_BATCH)
+PARALLEL: tuple[ParallelWay, ...] = ("ddp", "zero-1", "zero-2", "fsdp", "local-sgd")
+"""torch's own data parallelism, on the workers."""
+TODAY = (PLAIN, DATA_PARALLEL, LARGE_BATCH, *PARALLEL)
 """What a user has without this project."""
 YOURS = "your layout"
 """What a user's own layouts begin with, which are rivals as well."""
 
 MOST_CANDIDATES = 8
 """How many of a kind are measured; a heat of eight takes 14 measurements."""
+
+_LONGEST_SECONDS = 10.0
+"""What is slow and has been measured is measured again for about so long."""
 
 _SIMULATED_MINIBATCHES = 12
 _HEAT_MINIBATCHES = 10
@@ -158,6 +164,35 @@ def _data_parallel(grounds: Grounds) -> Iterator[Candidate]:
             yield from grounds.placed(DATA_PARALLEL, method, [workers])
 
 
+def _parallel(way: ParallelWay, grounds: Grounds) -> Iterator[Contender]:
+    """Yield torch's own data parallelism, in 2, 4, … and as many processes as workers.
+
+    ZeRO-1 and local SGD are there where they may help, in as many processes as possible.
+    """
+    workers = grounds.cluster.accelerators
+    numbers = {1 << power for power in range(1, workers.bit_length())} | {workers}
+    even = [n for n in sorted(numbers) if n > 1 and grounds.batch_size % n == 0]
+    if way in ("zero-1", "local-sgd"):
+        even = even[-1:] if way == _better_than_ddp(grounds) else []
+    for processes in even:
+        yield Contender(found_by=way, method=grounds.method, way=way, processes=processes)
+
+
+def _better_than_ddp(grounds: Grounds) -> ParallelWay | None:
+    """Return ZeRO-1, which sends more, if DDP is too large; local SGD if it waits for its links.
+
+    That is if it takes longer than its first worker would alone.
+    """
+    for divided in list(_data_parallel(grounds))[-1:]:
+        too_large, seconds = grounds.seconds(divided)
+        if too_large:
+            return "zero-1"
+        alone = grounds.placed(DATA_PARALLEL, grounds.synchronous(ONE_F_ONE_B.name, 1), [1])
+        if any(seconds > grounds.seconds(one)[1] for one in alone):
+            return "local-sgd"
+    return None
+
+
 def _large_batch(grounds: Grounds) -> Iterator[Candidate]:
     """Yield data parallelism in which each of k workers has a whole minibatch: an update of k."""
     method = grounds.synchronous(ONE_F_ONE_B.name, 1)
@@ -187,6 +222,7 @@ RIVALS: dict[str, Callable[[Grounds], Iterable[Candidate | Contender]]] = {
     PLAIN: _plain,
     DATA_PARALLEL: _data_parallel,
     LARGE_BATCH: _large_batch,
+    **{way: partial(_parallel, way) for way in PARALLEL},
     GPIPE.name: partial(_flushed, GPIPE.name),
     FLUSHED_1F1B.name: partial(_flushed, FLUSHED_1F1B.name),
     "pipedream": lambda grounds: grounds.placed("pipedream", grounds.method),
@@ -212,10 +248,15 @@ def candidates_of(kind: str, grounds: Grounds) -> list[Contender]:
 
 
 def measure(session: ClusterSession, one: Contender, minibatches: int) -> Outcome:
-    """Measure a contender: its placement on the workers, or plain PyTorch here."""
-    if one.candidate is None:
+    """Measure a contender: on the workers, or plain PyTorch here."""
+    if one.is_plain:
         return measure_plain(session, one, minibatches)
     try:
+        if one.candidate is None and one.way != "plain":
+            if one.seconds:
+                minibatches = min(minibatches, max(int(_LONGEST_SECONDS / min(one.seconds)), 2))
+            return session.measure_parallel(one.way, one.processes, minibatches, one.method)
+        assert one.candidate is not None
         return session.measure(one.candidate, minibatches)
     except InvalidInput as error:
         # Such as a minibatch that cannot be divided into GPipe's microbatches.

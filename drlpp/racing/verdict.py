@@ -4,7 +4,7 @@ Both races are judged alike, by costs that are paired by round: seconds per mini
 a loss. A difference is significant if it is 3% at least and its 95% confidence interval excludes 1.
 Of entrants without a significant difference the simplest is preferred
 (:attr:`~drlpp.racing.contenders.Contender.simplicity`). The first sentence is what a user gains
-over what there is today, plain PyTorch and data parallelism.
+over what there is today, plain PyTorch and data parallelism, torch's own as well.
 """
 
 from __future__ import annotations
@@ -103,12 +103,13 @@ class Verdict:
         """Yield what a user gains over plain PyTorch and data parallelism."""
         if self.gain_pair:
             yield self.comparison(*self.gain_pair)
-        if self.is_plain_as_good:
-            yield "use plain PyTorch: no other candidate is significantly better here"
+        if self.is_torch_as_good:
+            use = self.entrants[self.equals[0]].contender.as_torch_has_it
+            yield f"use {use}: no other candidate is significantly better here"
 
     @property
-    def is_plain_as_good(self) -> bool:
-        """Whether plain PyTorch has won, or is not shown to be slower than any other."""
+    def is_torch_as_good(self) -> bool:
+        """Whether what torch does without us has won, or is not shown to be slower than others."""
         return self.entrants[self.equals[0]].contender.placement is None
 
     def lines(self) -> Iterator[str]:

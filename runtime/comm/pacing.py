@@ -57,17 +57,18 @@ class Pace:
         self._receiving[link] = max(arrival, passing)
         return self._receiving[link]
 
-    def sum(self, bytes_: int, replicas: Sequence[int], begun: float) -> float:
+    def sum(self, bytes_: int, replicas: Sequence[int], begun: float, rings: int = 2) -> float:
         """Return when the sum of so many bytes over this worker and others has arrived.
 
         Args:
             bytes_: that are summed.
             replicas: the other workers.
             begun: when the last of all had begun.
+            rings: how often all goes around; once where each has, or gets, a part of the bytes.
         """
         links = [self._links[replica] for replica in replicas]
         slowest = min(links, key=lambda link: link.bandwidth_bytes_per_second)
-        steps, number = 2 * len(replicas), len(replicas) + 1
+        steps, number = rings * len(replicas), len(replicas) + 1
         seconds = steps * slowest.seconds(bytes_ / number)
         end = max(begun, self._sending[slowest], self._receiving[slowest]) + seconds
         self._sending[slowest] = self._receiving[slowest] = end
@@ -136,23 +137,26 @@ class PacedSum(dist.Work):
     """A sum over replicas that takes its time.
 
     Args:
-        sum_: that has begun.
+        sum_: that has begun; None for what is over before this is waited for.
         bytes_: that are summed.
         group: of the replicas.
         others: the workers in it beside this one.
         pace: of this worker.
+        rings: as in :meth:`Pace.sum`.
     """
 
     def __init__(
         self,
-        sum_: dist.Work,
+        sum_: dist.Work | None,
         bytes_: int,
         group: dist.ProcessGroup,
         others: Sequence[int],
         pace: Pace,
+        rings: int = 2,
     ) -> None:
         super().__init__()
         self._sum, self._bytes, self._others, self._pace = sum_, bytes_, others, pace
+        self._rings = rings
         self._begun = torch.tensor([time.perf_counter()], dtype=torch.float64)
         options = dist.AllreduceOptions()
         options.reduceOp = cast(dist.ReduceOp, dist.ReduceOp.MAX)
@@ -160,6 +164,7 @@ class PacedSum(dist.Work):
 
     def wait(self, *limit: timedelta) -> bool:
         """Wait until the sum has taken the tensor's place."""
-        done = self._sum.wait(*limit) and self._latest.wait(*limit)
-        _wait_until(self._pace.sum(self._bytes, self._others, float(self._begun)))
+        done = (self._sum is None or self._sum.wait(*limit)) and self._latest.wait(*limit)
+        begun = float(self._begun)
+        _wait_until(self._pace.sum(self._bytes, self._others, begun, self._rings))
         return done

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -26,6 +27,12 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 Route = tuple[int, int]
 """A way from one worker to another."""
+
+ParallelWay = Literal["ddp", "zero-1", "zero-2", "fsdp", "local-sgd"]
+"""torch's own data parallelism: :mod:`drlpp.runtime.worker.parallel_loop` says what each is."""
+
+AVERAGED_EVERY = 8
+"""Minibatches after which local SGD averages the weights of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +293,27 @@ class TimeLink:
 
 
 @dataclass(frozen=True)
+class TrainParallel:
+    """Train on the example minibatch as one rank of torch's own data parallelism.
+
+    Attributes:
+        way: of training.
+        task_file: a pickled task.
+        group: the workers, in the order of their ranks.
+        method, optimizer, seed: as in ``ParallelLoop``; the seed is that of dropout.
+        minibatches: how many.
+    """
+
+    way: ParallelWay
+    task_file: str
+    group: GroupSpec
+    method: Method
+    optimizer: OptimizerSpec
+    seed: int
+    minibatches: int
+
+
+@dataclass(frozen=True)
 class Stop:
     """End the process, without an answer."""
 
@@ -298,6 +326,7 @@ Command = (
     | Collect
     | ProfileOperators  # OperatorTimes
     | TimeLink  # of the sender, median seconds of a message by its size in bytes
+    | TrainParallel  # RunResult, with the times of every minibatch
     | Stop
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
@@ -22,12 +22,25 @@ from drlpp.placement.measurement import (
     is_steady,
 )
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.ipc.protocol import Route, RunResult, TimeLink
+from drlpp.runtime.ipc.protocol import (
+    AVERAGED_EVERY,
+    Command,
+    ParallelWay,
+    Release,
+    Route,
+    RunResult,
+    TimeLink,
+    TrainParallel,
+)
 from drlpp.runtime.session.cluster_discovery import link_between
 from drlpp.schedule.analysis.window import Window, completion_times, update_times
+from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
+from drlpp.schedule.weight_policies import SYNC
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.session import ClusterSession
@@ -41,14 +54,93 @@ _LINK_REPEATS = 3
 
 def measured(session: ClusterSession, plan: ExecutionPlan, minibatches: int) -> Outcome:
     """Return what :meth:`ClusterSession.measure` says."""
+    what = f"its placement, {plan.placement.configuration},"
+    return _tried(session, what, lambda: _measure_once(session, plan, minibatches))
+
+
+def measured_parallel(
+    session: ClusterSession,
+    way: ParallelWay,
+    ranks: Sequence[int],
+    minibatches: int,
+    method: Method,
+) -> Outcome:
+    """Return what :meth:`ClusterSession.measure_parallel` says."""
+    together = AVERAGED_EVERY if way == "local-sgd" else 1
+    window = window_of_whole(minibatches, method, together)
+
+    def once() -> Measurement:
+        _start_workers(session)
+        workers = session.worker_group
+        file = workers.lend_task(session.captured.task_with_loss)
+        group = workers.new_group(way, ranks)
+        command = TrainParallel(
+            way, file, group, method, session.optimizer, session.seed, window.minibatches
+        )
+        idle = workers.stages.keys() - set(ranks)
+        workers.stages = {}
+        stops = workers.stops
+        commands: dict[int, Command] = {
+            **dict.fromkeys(idle, Release()),
+            **dict.fromkeys(ranks, command),
+        }
+        try:
+            found = workers.execute(commands)
+        finally:
+            workers.remove(file)
+        if stops != workers.stops:
+            # The program was stopped (Ctrl-Z), which was measured too.
+            return once()
+        ends = zip(*([end for _, end in found[rank].times] for rank in ranks), strict=True)
+        marks = window.marks([max(together) for together in ends])
+        seconds = marks[-1] - marks[0]
+        usages = [
+            WorkerUsage(
+                worker=rank,
+                stage=0,
+                busy_seconds=seconds,
+                waiting_seconds=0.0,
+                processor_seconds=sum(found[rank].processor_seconds[window.warm_up :]),
+                peak_memory_bytes=found[rank].peak_memory_bytes,
+                bytes_sent=0,
+            )
+            for rank in ranks
+        ]
+        return measurement_of_whole(marks, window, usages)
+
+    return _tried(session, f"{way} on {len(ranks)} workers", once)
+
+
+def window_of_whole(minibatches: int, method: Method, together: int = 1) -> Window:
+    """Return the window of a training that is no pipeline, in rounds of so many updates."""
+    options = {"schedule": ONE_F_ONE_B.name, "accumulate": method.accumulate * together}
+    return Window.plan(Pipeline.straight(1), minibatches, choose_method(SYNC.name, options, method))
+
+
+def measurement_of_whole(
+    marks: Sequence[float], window: Window, usages: Sequence[WorkerUsage]
+) -> Measurement:
+    """Return the measurement of such a training by the begin of its window and its steps' ends."""
+    steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
+    return Measurement(
+        seconds_per_minibatch=(marks[-1] - marks[0]) / window.length,
+        median_seconds=statistics.median(steps),
+        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
+        minibatches=window.length,
+        steadiness=1.0,
+        workers=tuple(usages),
+    )
+
+
+def _tried(session: ClusterSession, what: str, once: Callable[[], Measurement]) -> Outcome:
+    """Measure once, and once more if a worker is lost; return why it failed."""
     try:
         try:
-            return _measure_once(session, plan, minibatches)
+            return once()
         except WorkerLost as failure:
             lost = str(failure)
-            configuration = plan.placement.configuration
-            session.note(f"{lost}; its placement, {configuration}, is measured again")
-        return _measure_once(session, plan, minibatches)
+            session.note(f"{lost}; {what} is measured again")
+        return once()
     except (HostLost, StorageFailure):
         # No placement is to blame, and none will run.
         raise

@@ -38,10 +38,17 @@ from drlpp.runtime.hosts.session_hosts import (
     hosts_on_ray,
     memory_of,
 )
-from drlpp.runtime.ipc.protocol import Collect, Progress, Release, RunResult, held_file
+from drlpp.runtime.ipc.protocol import (
+    Collect,
+    ParallelWay,
+    Progress,
+    Release,
+    RunResult,
+    held_file,
+)
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
-from drlpp.runtime.session.measuring import measured
+from drlpp.runtime.session.measuring import measured, measured_parallel
 from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.profiling import profiled
 from drlpp.runtime.session.worker_group import WorkerGroup
@@ -449,6 +456,32 @@ class ClusterSession:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
         self.timeline = ()
         return measured(self, self.plan(placement, method), minibatches)
+
+    def measure_parallel(
+        self, way: ParallelWay, workers: int, minibatches: int = 30, method: Method | None = None
+    ) -> Outcome:
+        """Measure torch's own data parallelism on the fastest workers, as :meth:`measure` does.
+
+        Each of them computes an equal part of every minibatch. Of the method, precision, clipping
+        and accumulation count; nothing is compiled.
+
+        Args:
+            way: of training (:mod:`drlpp.runtime.worker.parallel_loop`).
+            workers: how many, whose number divides the minibatch.
+            minibatches: of the window that is measured, or more, to make whole updates.
+            method: by default the session's.
+
+        Raises:
+            InvalidInput: there are not so many workers, or they do not divide the minibatch.
+            HostLost, CannotStart, StorageFailure: as of :meth:`measure`.
+        """
+        if not 0 < workers <= len(self.present):
+            raise InvalidInput(f"{workers} workers are wanted; there are {len(self.present)}")
+        if (size := self.captured.task.batch_size) % workers:
+            raise InvalidInput(f"a minibatch of {size} cannot be divided among {workers} workers")
+        self.timeline, self._held = (), None
+        fastest = sorted(self.present, key=lambda worker: -self.speeds[worker])[:workers]
+        return measured_parallel(self, way, sorted(fastest), minibatches, method or self.method)
 
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
         """Time every operator, and links within a host and between hosts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,12 +14,22 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import cloudpickle
 import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
+from drlpp.errors import (
+    DRLPPError,
+    HostLost,
+    InvalidInput,
+    ModelError,
+    RunFailure,
+    TrialTimeout,
+    WorkerLost,
+)
 from drlpp.io.files import reporting_disk_errors
+from drlpp.models.task import Task
 from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
@@ -457,6 +468,21 @@ class WorkerGroup:
         file = self.new_name("checkpoint")
         with _telling_of_temporary_files():
             (self.folder / file).symlink_to(path.absolute())
+            self.publish(file)
+        return file
+
+    def lend_task(self, task: Task) -> str:
+        """Publish a task, pickled with what cannot be imported; return its name in the folder.
+
+        Raises:
+            ModelError: it cannot be pickled.
+        """
+        file = self.new_name("task")
+        with _telling_of_temporary_files():
+            try:
+                torch.save(task, self.folder / file, pickle_module=cloudpickle)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                raise ModelError(f"the model cannot be sent to other processes: {error}") from None
             self.publish(file)
         return file
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -21,7 +22,11 @@ _READ_AS_NUMBERS = ("step", "mu_product", "rate")
 
 
 def build_optimizer(
-    spec: OptimizerSpec, weights: Sequence[Tensor], *, fused: bool = True
+    spec: OptimizerSpec,
+    weights: Sequence[Tensor],
+    *,
+    fused: bool = True,
+    shared_by: Callable[..., Optimizer] | None = None,
 ) -> Optimizer:
     """Build the optimizer that ``spec`` describes, over ``weights``.
 
@@ -29,22 +34,27 @@ def build_optimizer(
     real numbers, and otherwise leaves the choice to torch: all weights at once on an accelerator,
     one after another on a CPU, whose caches hold one. On an accelerator the one-pass kernels would
     keep the number of steps there, and every prediction would have to wait for it. Without
-    ``fused``, it is torch's plain loop.
+    ``fused``, it is torch's plain loop. ``shared_by`` makes one of several ranks, such as ZeRO's,
+    out of an ``optimizer_class`` and its options.
 
     Raises:
         InvalidInput: if there is no such optimizer.
     """
     assert not spec.groups, "each group has an optimizer of its own"
     kind: Any = spec.find()
-    return kind(weights, **spec.complete, **_kernels(kind, weights, fused))
+    make = kind if shared_by is None else partial(shared_by, optimizer_class=kind)
+    return make(weights, **spec.complete, **_kernels(kind, weights, fused))
 
 
 def _kernels(kind: type[Optimizer], weights: Sequence[Tensor], fused: bool) -> dict[str, bool]:
     arguments = signature(kind).parameters
     if not fused:
         return {"foreach": False} if "foreach" in arguments else {}
-    # What other classes mean by the word is theirs.
-    suitable = all(weight.is_cpu and not weight.is_complex() for weight in weights)
+    # What other classes mean by the word is theirs. Of shards, torch has them for these alone.
+    whole = all(type(weight.data) is Tensor for weight in weights)
+    suitable = (whole or kind in (torch.optim.Adam, torch.optim.AdamW)) and all(
+        weight.is_cpu and not weight.is_complex() for weight in weights
+    )
     return {"fused": True} if "fused" in arguments and is_known(kind) and suitable else {}
 
 

@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -40,6 +41,7 @@ from drlpp.runtime.ipc.protocol import (
     Run,
     RunResult,
     TimeLink,
+    TrainParallel,
     Uncompiled,
     WorkerSpec,
 )
@@ -127,6 +129,8 @@ class Worker:
                 return self._profile(command)
             case TimeLink():
                 return self._time_link(command)
+            case TrainParallel():
+                return self._train_parallel(command)
         return None
 
     def _load(self, command: Load) -> DeviceFacts:
@@ -166,9 +170,29 @@ class Worker:
     def _connect(
         self, group: GroupSpec, timeout_seconds: float, pace: Pace | None = None
     ) -> Connections:
+        return Connections.build(self._member(timeout_seconds, pace), group)
+
+    def _member(self, timeout_seconds: float, pace: Pace | None) -> Member:
         address, device = self._spec.address, self._accelerator.device
-        member = Member(self._store, self._worker, address, device, timeout_seconds, pace)
-        return Connections.build(member, group)
+        return Member(self._store, self._worker, address, device, timeout_seconds, pace)
+
+    def _train_parallel(self, command: TrainParallel) -> RunResult:
+        # It takes a second to import, and only comparisons need it.
+        from drlpp.runtime.worker.parallel_loop import train_parallel
+
+        self._release()
+        task = torch.load(self._folder / command.task_file, weights_only=False)
+        self._accelerator.check_types([*task.module.parameters(), *task.module.buffers()])
+        member = self._member(self._spec.limits.group_seconds, self._pace)
+        try:
+            with computing_on(self._spec.core):
+                return train_parallel(
+                    command, task, member, self._accelerator, self._spec.speed, self._channel.send
+                )
+        finally:
+            del task
+            gc.collect()
+            self._accelerator.empty_cache()
 
     def _release(self) -> None:
         """Give up the stage, with all memory and connections."""

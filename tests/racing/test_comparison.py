@@ -18,6 +18,7 @@ from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison, compare
 from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.rivals import PLAIN
+from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.in_turns import fast_are
@@ -35,8 +36,8 @@ SAME_HALVES = Placement(
 WHOLE = Placement.from_assignment([0] * 4, [0, 0])
 UNEVEN = Placement.from_assignment([0, 1, 1, 1], [0, 1])
 
-Key = tuple[Placement, Method] | int
-"""What ran: a placement and its method, or the threads of plain PyTorch."""
+Key = tuple[Placement, Method] | int | str
+"""What ran: a placement and its method, the threads of plain PyTorch, or torch's parallelism."""
 
 
 class FakeSession:
@@ -51,6 +52,9 @@ class FakeSession:
 
     def measure(self, candidate: Candidate, minibatches: int) -> Outcome:
         return self.outcome((candidate.placement.canonical, candidate.method), minibatches)
+
+    def measure_parallel(self, way: str, workers: int, minibatches: int, method: Method) -> Outcome:
+        return self.outcome(way, minibatches)
 
     def outcome(self, key: Key, minibatches: int) -> Outcome:
         if len(self.measured) == self.dies_at:
@@ -204,6 +208,24 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
     assert {m.minibatches for c in comparison.heats[0].candidates for m in c.measurements} == {2}
     table = shown(comparison).split("tuned")[1].splitlines()[0]
     assert table.split()[-2:] == ["1.10×", "1.10×"], "over the best rival, over plain PyTorch"
+
+
+def test_torchs_own_data_parallelism_may_win_and_averaging_is_not_judged(tmp_path: Path) -> None:
+    ways: tuple[ParallelWay, ...] = ("local-sgd", "ddp", "fsdp")
+    own = [Contender(found_by=way, way=way, processes=2, method=PIPELINE) for way in ways]
+    seconds = ALL_SECONDS | {"local-sgd": 0.1, "ddp": 0.9, "fsdp": 30.0}
+    path, given = tmp_path / "comparison.json", {"contenders": [*OWN, *own], "heats": HEATS}
+    comparison = compared(FakeSession(seconds), path, **given)  # type: ignore[arg-type]
+    *_, last = comparison.contenders
+    assert (last.way, len(last.seconds)) == ("local-sgd", 3)
+    text = " ".join(shown(comparison).split())
+    assert last.beside(PIPELINE) == "2 processes, weights averaged every 8 minibatches"
+    assert "ddp (2 processes) trains a minibatch 1.11× faster than tuned (1-1) (95% CI" in text
+    assert "use torch's DistributedDataParallel on 2 accelerators: no other candidate" in text
+    assert "faster than local-sgd" not in text
+    (slow,) = (one for one in comparison.contenders if one.way == "fsdp")
+    assert [m.minibatches for m in slow.measurements] == [7, 2, 2], "what is slow is short"
+    assert compared(FakeSession({}), path, **given) == comparison  # type: ignore[arg-type]
 
 
 def test_what_differs_in_depth_or_schedule_alone_is_told_apart(tmp_path: Path) -> None:

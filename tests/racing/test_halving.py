@@ -215,7 +215,7 @@ def test_the_gain_over_plain_pytorch_is_told_first_and_once() -> None:
         "even split (1-1, 1f1b, pipeoptim) (95% CI 1.60–1.60)",
     ]
     assert end.verdict is not None
-    assert not end.verdict.is_plain_as_good
+    assert not end.verdict.is_torch_as_good
 
 
 def test_where_no_candidate_is_significantly_better_plain_pytorch_is_to_be_used() -> None:
@@ -223,7 +223,7 @@ def test_where_no_candidate_is_significantly_better_plain_pytorch_is_to_be_used(
         lines = list(end.lines())
         assert any(line.startswith("use plain PyTorch") for line in lines)
         assert end.verdict is not None
-        assert end.verdict.is_plain_as_good
+        assert end.verdict.is_torch_as_good
     assert lines[0].startswith("no significant difference: even split (1-1, M = 2,")
 
 

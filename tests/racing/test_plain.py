@@ -15,7 +15,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.racing.contenders import Contender
-from drlpp.racing.plain import PlainLearner, PlainLoop, measure_plain
+from drlpp.racing.plain import PlainLearner, measure_plain
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.to_loss import RaceData
 from drlpp.runtime import ClusterSession
@@ -24,6 +24,7 @@ from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import TrainerCallbacks
 from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,7 +94,9 @@ def test_plain_pytorch_is_raced_as_it_is_where_torch_cannot_compile(
 
 def test_there_are_all_kinds_with_any_number_of_workers() -> None:
     heats = {heat.kind: heat for heat in rival_heats(grounds_on(local_cluster(4, FAST)))}
-    assert tuple(heats) == tuple(RIVALS)
+    assert set(RIVALS) - set(heats) == {"zero-1", "local-sgd"}
+    for way in ("ddp", "zero-2", "fsdp"):
+        assert configurations(heats[way].candidates) == ["2 processes", "4 processes"]
     divided = heats["data-parallel"].candidates
     assert configurations(divided) == ["2, M = 2", "3, M = 3", "4, M = 4"]
     assert not any("updates" in one.beside(Method()) for one in divided)
@@ -113,6 +116,22 @@ def test_there_are_all_kinds_with_any_number_of_workers() -> None:
     for heat in heats.values():
         keys = [c.key for c in heat.candidates]
         assert len(set(keys)) == len(keys)
+
+
+def test_zero_1_and_local_sgd_take_part_where_they_help() -> None:
+    """Where DDP's memory is too short, and where its links take longer than it saves."""
+    profile = chain_of(seconds=[1.0] * 8, parameter_bytes=[9**9] * 8, output_bytes=[1] * 8)[1]
+    for bandwidth, memory, wanted in ((1e7, None, "local-sgd"), (1e12, 8 * 9**9, "zero-1")):
+        link = Link(bandwidth_bytes_per_second=bandwidth)
+        cluster = local_cluster(4, link, memory_bytes=memory)
+        grounds = replace(grounds_on(cluster), profile=profile)
+        found = {way: candidates_of(way, grounds) for way in ("zero-1", "local-sgd")}
+        assert [way for way, some in found.items() if some] == [wanted]
+        (one,) = found[wanted]
+        assert (one.processes, one.way) == (4, wanted)
+    assert "weights averaged every 16 minibatches" in one.model_copy(
+        update={"way": "local-sgd", "method": Method(accumulate=2)}
+    ).beside(Method())
 
 
 def test_the_simulator_ranks_what_is_too_much() -> None:

@@ -99,7 +99,7 @@ def export_winner(
             f"exported to {path}: {won.beside(session.method)}, found by {won.found_by}, the "
             f"winner of the race, with learning rate {rate:.3g}"
         )
-    if end.verdict is not None and end.verdict.is_plain_as_good:
+    if end.verdict is not None and end.verdict.is_torch_as_good:
         console.print(f"use plain PyTorch, as the race says, not {path}")
     else:
         say_how_to_train(session, path, race.data)

@@ -142,7 +142,7 @@ def test_what_is_exported_at_the_end_is_what_the_race_says(learnt: Learnt) -> No
     fastest = comparison.contenders[verdict.placement].candidate
     assert written(folder / "placement.json") == (winner or fastest)
     assert f"exported to {folder / 'placement.json'} until the race to a loss has ended" in printed
-    plainly = end.verdict is not None and end.verdict.is_plain_as_good
+    plainly = end.verdict is not None and end.verdict.is_torch_as_good
     assert ("use plain PyTorch, as the race says" in printed) == plainly
     assert ("train with it: drlpp train" in printed) == (not plainly and winner is not None)
     assert AGENT in {name for contender in comparison.contenders for name in contender.names}

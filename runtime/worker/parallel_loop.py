@@ -1,0 +1,286 @@
+"""Training by torch's own data parallelism: what a user has for several accelerators already.
+
+Each of k ranks computes its part of every minibatch, and all make one update of it. The ways differ
+in what a rank keeps, and in what it sends, here as a multiple of the model's weights::
+
+    way        a rank keeps whole             it sends for a minibatch
+    ddp        weights, gradients, state      sums of gradients: 2 (k-1)/k
+    zero-1     weights, gradients             sums of gradients, new weights: 3 (k-1)/k
+    zero-2     weights during a minibatch     weights, and gradients to their owners: 2 (k-1)/k
+    fsdp       weights of one block           weights twice, gradients to their owners: 3 (k-1)/k
+    local-sgd  weights, gradients, state      averages of weights, once in eight minibatches
+
+DDP sends while the backward computes. ``fully_shard`` does so on GPUs; on processors it waits for
+what it has sent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from drlpp.models.task import Task
+from drlpp.runtime.comm.connections import Member
+from drlpp.runtime.comm.pacing import PacedSum
+from drlpp.runtime.device.devices import Accelerator, seed_generator, to_device
+from drlpp.runtime.ipc.protocol import (
+    AVERAGED_EVERY,
+    GroupSpec,
+    ParallelWay,
+    RunResult,
+    TrainParallel,
+    Working,
+)
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.worker.plain_loop import PlainLoop
+from drlpp.schedule.method import Method
+from drlpp.specs.batches import Batch, chosen, tensors_in
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+_SHARDED: Mapping[str, int] = {
+    "all_gather_single": 1,
+    "reduce_scatter_single": 1,
+    # Before torch 2.13.
+    "all_gather_into_tensor": 1,
+    "reduce_scatter_tensor": 1,
+}
+_WAITED_FOR: Mapping[ParallelWay, Mapping[str, int]] = {
+    "ddp": {},
+    "zero-1": {"broadcast": 1},
+    "zero-2": _SHARDED,
+    "fsdp": _SHARDED,
+    "local-sgd": {"all_reduce": 2},
+}
+"""What of ``torch.distributed`` each way waits for, beside DDP's sums, and its rings (pacing)."""
+
+
+class ParallelLoop(PlainLoop):
+    """One rank's part of the training, in the default process group; every rank has one.
+
+    An emulated accelerator rests for all that it has computed before it sends, and emulated links
+    take their time. Waiting for others counts neither as computing nor as being late.
+
+    Args:
+        way: of the table above.
+        task, method, optimizer, accelerator, speed: as in :class:`PlainLoop`; it is not compiled.
+        paced: what makes a collective take its time on emulated links.
+    """
+
+    def __init__(
+        self,
+        way: ParallelWay,
+        task: Task,
+        method: Method,
+        optimizer: OptimizerSpec,
+        accelerator: Accelerator,
+        speed: float = 1.0,
+        paced: Callable[..., dist.Work] | None = None,
+    ) -> None:
+        self._way = way
+        self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self._paced = paced
+        self._emulates = speed < 1 or paced is not None
+        self._sums: list[dist.Work | Future[Tensor]] = []
+        self._without_sums: Callable[[], AbstractContextManager[None]] = nullcontext
+        uncompiled = method.model_copy(update={"compiled": False})
+        super().__init__(task, uncompiled, optimizer, accelerator, speed)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._way} (rank {self._rank})"
+
+    def _held(self) -> Iterable[Tensor]:
+        return map(_own_part, super()._held())
+
+    def _update(self) -> None:
+        if self.memory is not None:
+            # Of DDP's buckets no operator tells.
+            grads = [weight.grad for weight in self._weights if weight.grad is not None]
+            self.memory.hold(map(_own_part, grads))
+        super()._update()
+
+    def _prepared(self, module: nn.Module) -> nn.Module:
+        if self._way == "local-sgd":
+            return module
+        if self._way in ("fsdp", "zero-2"):
+            mesh = init_device_mesh(self.accelerator.device.type, (self._ranks,))
+            for part in [*_blocks(module), module]:
+                fully_shard(part, mesh=mesh, reshard_after_forward=self._way == "fsdp")
+            return module
+        # Running statistics are a rank's own, and a view of the bucket saves a copy.
+        parallel = DistributedDataParallel(
+            module, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+        if self._emulates:
+            # DDP would refuse annotations that are not evaluated.
+            parallel.register_comm_hook(None, lambda _, bucket: self._start_sum(bucket))
+        self._without_sums = parallel.no_sync
+        return parallel
+
+    def _start_sum(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Start to sum gradients, as DDP does by itself, after a rest."""
+        self._emulated.rest()
+        assert dist.group.WORLD is not None
+        sum_ = allreduce_hook(dist.group.WORLD, bucket)
+        self._sums.append(sum_)
+        if self._paced is not None:
+            self._sums.append(self._paced(None, bucket.buffer().nbytes))
+        if bucket.is_last():
+            # Nothing is left to compute: DDP would wait for them now.
+            for one in self._sums:
+                one.wait()
+            self._sums.clear()
+        self._emulated.begin()
+        return sum_
+
+    def _optimizer(self, spec: OptimizerSpec, weights: Sequence[Tensor]) -> Optimizer:
+        if self._way == "zero-1":
+            return build_optimizer(spec, weights, shared_by=ZeroRedundancyOptimizer)
+        optimizer = build_optimizer(spec, weights)
+        if self._way != "local-sgd":
+            return optimizer
+        averager = PeriodicModelAverager(period=AVERAGED_EVERY, warmup_steps=AVERAGED_EVERY - 1)
+        return PostLocalSGDOptimizer(optimizer, averager)
+
+    def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:
+        """Train on this rank's part of a minibatch, which all ranks are given; return its loss."""
+        size = len(tensors_in(inputs)[0]) // self._ranks
+        part = slice(self._rank * size, (self._rank + 1) * size)
+        inputs, targets = chosen((inputs, targets), part)
+        collects = not last and self._collected + 1 < self.method.accumulate
+        with self._without_sums() if collects else nullcontext(), self._resting():
+            return super().step(inputs, targets, last=last)
+
+    @contextmanager
+    def _resting(self) -> Iterator[None]:
+        """Have an emulated accelerator rest before it sends what it waits for."""
+        with ExitStack() as restoring:
+            for name, rings in _WAITED_FOR[self._way].items() if self._emulates else ():
+                if (send := getattr(dist, name, None)) is not None:
+                    restoring.callback(setattr, dist, name, send)
+                    setattr(dist, name, partial(self._send, send, rings))
+            yield
+
+    def _send(
+        self, send: Callable[..., dist.Work | None], rings: int, *given: Any, **options: Any
+    ) -> dist.Work | None:
+        self._emulated.rest()
+        paced = None
+        if self._paced is not None:
+            tensors = (t for t in (*given, *options.values()) if isinstance(t, Tensor))
+            paced = self._paced(None, max(tensor.nbytes for tensor in tensors), rings=rings)
+        work = send(*given, **options)
+        for one in (work, paced):
+            if one is not None:
+                one.wait()
+        self._emulated.begin()
+        return work
+
+
+def train_parallel(
+    command: TrainParallel,
+    task: Task,
+    member: Member,
+    accelerator: Accelerator,
+    speed: float,
+    tell: Callable[[Working], None],
+) -> RunResult:
+    """Train as one rank on the task's minibatch, again and again; all ranks are connected first.
+
+    The time of an entry is that of a minibatch.
+    """
+    clock, used = accelerator.new_clock(), []
+    paced = None
+    with _connected(member, command.group):
+        if member.pace is not None:
+            others = [worker for worker in command.group.workers if worker != member.worker]
+            assert dist.group.WORLD is not None
+            paced = partial(PacedSum, group=dist.group.WORLD, others=others, pace=member.pace)
+        seed_generator(accelerator.device, command.seed + dist.get_rank())
+        task.module.train()
+        loop = ParallelLoop(
+            command.way, task, command.method, command.optimizer, accelerator, speed, paced
+        )
+        inputs, targets = to_device((task.inputs, task.targets), accelerator.device)
+        accelerator.reset_peak_memory()
+        clock.mark()
+        for _ in range(command.minibatches):
+            before = time.thread_time()
+            loop.step(inputs, targets)
+            clock.mark()
+            used.append(time.thread_time() - before)
+            tell(Working())
+        times = list(pairwise(clock.moments()))
+    return RunResult(
+        times=times,
+        losses={},
+        scores={},
+        peak_memory_bytes=(loop.memory or accelerator).peak_memory_bytes(),
+        bytes_sent=0,
+        processor_seconds=used,
+    )
+
+
+@contextmanager
+def _connected(member: Member, group: GroupSpec) -> Iterator[None]:
+    """Have the workers of a group in torch's default process group."""
+    if group.transport.backend == "gloo" and (name := _interface_of(member.address)):
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+    dist.init_process_group(
+        group.transport.backend,
+        store=dist.PrefixStore(group.name, member.store),
+        rank=group.workers.index(member.worker),
+        world_size=len(group.workers),
+        timeout=timedelta(seconds=member.timeout_seconds),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _interface_of(address: str) -> str | None:
+    """Return the network interface of this host that has an address; None if it is not found."""
+    get_address = 0x8915
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                found = fcntl.ioctl(any_socket, get_address, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return None
+
+
+def _own_part(tensor: Tensor) -> Tensor:
+    """Return what a rank has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the outermost modules of lists and sequences that have weights, such as layers."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList | nn.Sequential):
+            yield from (block for block in child if any(True for _ in block.parameters()))
+        else:
+            yield from _blocks(child)
