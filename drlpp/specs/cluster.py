@@ -61,6 +61,8 @@ class Link(StrictRecord):
 
     def slower(self, other: Link) -> Link:
         """Return a path over both: the smaller bandwidth, the larger latency."""
+        if self is other:
+            return self
         return Link(
             bandwidth_bytes_per_second=min(
                 self.bandwidth_bytes_per_second, other.bandwidth_bytes_per_second

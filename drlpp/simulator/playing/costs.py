@@ -74,15 +74,14 @@ class Costs:
             return numpy.rint(seconds / tick) * tick
 
         def ring_of(ring: Ring) -> Ring:
-            links = replace(ring.links, seconds=rounded(ring.links.seconds))
+            links = ring.links._replace(seconds=rounded(ring.links.seconds))
             return Ring(links, round(ring.latency_seconds / tick) * tick)
 
         return replace(
             self,
             seconds=rounded(self.seconds),
             ready_seconds=tuple(map(rounded, self.ready_seconds)),
-            paths=replace(
-                self.paths,
+            paths=self.paths._replace(
                 seconds=rounded(self.paths.seconds),
                 latency_seconds=rounded(self.paths.latency_seconds),
             ),

@@ -9,8 +9,9 @@ bucket at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy
 
@@ -18,8 +19,7 @@ from drlpp.costs.stage_cost import Array, Indices
 from drlpp.specs.cluster import Cluster
 
 
-@dataclass(frozen=True, eq=False)
-class Links:
+class Links(NamedTuple):
     """What is sent from one worker to another, for some pairs of workers.
 
     Attributes:
@@ -38,8 +38,7 @@ class Links:
 _NO_LINKS = Links(*(numpy.empty(0, dtype) for dtype in (int, int, float, float)))
 
 
-@dataclass(frozen=True, eq=False)
-class Ring:
+class Ring(NamedTuple):
     """The way of an all-reduce among replicas.
 
     Attributes:
@@ -52,7 +51,7 @@ class Ring:
     latency_seconds: float
 
     @classmethod
-    def of(cls, links: Links, bytes_: float, *, alone: bool) -> Ring:
+    def of(cls, links: Links, bytes_: float, *, alone: bool) -> Self:
         """Return the ring for so many bytes, without links if it is alone.
 
         Args:
@@ -60,7 +59,7 @@ class Ring:
         """
         latency = float(links.latency_seconds.max())
         if not alone:
-            return cls(replace(links, seconds=bytes_ * links.seconds), latency)
+            return cls(links._replace(seconds=bytes_ * links.seconds), latency)
         return cls(_NO_LINKS, bytes_ * float(links.seconds.max()) + latency)
 
 
@@ -117,7 +116,7 @@ class Network:
         part = numpy.full(replicas, 2 * (replicas - 1) / replicas)
         links = self.links(turn, next_, part)
         latency = 2 * (replicas - 1) * links.latency_seconds
-        return replace(links, latency_seconds=latency)
+        return links._replace(latency_seconds=latency)
 
     @cached_property
     def _hosts(self) -> Indices:

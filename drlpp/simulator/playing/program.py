@@ -52,7 +52,12 @@ JOIN_SUM = -2
 # Of all workers, or of replicas and their copies of tied weights: nobody computes meanwhile.
 AWAIT_SUM = -3
 
-_HELD = {Forward: (1, 0), Backward: (-1, 0), BackwardInput: (0, 1), BackwardWeight: (-1, -1)}
+HELD: dict[type, tuple[int, int]] = {
+    Forward: (1, 0),
+    Backward: (-1, 0),
+    BackwardInput: (0, 1),
+    BackwardWeight: (-1, -1),
+}
 """How passes change the microbatches in flight, and those between the halves of a backward."""
 
 Step = tuple[tuple[int, ...], int, tuple[int, ...], int]
@@ -265,7 +270,7 @@ class _Compiler:
                         kinds[last_backward], summed[last_backward] = SUMMED_BACKWARD, sum_
                     step(kind, sum_)
                 case Pass():
-                    for number, change in enumerate(_HELD.get(type(action), ())):
+                    for number, change in enumerate(HELD.get(type(action), ())):
                         held[action.chunk][number] += change
                         now = held[action.chunk][number]
                         most[action.chunk][number] = max(most[action.chunk][number], now)
