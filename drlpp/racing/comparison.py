@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +20,9 @@ from drlpp.specs.cluster import Cluster
 
 _SAME = ("model", "minibatches", "speeds")
 """What a file has in common with a comparison that it continues."""
+
+_HOPELESS = 1.5
+"""What is this many times as slow as the fastest in the heats is not compiled for the race."""
 
 _HEAT_SHARE = 3
 """A measurement of the race has this many times the minibatches of one of a heat."""
@@ -78,7 +82,7 @@ def compare(
     """Race the contenders, and the best of every heat, against each other.
 
     First the heats find that best (:func:`drlpp.racing.race.heat`), with short measurements. If
-    plain PyTorch is best compiled, all are compiled then. They all meet in a race
+    plain PyTorch is best compiled, all but hopeless ones are compiled then. They all meet in a race
     (:func:`drlpp.racing.race.race`), whose measurements alone count. Contenders that run the same
     are measured once for all of them. Every measurement is written to ``path`` at once, and what
     that file holds of these very contenders is not measured again.
@@ -136,7 +140,7 @@ class _Course:
             best = candidates[heat(len(candidates), run) or 0]
             # In the race only its measurements of the race count.
             qualified.append(best.model_copy(update={"measurements": ()}))
-        everyone = compiled_as_plain([*self.contenders, *qualified])
+        everyone = compiled_as_plain([*self.contenders, *qualified], self._hopeless())
         alike = without_equals(everyone, self.cluster)
         self.contenders = sorted(alike, key=lambda one: one.averages_weights)
         run = self._measuring(self.contenders, self.known.contenders, length)
@@ -151,6 +155,17 @@ class _Course:
             self.tell(f"measuring {self.contenders[number].found_by}, which is not in the race")
             all(run(number) is not None for _ in range(LEAST_ROUNDS))
         return self._keep()
+
+    def _hopeless(self) -> set[Hashable]:
+        """Return the keys of what heats have shown to be far slower than others, as they are."""
+        medians = {
+            one.key: statistics.median(one.seconds)
+            for candidates in self.heats
+            for one in candidates
+            if one.seconds and not one.method.compiled
+        }
+        limit = _HOPELESS * min(medians.values(), default=0.0)
+        return {key for key, seconds in medians.items() if seconds > limit}
 
     def _measuring(
         self, group: list[Contender], known: Sequence[Contender], minibatches: int, what: str = ""

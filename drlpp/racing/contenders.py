@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from typing import Literal, Self
 
 from pydantic import ConfigDict, Field
@@ -181,16 +181,19 @@ def usual_method(contenders: Iterable[Contender]) -> Method:
     return next((c.method for c in contenders if c.is_plain), Method())
 
 
-def compiled_as_plain(contenders: Sequence[Contender]) -> list[Contender]:
+def compiled_as_plain(
+    contenders: Sequence[Contender], hopeless: Container[Hashable] = ()
+) -> list[Contender]:
     """Return all compiled if plain PyTorch is, which is the better of both: so they gain as well.
 
-    What cannot be compiled stays as it is, and so does torch's own data parallelism.
+    What cannot be compiled stays as it is, and so does torch's own data parallelism. Compiling
+    takes seconds for every stage, so what has one of the ``hopeless`` keys stays as well.
     """
     if not any(one.is_plain and one.method.compiled for one in contenders):
         return list(contenders)
     return [
         one
-        if one.placement is None or one.method.schedule_kind.splits_backward
+        if one.placement is None or one.method.schedule_kind.splits_backward or one.key in hopeless
         else one.model_copy(update={"method": one.method.model_copy(update={"compiled": True})})
         for one in contenders
     ]

@@ -291,6 +291,8 @@ def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) ->
     comparison = compared(FakeSession(seconds), path, contenders=own, heats=heats)
     halves = [one for one in comparison.contenders if one.method.schedule == "zb-h1"]
     assert len(halves) == 1, "its backwards come in halves"
-    others = [one for one in comparison.contenders if one not in halves]
-    assert all(one.method.compiled for one in others)
+    # GPipe is more than twice as slow as plain PyTorch, as it is.
+    as_they_are = [one for one in comparison.contenders if not one.method.compiled]
+    assert [one.found_by for one in as_they_are] == ["tuned", "gpipe"]
+    assert len(comparison.contenders) == 5
     assert "(3 threads, compiled)" in " ".join(shown(comparison).split())
