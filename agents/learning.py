@@ -122,12 +122,12 @@ def _search(
             _log(board, agent, memory)
             if not candidates:
                 return
-            for candidate in candidates:
-                if not isinstance(candidate, Candidate):
-                    raise InvalidInput(
-                        f"the agent proposed {candidate!r:.80}; expected a list of Candidates, "
-                        "each a placement and a method"
-                    )
+            listed = isinstance(candidates, list | tuple)
+            if not (listed and all(isinstance(one, Candidate) for one in candidates)):
+                raise InvalidInput(
+                    f"the agent proposed {candidates!r:.80}; expected a list of Candidates, each a "
+                    "placement and a method"
+                )
             before = memory.distinct
             memory.measure_together(candidates, budget - before)
             for candidate in candidates:

@@ -63,6 +63,11 @@ class Careless(InTurn):
         return [CUTS[0].placement]
 
 
+class Single(InTurn):
+    def propose(self) -> Any:
+        return CUTS[0]
+
+
 def learn(name: str, out: Path, budget: int = 10) -> MeasurementMemory:
     agent = f"{__name__}:{name}" if name in globals() else name
     memory = MeasurementMemory(FakeMeasurer(chain(4), 2), path=out / "measurements.jsonl")
@@ -107,6 +112,7 @@ def test_an_algorithm_of_stable_baselines3_is_saved_and_goes_on(tmp_path: Path) 
         ("no_agent", r"expected an object with propose\(\) and"),
         ("failing", "called with the environment it raised KeyError: 'depth'"),
         ("Careless", "proposed .* expected a list of Candidates"),
+        ("Single", "proposed .* expected a list of Candidates"),
     ],
 )
 def test_what_is_no_agent_is_refused(agent: str, message: str, tmp_path: Path) -> None:
