@@ -27,7 +27,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DRLPPError, ModelError, NotFinite, OutOfMemory
 from drlpp.io.files import replacing
 from drlpp.models.task import Task
-from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, WorkerUsage
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.racing.contenders import Contender
 from drlpp.runtime.device.devices import accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import (
@@ -103,15 +103,8 @@ def _measured(loop: PlainLoop, task: Task, minibatches: int) -> Measurement:
         loop.step(inputs, targets)
         clock.mark()
     marks = window.marks(clock.moments())
-    usage = WorkerUsage(
-        worker=0,
-        stage=0,
-        busy_seconds=marks[-1] - marks[0],
-        waiting_seconds=0.0,
-        peak_memory_bytes=(loop.memory or loop.accelerator).peak_memory_bytes(),
-        bytes_sent=0,
-    )
-    return measurement_of_whole(marks, window, [usage])
+    peak = (loop.memory or loop.accelerator).peak_memory_bytes()
+    return measurement_of_whole(marks, window, {0: peak})
 
 
 @dataclass

@@ -93,20 +93,9 @@ def measured_parallel(
             return once()
         ends = zip(*([end for _, end in found[rank].times] for rank in ranks), strict=True)
         marks = window.marks([max(together) for together in ends])
-        seconds = marks[-1] - marks[0]
-        usages = [
-            WorkerUsage(
-                worker=rank,
-                stage=0,
-                busy_seconds=seconds,
-                waiting_seconds=0.0,
-                processor_seconds=sum(found[rank].processor_seconds[window.warm_up :]),
-                peak_memory_bytes=found[rank].peak_memory_bytes,
-                bytes_sent=0,
-            )
-            for rank in ranks
-        ]
-        return measurement_of_whole(marks, window, usages)
+        return measurement_of_whole(
+            marks, window, {rank: found[rank].peak_memory_bytes for rank in ranks}
+        )
 
     return _tried(session, f"{way} on {len(ranks)} workers", once)
 
@@ -118,17 +107,31 @@ def window_of_whole(minibatches: int, method: Method, together: int = 1) -> Wind
 
 
 def measurement_of_whole(
-    marks: Sequence[float], window: Window, usages: Sequence[WorkerUsage]
+    marks: Sequence[float], window: Window, peak_memory_bytes: Mapping[int, int]
 ) -> Measurement:
-    """Return the measurement of such a training by the begin of its window and its steps' ends."""
+    """Return the measurement of such a training by the begin of its window and its steps' ends.
+
+    Memory is that of every worker.
+    """
+    seconds = marks[-1] - marks[0]
     steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
     return Measurement(
-        seconds_per_minibatch=(marks[-1] - marks[0]) / window.length,
+        seconds_per_minibatch=seconds / window.length,
         median_seconds=statistics.median(steps),
         standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
         minibatches=window.length,
         steadiness=1.0,
-        workers=tuple(usages),
+        workers=tuple(
+            WorkerUsage(
+                worker=worker,
+                stage=0,
+                busy_seconds=seconds,
+                waiting_seconds=0.0,
+                peak_memory_bytes=bytes_,
+                bytes_sent=0,
+            )
+            for worker, bytes_ in peak_memory_bytes.items()
+        ),
     )
 
 

@@ -20,7 +20,6 @@ import fcntl
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
@@ -210,8 +209,7 @@ def train_parallel(
 
     The time of an entry is that of a minibatch.
     """
-    clock, used = accelerator.new_clock(), []
-    paced = None
+    clock, paced = accelerator.new_clock(), None
     with _connected(member, command.group):
         if member.pace is not None:
             others = [worker for worker in command.group.workers if worker != member.worker]
@@ -226,10 +224,8 @@ def train_parallel(
         accelerator.reset_peak_memory()
         clock.mark()
         for _ in range(command.minibatches):
-            before = time.thread_time()
             loop.step(inputs, targets)
             clock.mark()
-            used.append(time.thread_time() - before)
             tell(Working())
         times = list(pairwise(clock.moments()))
     return RunResult(
@@ -238,7 +234,6 @@ def train_parallel(
         scores={},
         peak_memory_bytes=(loop.memory or accelerator).peak_memory_bytes(),
         bytes_sent=0,
-        processor_seconds=used,
     )
 
 
