@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from unittest import mock
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,13 +61,13 @@ def test_a_period_goes_on_for_ever(case: tuple[Simulation, SteadyState]) -> None
     rounds = steady.end + 3 * length + program.rounds_in_flight + 3
     longer.play(rounds)
     compared = 0
-    for ends, before, steps in zip(longer.ends, program.before.steps, program.rounds, strict=True):
-        first = len(before) + (steady.begin + 1) * len(steps)
-        period = length * len(steps)
+    counts = zip(longer.ends, program.before.steps.counts, program.rounds.counts, strict=True)
+    for ends, before, each in counts:
+        first, period = before + (steady.begin + 1) * each, length * each
         for early, late in zip(ends[first:], ends[first + period :], strict=False):
             assert late - early == pytest.approx(steady.seconds, rel=1e-7)
             compared += 1
-    assert compared >= sum(map(len, program.rounds)) * length
+    assert compared >= len(program.rounds.kinds) * length
 
 
 @given(simulations())
@@ -127,18 +128,20 @@ def test_what_repeats_is_what_the_schedule_says(
     compiled = program_of(pipeline, method, (played + 1) * endless.minibatches)
     assert compiled.steps.same(whole.steps)
     assert replace(compiled, steps=whole.steps) == whole
-    for before, steps, expected in zip(
-        endless.before.steps, endless.rounds, whole.steps, strict=True
-    ):
-        kinds = [kind for _, kind, _, _ in (*before, *steps * rounds)]
-        assert kinds == [kind for _, kind, _, _ in expected[: len(kinds)]]
+    before, steps, expected = (
+        numpy.split(found.kinds, numpy.cumsum(found.counts)[:-1])
+        for found in (endless.before.steps, endless.rounds, whole.steps)
+    )
+    for first, each, all_ in zip(before, steps, expected, strict=True):
+        kinds = [*first, *each.tolist() * rounds]
+        assert kinds == all_[: len(kinds)].tolist()
     assert endless.before.in_flight == whole.in_flight
     assert endless.before.half_done == whole.half_done
     for tie in method.ties(pipeline):
-        for stages, steps in zip(endless.before.stages_of, endless.rounds, strict=True):
-            updates = [kind for _, kind, _, _ in steps if kind == TIED_UPDATE]
+        for stages, kinds in zip(endless.before.stages_of, steps, strict=True):
             each = endless.minibatches // tie.together
-            assert len(updates) == (each if set(stages) <= set(tie.stages) else 0)
+            updates = each if set(stages) <= set(tie.stages) else 0
+            assert (kinds == TIED_UPDATE).sum() == updates
 
 
 @pytest.mark.parametrize("ahead", [0.0, 1e-6])

@@ -100,6 +100,9 @@ class Prices(NamedTuple):
         )
 
 
+_NO_SECONDS, _NO_NUMBERS = numpy.empty(0), numpy.empty(0, dtype=int)
+
+
 class State(NamedTuple):
     """How far a play has come.
 
@@ -124,16 +127,16 @@ class State(NamedTuple):
     next_waiting: Indices
     free: Array
     ends: Array
-    arrivals: Array
-    bucket: Indices
-    sum_end: Array
-    on_its_way: Indices
-    waiting: Indices
-    missing: Indices
-    ready: Array
-    seconds: Array
-    events: Indices
-    left: Array
+    arrivals: Array = _NO_SECONDS
+    bucket: Indices = _NO_NUMBERS
+    sum_end: Array = _NO_SECONDS
+    on_its_way: Indices = _NO_NUMBERS
+    waiting: Indices = _NO_NUMBERS
+    missing: Indices = _NO_NUMBERS
+    ready: Array = _NO_SECONDS
+    seconds: Array = _NO_SECONDS
+    events: Indices = _NO_NUMBERS
+    left: Array = _NO_SECONDS
 
 
 def play_on(
@@ -356,7 +359,7 @@ class Play:
         self._compiled = _compiled() if Play._played >= _MANY_STEPS else None
         self._read = Tables(*map(self._taken, tables)), Prices(*map(self._taken, prices))
         self._rounds = 0
-        workers, nothing = len(tables.begins) - 1, numpy.empty(0)
+        workers = len(tables.begins) - 1
         state = State(
             position=tables.begins[:-1].copy(),
             turn=numpy.full(workers, -1),
@@ -365,16 +368,6 @@ class Play:
             next_waiting=numpy.full(workers, -1),
             free=numpy.zeros(costs.ports),
             ends=numpy.full(tables.begins[-1], _NOT_YET),
-            arrivals=nothing,
-            bucket=nothing.astype(int),
-            sum_end=nothing,
-            on_its_way=nothing.astype(int),
-            waiting=nothing.astype(int),
-            missing=nothing.astype(int),
-            ready=nothing,
-            seconds=nothing,
-            events=nothing.astype(int),
-            left=nothing,
         )
         self._state = State(*map(self._taken, state))
         whole = int(endless is None)

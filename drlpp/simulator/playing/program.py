@@ -7,11 +7,9 @@ a kind are made in theirs, so neither needs a number: a step is the same in ever
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 import numpy
@@ -128,17 +126,6 @@ class Steps:
             sends=numbers(route for _, _, sends, _ in every for route in sends),
         )
 
-    def __iter__(self) -> Iterator[tuple[Step, ...]]:
-        """Yield the steps of every worker."""
-        waits, sends = (iter(routes.tolist()) for routes in (self.waits, self.sends))
-        columns = (self.waiting, self.kinds, self.sending, self.sums)
-        every = zip(*(column.tolist() for column in columns), strict=True)
-        for count in self.counts.tolist():
-            yield tuple(
-                (tuple(islice(waits, waiting)), kind, tuple(islice(sends, sending)), sum_)
-                for waiting, kind, sending, sum_ in islice(every, count)
-            )
-
     @property
     def workers(self) -> Indices:
         """The worker of every step."""
@@ -193,23 +180,7 @@ class Program:
     @classmethod
     def of(cls, schedule: Schedule) -> Program:
         """Compile a schedule."""
-        with _no_search_for_cycles():
-            return _Compiler(schedule).compile()
-
-
-@contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """Pause the search for reference cycles.
-
-    Long schedules are a million objects without cycles, and the search takes a third longer.
-    """
-    searching = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if searching:
-            gc.enable()
+        return _Compiler(schedule).compile()
 
 
 class _Compiler:
