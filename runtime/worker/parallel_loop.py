@@ -20,6 +20,7 @@ import fcntl
 import os
 import socket
 import struct
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
@@ -128,9 +129,11 @@ class ParallelLoop(PlainLoop):
                 fully_shard(part, mesh=mesh, reshard_after_forward=self._way == "fsdp")
             return module
         # Running statistics are a rank's own, and a view of the bucket saves a copy.
-        parallel = DistributedDataParallel(
-            module, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            # Of torch 2.13, which calls the first of these otherwise.
+            parallel = DistributedDataParallel(
+                module, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
         if self._emulates:
             # DDP would refuse annotations that are not evaluated.
             parallel.register_comm_hook(None, lambda _, bucket: self._start_sum(bucket))
