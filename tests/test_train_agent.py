@@ -147,8 +147,8 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     comparison = read_document(out / "comparison.json", Comparison)
     # What several found is one contender, with the names of all.
     names = [name for contender in comparison.contenders for name in contender.names]
-    # Neither memory nor links are short here.
-    assert set(names) == {"guided", *RIVALS} - {"zero-1", "local-sgd"}
+    # Memory is not short here; links may be, for so small a model.
+    assert {*names, "local-sgd"} == {"guided", *RIVALS} - {"zero-1"}
     finalists = [one for one in comparison.contenders if "guided" in one.names]
     assert 1 <= len(finalists) <= 2
     known = [json.loads(line) for line in measured(out)]
