@@ -102,7 +102,7 @@ def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: L
     # Where there are fewer kinds, what is fresher than its kind's fastest takes part.
     assert agents <= set(named) or len(named) < FINALISTS
     others = {name for contender in learnt.race.candidates for name in contender.names} - {AGENT}
-    assert {PLAIN, "data-parallel", "even split"} <= others
+    assert {PLAIN, "data-parallel"} <= others
     # All of them were trained, the agent's too.
     trained = {run.candidate for run in learnt.race.runs if run.curve.minibatches}
     assert trained == set(range(len(learnt.race.candidates)))
