@@ -338,3 +338,41 @@ def test_emulated_accelerators_are_named_and_resumed_as_they_were(
     repeated = read_document(tmp_path / "again" / "comparison.json", Comparison)
     assert repeated.speeds == comparison.speeds
     assert len(measured(tmp_path / "again")) == 1
+
+
+@pytest.mark.system
+def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def kill_a_worker() -> int:
+        forkserver = max(workers_of(os.getpid()), key=lambda pid: len(workers_of(pid)))
+        os.kill(max(workers_of(forkserver)), signal.SIGKILL)
+        return len(measured(out))
+
+    with ThreadPoolExecutor(1) as pool:
+        before = pool.submit(once_measured, out, 2, kill_a_worker)
+        done = run(out, 12)
+    assert before.result() < 12
+    assert done.code == 0, done.err
+    assert "Warning" not in done.err
+    # Between two measurements it is replaced without a word.
+    assert done.out.count("is measured again") <= 1
+    outcomes = [json.loads(line)["outcome"] for line in measured(out)]
+    assert len(outcomes) == 12
+    assert all(outcome["outcome"] == "measured" for outcome in outcomes)
+    assert (out / "placement.json").exists()
+
+
+@pytest.mark.slow
+def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start_until(out, 4)
+    workers = workers_of(process.pid)
+    assert workers
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert "--resume" in printed
+    assert "Traceback" not in errors
+    read_document(out / "placement.json", PlacementFile)
+    wait_for_end_of(workers)

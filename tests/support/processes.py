@@ -7,12 +7,53 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 _TORCHS = ("torchinductor*", "*/_remote_module_non_scriptable.py")
 """Torch's cache is there for everyone; the other is what torch 2.8 makes when it is imported."""
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """A process at one moment.
+
+    Attributes:
+        memory_bytes: its resident set.
+        private_bytes: the part of it that the process has written. A process that was forked from
+            another shares memory with it until one of them writes there, which may be its first
+            garbage collection: this part may grow when the whole does not.
+        open_files: files and sockets.
+        threads: how many.
+        processor_seconds: that it has used.
+    """
+
+    memory_bytes: int
+    private_bytes: int
+    open_files: int
+    threads: int
+    processor_seconds: float
+
+
+def facts_of(process_id: int) -> ProcessFacts:
+    """Return what a running process holds.
+
+    Raises:
+        psutil.Error: it has ended, or the system does not tell.
+    """
+    process = psutil.Process(process_id)
+    # Exact, where the kernel's own sum (memory_info) may lag behind.
+    maps = process.memory_maps()
+    times = process.cpu_times()
+    return ProcessFacts(
+        memory_bytes=sum(one.rss for one in maps),
+        private_bytes=sum(one.private_dirty for one in maps),
+        open_files=process.num_fds(),
+        threads=process.num_threads(),
+        processor_seconds=times.user + times.system,
+    )
 
 
 def children_of(process_id: int) -> list[int]:

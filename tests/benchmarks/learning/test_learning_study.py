@@ -22,6 +22,7 @@ from benchmarks.learning.study import (
 )
 from benchmarks.learning.tasks import TASKS
 from benchmarks.learning.to_loss import (
+    DIVIDED,
     METHODS,
     PLAIN,
     method_of,
@@ -173,3 +174,12 @@ def test_every_method_can_run_at_every_depth() -> None:
             assert spec_of(optimizer_of(name), 1).rate == 0.002
     placement = even_stages(capture(TASKS["library"].reference).graph, 16)
     assert placement.configuration == "-".join("1" * 16)
+
+
+def test_tables_of_the_rows_in_git() -> None:
+    tables = list(TO_LOSS.table(TO_LOSS.stored()).values())
+    own = {row["method"]: row for row in tables[0].to_dict("records")}
+    assert own[DIVIDED]["depth 4"] == "1.13 ± 0.06 (4: 2.192 ± 0.022)"
+    assert own["PipeDream"]["depth 16"].startswith("> 3 (")
+    assert "Muon, last step" in own
+    assert "Muon, last step" not in list(tables[1]["method"])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import PREDICTION, spans_of, time_use
 from tests.support.memory_limit import limit_memory
+from tests.support.processes import facts_of
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +215,25 @@ def test_what_cannot_be_run_is_refused(captured: CapturedModel) -> None:
     for call in [lambda: session.run(other, 4), lambda: session.measure(other.plan.placement)]:
         with pytest.raises(InvalidInput, match="this session is closed"):
             call()
+
+
+@pytest.mark.slow
+def test_nothing_is_left_by_deployments_and_runs(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=3) as session:
+
+        def held() -> tuple[object, ...]:
+            found = map(facts_of, session.process_ids)
+            files = len([*session.folder.iterdir()])
+            return *((facts.threads, facts.open_files) for facts in found), files, store.num_keys()
+
+        seen, memory = [], []
+        for _ in range(8):
+            for stages in [(0, 1, 2), (0, 0, 1), (0, 1, 1), (0, 0, 0)]:
+                session.deploy(straight(captured, *stages))
+            assert isinstance(session.measure(straight(captured, 0, 1, 2), 2), Measurement)
+            store: Any = session.worker_group.hosts.hosts[0].store  # type: ignore[attr-defined]
+            seen.append(held())
+            memory.append([facts_of(process).memory_bytes for process in session.process_ids])
+    assert seen[2:] == [seen[2]] * 6
+    # A worker of a toy is still settling after its second round.
+    assert all(late < 1.05 * early for early, late in zip(memory[1], memory[-1], strict=True))

@@ -4,19 +4,24 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import DataError
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, PipelineTrainer
 from drlpp.runtime.ipc.protocol import Run
 from drlpp.runtime.session.worker_group import WorkerGroup
-from tests.support.processes import descendants
+from tests.support.processes import children_of, descendants, wait_until_gone
+from tests.support.training.loading import data_for, placement_file
 from tests.support.training.pipelines import in_a_row
 
 ROOT = Path(__file__).parents[3]
@@ -73,3 +78,41 @@ def test_what_was_measured_over_a_stop_is_measured_again(
         assert runs == 2
         session.measure(in_a_row(captured.graph, 0, 1), 4)
         assert runs == 3
+
+
+class _Unhurried(TensorDataset):
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        time.sleep(0.02)
+        return tuple(super().__getitem__(index))
+
+
+def _stop_a_loader_process(begun: set[int], stopped: list[int]) -> None:
+    while not stopped:
+        time.sleep(0.1)
+        for child in set(children_of(os.getpid())) - begun:
+            # Of the server that workers are forked from, and its helper, there are more files.
+            if "multiprocessing" not in Path(f"/proc/{child}/cmdline").read_text():
+                os.kill(child, signal.SIGSTOP)
+                stopped.append(child)
+                return
+
+
+@pytest.mark.system
+@pytest.mark.timeout(60)
+def test_a_frozen_process_of_a_loader_is_given_up_where_the_loader_has_a_limit(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """torch asks it to end, which it does not hear, and Python would wait for it at its exit."""
+    data = data_for(captured)
+    dataset = _Unhurried(data.train.inputs[0], data.train.targets)
+    stopped: list[int] = []
+    strike = threading.Thread(
+        target=_stop_a_loader_process, args=(set(children_of(os.getpid())), stopped), daemon=True
+    )
+    strike.start()
+    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path / "out")
+    with pytest.raises(DataError, match="timed out after 3"):
+        trainer.fit(DataLoader(dataset, 8, num_workers=1, timeout=3), epochs=50)
+    strike.join(10)
+    (tmp_path / "empty").mkdir()
+    assert not wait_until_gone(set(stopped), tmp_path / "empty")
