@@ -140,7 +140,7 @@ class SharedGradients(Gradients):
         self._empty = True
         self._reached = [False] * len(weights)
         self._next = 0
-        self._hooked = False
+        self._hooked = self._sums = False
 
     def _lay_out(self, bucket_bytes: int) -> None:
         groups: list[list[int]] = []
@@ -161,11 +161,8 @@ class SharedGradients(Gradients):
 
     @contextmanager
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
-        """Let the last backward add gradients as autograd finds them."""
-        self._hooked = last and self._sum is not None
-        if not self._hooked:
-            yield
-            return
+        """Add gradients as autograd finds them; the last backward sums them, too."""
+        self._hooked, self._sums = True, last and self._sum is not None
         self._open_buckets()
         hooks = [
             leaf.register_hook(lambda gradient, index=index: self._arrived(index, gradient))
@@ -176,17 +173,21 @@ class SharedGradients(Gradients):
         finally:
             for hook in hooks:
                 hook.remove()
+            self._hooked = False
 
     def _open_buckets(self) -> None:
         self._next = 0
         for bucket in self._buckets:
             bucket.waiting = set(bucket.members)
 
-    def _arrived(self, index: int, gradient: Tensor) -> None:
+    def _arrived(self, index: int, gradient: Tensor) -> Tensor:
         with torch.no_grad():
             self._add(index, gradient)
         self._bucket_of[index].waiting.discard(index)
-        self._launch_complete()
+        if self._sums:
+            self._launch_complete()
+        # What autograd returns takes no memory besides the buckets.
+        return gradient.new_zeros(()).expand_as(gradient)
 
     def _launch_complete(self) -> None:
         assert self._sum is not None
@@ -204,7 +205,8 @@ class SharedGradients(Gradients):
                 for index in bucket.waiting:
                     self._clear_unreached(index)
                 bucket.waiting = set()
-            self._launch_complete()
+            if self._sums:
+                self._launch_complete()
         else:
             for index, gradient in enumerate(gradients):
                 if gradient is not None:
@@ -230,7 +232,7 @@ class SharedGradients(Gradients):
             # A replica without a minibatch in this round adds zeros.
             for bucket in self._buckets:
                 bucket.flat.zero_()
-        if not self._hooked:
+        if not self._sums:
             self._next = 0
             for bucket in self._buckets:
                 bucket.waiting = set()
@@ -241,7 +243,7 @@ class SharedGradients(Gradients):
             bucket.work = None
             for index, count in zip(bucket.members, bucket.counts.real.tolist(), strict=True):
                 self._reached[index] = count > 0
-        self._hooked = False
+        self._sums = False
 
     def sums(self) -> list[Tensor | None]:
         return [

@@ -16,7 +16,7 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import OutOfMemory
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement.placement import Placement
+from drlpp.placement.placement import Placement, Stage
 from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.rivals import PLAIN
@@ -96,7 +96,8 @@ def placements(captured: CapturedModel) -> Iterator[Placement]:
     count = len(captured.graph)
     for stages in range(1, 4):
         yield Placement.straight([1] * count, range(stages))
-    yield Placement.from_assignment([0] * count, (0, 1))
+    whole = Stage(operators=tuple(range(count)), accelerators=(0, 1))
+    yield Placement(stages=(whole,))
 
 
 def limited(captured: CapturedModel, *limits: float) -> ClusterSession:
