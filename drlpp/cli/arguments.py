@@ -150,7 +150,9 @@ class Plan:
     model: Annotated[str | None, MODEL] = None
     model_option: ModelOptions = field(default_factory=list)
     profile: CostProfile = None
-    cluster: Path | None = option(None, "Accelerators: a cluster.yaml.", "CLUSTER")
+    cluster: Path | None = option(
+        None, "Accelerators: a cluster.yaml, or a name such as a100-10gbit.", "CLUSTER"
+    )
     workers: Workers = None
     bandwidth: float | None = option(
         None, "With --workers: bytes per second of the links between them.", "BYTES"

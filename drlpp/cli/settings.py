@@ -27,15 +27,13 @@ from drlpp.schedule.kinds.registry import training_kinds
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import policy_help
-from drlpp.specs.cluster import Cluster, DeviceChoice
+from drlpp.specs.cluster import CLUSTER_FILES, Cluster, DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 
 if TYPE_CHECKING:
     from drlpp.models.model_reference import ModelReference
     from drlpp.models.task import Option
     from drlpp.planners import Space, Vary
-
-CLUSTER_FILES = (".yaml", ".yml", ".json")
 
 
 def shared(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:

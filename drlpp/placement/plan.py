@@ -17,6 +17,7 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 if TYPE_CHECKING:
     from drlpp.capturing.capture import CapturedModel
+    from drlpp.costs.ways_of_training import PredictedWay
     from drlpp.placement.placement_file import PlacementFile
 
 
@@ -38,6 +39,7 @@ class Plan:
         note: how it was found.
         planner_seconds: that planning took.
         others: what else was proposed, the fastest first.
+        ways: what training without a pipeline would take, by formula.
         graph: of the model, if it was planned for one.
         cluster: that it was planned for.
         optimizer: that its memory was counted with; None for Adam.
@@ -56,6 +58,7 @@ class Plan:
     note: str = ""
     planner_seconds: float = field(default=0.0, compare=False)
     others: tuple[Plan, ...] = field(default=(), repr=False, compare=False)
+    ways: tuple[PredictedWay, ...] = field(default=(), repr=False, compare=False)
     graph: OpGraph | None = field(default=None, repr=False, compare=False)
     cluster: Cluster | None = field(default=None, repr=False, compare=False)
     optimizer: OptimizerSpec | None = field(default=None, repr=False, compare=False)

@@ -12,15 +12,16 @@ from pydantic import ValidationError
 from drlpp.costs.cost_table import profile_of_table, read_profile
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
+from drlpp.costs.ways_of_training import WaysOfTraining
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput
-from drlpp.io.documents import first_problem, read_document
+from drlpp.io.documents import first_problem
 from drlpp.placement.plan import Plan
 from drlpp.planners.planning import SEARCH, best_plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Space, Vary
 from drlpp.schedule.method import DEFAULT_METHOD, Method
-from drlpp.specs.cluster import Cluster, Link, local_cluster
+from drlpp.specs.cluster import Cluster, Link, local_cluster, read_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def plan(
         workers: how many; may be left out where ``cluster`` is given.
         profile: a :class:`~drlpp.costs.profile.Profile`; the path of a ``profile.json``, or of a
             table of costs as CSV; or the rows of such a table.
-        cluster: the accelerators, or the path of a ``cluster.yaml``.
+        cluster: the accelerators; the path of a ``cluster.yaml``; or a name such as
+            ``a100-10gbit``.
         bandwidth: of the link between two of ``workers``, in bytes per second.
         latency: of that link, in seconds.
         speeds: of each worker, relative to the one that was profiled.
@@ -114,8 +116,18 @@ def plan(
         vary = frozenset()
     found = best_plan(problem, Space(method, vary, most_staleness, costs.batch_size), planner)
     return replace(
-        found, graph=costs.graph, cluster=problem.cluster, optimizer=optimizer, model=captured
+        found,
+        ways=tuple(ways_of_training(problem, costs.batch_size).best()),
+        graph=costs.graph,
+        cluster=problem.cluster,
+        optimizer=optimizer,
+        model=captured,
     )
+
+
+def ways_of_training(problem: PlanningProblem, batch_size: int) -> WaysOfTraining:
+    """Return what the same would take without a pipeline."""
+    return WaysOfTraining(problem.workload, problem.cluster, problem.memory, batch_size)
 
 
 def planning_problem(
@@ -155,6 +167,15 @@ def planning_problem(
         known = known or measured
     elif captured is not None:
         costs.check_is_of(str(captured.reference), captured.graph.fingerprint)
+    if known is not None and known.hosts[0].flops_per_second is not None:
+        if captured is None:
+            raise InvalidInput(
+                "hosts of this cluster say flops_per_second, and a minibatch's FLOPs are known of "
+                "a model alone: name the model, too, or give speeds"
+            )
+        from drlpp.capturing.flops import flops_of
+
+        known = known.for_model(flops_of(captured), sum(costs.seconds))
     if known is None:
         raise InvalidInput(
             "what messages take is not known: give bandwidth=… in bytes per second, or cluster=…"
@@ -219,7 +240,7 @@ def _cluster(
                 "memory"
             )
         if isinstance(given, str | Path):
-            given = read_document(given, Cluster)
+            given = read_cluster(given)
         if workers not in (None, given.accelerators):
             raise InvalidCluster(
                 f"the cluster has {given.accelerators} accelerators; leave out workers={workers}"

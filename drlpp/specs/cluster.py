@@ -19,16 +19,21 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property, reduce
 from itertools import pairwise, product
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from drlpp.errors import InvalidCluster
-from drlpp.io.documents import Document, StrictRecord, first_problem
+from drlpp.io.documents import Document, StrictRecord, first_problem, read_document
 from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
 
 DeviceType = Literal["cpu", "cuda", "xpu", "mps"]
 """What torch calls the devices that workers may compute on, those of ``DEVICE_KINDS``."""
+
+
+CLUSTER_FILES = (".yaml", ".yml", ".json")
+"""How the names of cluster files end."""
 
 
 class DeviceChoice(StrEnum):
@@ -88,6 +93,8 @@ class Host(StrictRecord):
         accelerators: of each.
         device: their type, as torch names it: ``cpu``, ``cuda``, ``xpu`` or ``mps``.
         speed: relative to the device that profiles are measured on; 0.5 takes twice as long.
+        flops_per_second: what each computes of a model in training, instead of ``speed``, which
+            then follows from the model's FLOPs (:meth:`Cluster.for_model`).
         memory_bytes: of each accelerator; not limited if left out.
         price: of each accelerator, in dollars an hour.
         network: of this host, where it is slower than ``between_hosts``.
@@ -98,6 +105,7 @@ class Host(StrictRecord):
     accelerators: int = Field(ge=1, le=MOST_ACCELERATORS)
     device: DeviceType = "cpu"
     speed: Speed = 1.0
+    flops_per_second: float | None = Field(default=None, ge=1e6, le=1e18)
     memory_bytes: Room | None = None
     price: float | None = Field(default=None, gt=0, le=1e6)
     network: Link | None = None
@@ -146,6 +154,8 @@ class Cluster(Document):
                     raise ValueError(
                         f"host {name!r} has two networks; all lines of a host say the same"
                     )
+        if len({host.flops_per_second is None for host in self.hosts}) > 1:
+            raise ValueError("some hosts say flops_per_second and others do not; all or none do")
         if len(first_lines) > 1 and self.between_hosts is None:
             first, second = list(first_lines)[:2]
             raise ValueError(
@@ -192,7 +202,16 @@ class Cluster(Document):
 
     @cached_property
     def speeds(self) -> tuple[float, ...]:
-        """The relative speed of every accelerator."""
+        """The relative speed of every accelerator.
+
+        Raises:
+            InvalidCluster: they follow from a model (:meth:`for_model`).
+        """
+        if self.hosts[0].flops_per_second is not None:
+            raise InvalidCluster(
+                "hosts say flops_per_second, so speeds depend on a model: use "
+                "drlpp.plan(model, cluster=…), or give speeds"
+            )
         return tuple(host.speed for host, _ in self._kinds)
 
     @cached_property
@@ -278,10 +297,24 @@ class Cluster(Document):
                 f"{SLOWEST:g} to {FASTEST:g}"
             )
         lines = [
-            line.model_copy(update={"speed": speed})
+            line.model_copy(update={"speed": speed, "flops_per_second": None})
             for line, speed in zip(self._lines, speeds, strict=True)
         ]
         return self.with_hosts(lines)
+
+    def for_model(self, flops: float, seconds: float) -> Cluster:
+        """Return the same cluster with the speeds that its ``flops_per_second`` mean for a model.
+
+        Args:
+            flops: of a minibatch, forward and backward.
+            seconds: that it takes on the device that was profiled.
+
+        Raises:
+            InvalidCluster: an accelerator would be too slow or too fast for any that there is.
+        """
+        return self.with_speeds(
+            [(host.flops_per_second or 0) * seconds / flops for host, _ in self._kinds]
+        )
 
     def part(self, accelerators: Sequence[int]) -> Cluster:
         """Return a cluster of some accelerators, which are numbered anew in the order given."""
@@ -303,6 +336,27 @@ class Cluster(Document):
             within_host=self.within_host,
             between_hosts=self.between_hosts,
         )
+
+
+NAMED_CLUSTERS = Path(__file__).with_name("clusters")
+"""A file for each cluster that is known by name, with sources."""
+
+
+def read_cluster(given: str | Path) -> Cluster:
+    """Read a cluster by its name, such as ``a100-10gbit``, or the path of its file.
+
+    Raises:
+        InvalidInput: there is no such cluster, or the file is not one.
+    """
+    if Path(given).suffix in CLUSTER_FILES or Path(given).is_file():
+        return read_document(given, Cluster)
+    names = sorted(path.stem for path in NAMED_CLUSTERS.glob("*.yaml"))
+    if str(given) not in names:
+        raise InvalidCluster(
+            f"cluster {str(given)!r} is unknown; expected a cluster.yaml, or one of "
+            f"{', '.join(names)}"
+        )
+    return read_document(NAMED_CLUSTERS / f"{given}.yaml", Cluster)
 
 
 def local_cluster(

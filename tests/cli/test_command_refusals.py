@@ -47,7 +47,7 @@ TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:sepa
         (f"{PLAN} --vary width", "'width' is unknown"),
         (f"{PLAN} --cut-at modules", "name the MODEL"),
         (f"{PLAN} --compare modules:layers.5", "name the MODEL as well"),
-        ("plan --profile CHAIN --cluster auto", "a plan needs a cluster.yaml"),
+        ("plan --profile CHAIN --cluster auto", "expected a cluster.yaml, or one of a100"),
         (f"plan --profile CHAIN --workers {10**12} --bandwidth 1", "field 'accelerators'"),
         (f"plan {MODEL} --profile CHAIN --cluster CLUSTER", "profile this model again"),
         ("train missing.json", "missing.json: no such file"),

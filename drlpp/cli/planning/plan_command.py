@@ -12,7 +12,7 @@ from drlpp.cli import arguments
 from drlpp.cli.command_line import console
 from drlpp.cli.layouts import candidate_of, module_of
 from drlpp.cli.planning.plan_report import PlanReport
-from drlpp.cli.settings import CLUSTER_FILES, model_reference, read_speeds
+from drlpp.cli.settings import model_reference, read_speeds
 from drlpp.cli.showing.tables import describe
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
@@ -23,7 +23,7 @@ from drlpp.io.documents import write_document
 from drlpp.io.progress_lines import shown
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, Space, best_plan, simulated
-from drlpp.planners.plan import planning_problem
+from drlpp.planners.plan import planning_problem, ways_of_training
 from drlpp.planners.search import Judge
 from drlpp.racing.rivals import YOURS
 from drlpp.runtime import ClusterSession
@@ -65,10 +65,6 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     reference = None if model is None else model_reference(model, given.model_option)
     if reference is None and given.profile is None:
         raise InvalidInput("name what to plan: a model, or --profile for costs alone")
-    if given.cluster is not None and given.cluster.suffix not in CLUSTER_FILES:
-        raise InvalidInput(
-            f"--cluster {given.cluster}: a plan needs a cluster.yaml, not an address"
-        )
     doing = f"profiling {model}" if given.profile is None else f"reading {given.profile}"
     with shown(console, doing):
         problem, costs, captured = planning_problem(
@@ -102,7 +98,8 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     if objective != "seconds":
         # Others are told by their seconds.
         found = replace(found, others=())
-    report = PlanReport(found, Judge(planned, space).problem_of(found.method), costs)
+    ways = ways_of_training(problem, costs.batch_size)
+    report = PlanReport(found, Judge(planned, space).problem_of(found.method), costs, ways)
     whole = replace(
         found,
         placement=contracted.expanded(found.placement) if contracted else found.placement,
@@ -122,6 +119,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     for line, layout in compared:
         console.print(line)
         record.setdefault("compared", []).append(layout)
+    console.print(report.text_of_ways())
     if (out := given.out) is not None:
         document = whole.file()
         write_document(out, document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,11 +12,12 @@ from rich.table import Table
 
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
+from drlpp.costs.ways_of_training import LOCAL_STEPS, WaysOfTraining
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.report.tables import table_of
-from drlpp.schedule.analysis.staleness import staleness_text
+from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed, staleness_text
 
 _CLEARLY = 1.001
 """Times as slow as another: less is nothing to speak of."""
@@ -28,10 +30,14 @@ class PlanReport:
         plan: what was found.
         problem: that it is a plan of, under the plan's method.
         profile: that the problem is made of.
+        ways: of training it without a pipeline.
     """
 
-    def __init__(self, plan: Plan, problem: PlanningProblem, profile: Profile) -> None:
+    def __init__(
+        self, plan: Plan, problem: PlanningProblem, profile: Profile, ways: WaysOfTraining
+    ) -> None:
         self._plan, self._problem = plan, problem
+        self._ways, self._best_ways = ways, ways.best()
         self._prediction = problem.predict(plan.placement)
         placed = PlacedStages(problem.workload, plan.placement)
         self._shared: list[dict[str, Any]] = [
@@ -43,6 +49,9 @@ class PlanReport:
             for sharing, members in placed.ties.items()
         ]
         self._staleness = staleness_text(placed.pipeline, plan.method, profile.batch_size)
+        late = mean_staleness(placed.pipeline, plan.method)
+        self._samples = samples_needed(late, plan.method.policy) if late else 1.0
+        self._together = plan.method.minibatches_together(placed.pipeline)
         stages = zip(plan.placement.stages, self._prediction.stages, strict=True)
         self._stages = [
             ([problem.workload.names[op] for op in stage.operators], stage.accelerators, predicted)
@@ -72,6 +81,9 @@ class PlanReport:
             "missing_bytes": prediction.missing_bytes,
             "note": plan.note,
             "others": [_short_record(other) for other in plan.others],
+            "weights_ratio": self._ways.weights_ratio,
+            "memory_ratio": self._ways.memory_ratio,
+            "ways_of_training": [asdict(one) for one in self._best_ways],
             "shared_weights": self._shared,
             "stages": [
                 {"operators": names, **predicted.model_dump()}
@@ -94,6 +106,75 @@ class PlanReport:
             f"bound: {seconds_text(bound)} per minibatch, {self._prediction.bottleneck}",
             *self._explanations(),
         )
+
+    def text_of_ways(self) -> RenderableType:
+        """Return what this plan and other ways of training take, and which one to take."""
+        return Group(self._table_of_ways(), *self._advice())
+
+    def _table_of_ways(self) -> Table:
+        """Return what this plan and other ways of training take, the fastest first."""
+        plan, notes = self._plan, []
+        if self._samples > 1:
+            notes.append(f"about {self._samples:.1f}× the samples")
+        if self._together > 1:
+            notes.append(f"{self._together} minibatches an update")
+        memory = max(stage.memory_bytes for stage in self._prediction.stages)
+        here, count = plan.seconds_per_minibatch, len(plan.placement.accelerators)
+        rows = [("this plan", count, here, memory, True, ", ".join(notes))]
+        for one in self._best_ways:
+            note = f"{one.passes} passes" if one.passes > 1 else ""
+            if not one.way.same_updates:
+                note = f"weights averaged every {LOCAL_STEPS} minibatches"
+            number, seconds = len(one.accelerators), one.seconds_per_minibatch
+            rows.append((one.name, number, seconds, one.memory_bytes, one.fits, note))
+        rows.sort(key=lambda row: (not row[4], row[2]))
+        best = rows[0][2] or 1.0
+        columns = ["predicted", ">accelerators", ">a minibatch", ">over the best"]
+        return table_of(
+            [*columns, ">memory of each", "fits", ""],
+            [
+                [
+                    name,
+                    str(number),
+                    seconds_text(seconds),
+                    f"{seconds / best:.2f}",
+                    decimal(round(bytes_)),
+                    "yes" if fits else "no",
+                    note,
+                ]
+                for name, number, seconds, bytes_, fits, note in rows
+            ],
+        )
+
+    def _advice(self) -> Iterator[str]:
+        """Yield what links cost data parallelism, and which way of the same updates to take."""
+        ratio, of_all = float(f"{self._ways.weights_ratio:.2g}"), self._ways.of_all()
+        waits = ""
+        if of_all is not None:
+            waits = (
+                f": data parallelism over all {len(of_all.accelerators)} waits for its links "
+                f"{of_all.waiting_share:.0%} of the time"
+            )
+        yield f"R_w = {ratio:g} (all weights over a link / a minibatch on one){waits}"
+        usable = [one for one in self._best_ways if one.fits and one.way.same_updates]
+        seconds = self._plan.seconds_per_minibatch * self._samples
+        if not usable:
+            yield "no other way of the same updates fits into memory"
+            return
+        other = min(usable, key=lambda one: one.seconds_per_minibatch)
+        faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0
+        if faster > _CLEARLY:
+            yield (
+                f"use {other.name} ({other.way.torch}) on {len(other.accelerators)}: predicted "
+                f"{faster:.2f}× faster to the same loss than this plan"
+            )
+        elif faster * _CLEARLY > 1:
+            yield f"use {other.name} ({other.way.torch}): this plan is predicted no faster"
+        else:
+            yield (
+                f"this plan is predicted {1 / faster:.2f}× faster to the same loss than "
+                f"{other.name}, the next"
+            )
 
     def _table(self) -> Table:
         rows = [

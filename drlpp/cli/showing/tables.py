@@ -154,7 +154,9 @@ def _(cluster: Cluster) -> RenderableType:
                 host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}",
                 host.device,
                 str(first) if first == last else f"{first} to {last}",
-                f"{host.speed:g}",
+                f"{host.speed:g}"
+                if host.flops_per_second is None
+                else f"{host.flops_per_second / 1e12:g} TFLOP/s",
                 _bytes_text(host.memory_bytes),
                 "–" if own is None else _link_text(own),
             ]
