@@ -275,13 +275,14 @@ class LearningJob:
             raise RunFailure("none of the placements compared could be measured")
         chosen = comparison.contenders[verdict.placement]
         path = export(self.session, chosen, self.cluster, self.out)
-        # Plain PyTorch may be better, but it has no placement.
-        if verdict.placement == verdict.fastest:
+        # What torch does may be better, but it has no placement.
+        if verdict.is_torch_as_good:
+            simplest = comparison.contenders[verdict.equals[0]]
+            why = f"the best placement, though {simplest.found_by} is as good without one"
+        elif verdict.placement == verdict.fastest:
             why = "the fastest"
-        elif verdict.placement in verdict.equals:
-            why = "the simplest placement that is not shown to be slower than any other candidate"
         else:
-            why = "the best placement"
+            why = "the simplest placement that is not shown to be slower than any other candidate"
         how_long = "" if self.data is None else " until the race to a loss has ended"
         console.print(
             f"exported to {path}{how_long}: {chosen.beside(self.session.method)}, found by "
