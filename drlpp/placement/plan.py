@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
-from drlpp.io.formatting import predicted_text
+from drlpp.io.formatting import predicted_text, seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -73,6 +73,17 @@ class Plan:
     def configuration(self) -> str:
         """Replicas per stage as PipeDream writes them, like ``2-1-1``."""
         return self.placement.configuration
+
+    def __str__(self) -> str:
+        """Say what it is, and what training without a pipeline would take."""
+        lines = [f"{self.configuration} with {self.method}, found by {self.found_by}: {self.text}"]
+        for one in self.ways:
+            seconds, unfit = (
+                seconds_text(one.seconds_per_minibatch),
+                "" if one.fits else ", too large",
+            )
+            lines.append(f"{one.name} on {len(one.accelerators)}: {seconds}{unfit}")
+        return "\n".join(lines)
 
     @property
     def text(self) -> str:

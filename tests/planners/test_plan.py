@@ -169,6 +169,9 @@ def test_a_plan_of_a_task_is_trained_in_two_calls(tmp_path: Path) -> None:
     assert plan.seconds_per_minibatch > 0
     assert plan.cluster is not None
     assert plan.cluster.accelerators == 2
+    told = str(plan).splitlines()
+    assert plan.text in told[0]
+    assert any(line.startswith("plain on 1: ") for line in told)
     loader = DataLoader(TensorDataset(inputs.repeat(4, 1), targets.repeat(4)), batch_size=8)
     result = drlpp.PipelineTrainer(plan, out=tmp_path / "run").fit(loader, epochs=1)
     assert len(result.epochs) == 1
