@@ -18,7 +18,6 @@ NAMES = (
     "run",
     "measurements",
     "checkpoint",
-    "weights",
     "costs",
 )
 
