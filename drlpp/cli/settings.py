@@ -386,8 +386,8 @@ class SearchSettings:
     max_staleness: int | None = count(None, "Largest staleness of a stage.", least=0)
     cut_at: CutAt = option(
         CutAt.OPERATORS,
-        "What stages may divide: operators; modules, or layers of a decoder, for programs "
-        "that divide lists of them (drlpp export); or blocks that the model repeats.",
+        "Where stages may begin: at operators; at modules or decoder layers (drlpp export); "
+        "at blocks that the model repeats.",
     )
     compare: Compare = field(default_factory=list)
 

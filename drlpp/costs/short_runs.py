@@ -93,8 +93,8 @@ def with_short_runs(
         largest = max(one.seconds for one in factors.values())
         note(
             f"short pipelines took {largest:.1f} times as long as their operators alone: the model "
-            "is too small for a pipeline, or something else computes here; predictions leave that "
-            "out"
+            "is too small for a pipeline, or other programs are running; predicted times are too "
+            "short (use larger minibatches, or end the programs and profile again)"
         )
     return profile.model_copy(update=usable)
 

@@ -10,7 +10,13 @@ from typing import ClassVar
 
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.quantities import Count, Speed
-from drlpp.racing.contenders import Contender, Heat, compiled_as_plain, usual_method
+from drlpp.racing.contenders import (
+    Contender,
+    Heat,
+    compiled_as_plain,
+    rather_as_it_is,
+    usual_method,
+)
 from drlpp.racing.race import LEAST_ROUNDS, LONG, cost_of, heat, race
 from drlpp.racing.rivals import measure, without_equals
 from drlpp.racing.verdict import Entrant, Verdict, judge
@@ -137,9 +143,10 @@ class _Course:
             short = max(length // _HEAT_SHARE, 1)
             run = self._measuring(candidates, known.get(kind, ()), short, what)
             # If all have failed, the first enters the race and tells why.
-            best = candidates[heat(len(candidates), run) or 0]
+            best = heat(len(candidates), run) or 0
+            best = rather_as_it_is(candidates, best, [one.seconds for one in candidates])
             # In the race only its measurements of the race count.
-            qualified.append(best.model_copy(update={"measurements": ()}))
+            qualified.append(candidates[best].model_copy(update={"measurements": ()}))
         everyone = compiled_as_plain([*self.contenders, *qualified], self._hopeless())
         alike = without_equals(everyone, self.cluster)
         self.contenders = sorted(alike, key=lambda one: one.averages_weights)
@@ -147,7 +154,7 @@ class _Course:
         self._keep()
 
         def on_round(done: int, running: int) -> None:
-            self.tell(f"racing: round {done} of at most {rounds}, {running} left")
+            self.tell(f"racing: round {done} of at most {rounds}, {running} candidates left")
 
         judged = sum(not one.averages_weights for one in self.contenders)
         race(judged, run, rounds, on_round)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Container, Hashable, Iterable, Sequence
 from typing import Literal, Self
 
@@ -15,6 +16,9 @@ from drlpp.runtime.ipc.protocol import AVERAGED_EVERY, ParallelWay
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
+
+_HARDLY = 1.03
+"""What is so many times as slow is hardly slower: compiling takes seconds for every stage."""
 
 
 class Contender(Record):
@@ -179,6 +183,26 @@ def as_it_runs(candidate: Candidate) -> Candidate:
 def usual_method(contenders: Iterable[Contender]) -> Method:
     """Return the method that was asked for, which plain PyTorch has too; without it the default."""
     return next((c.method for c in contenders if c.is_plain), Method())
+
+
+def rather_as_it_is(
+    candidates: Sequence[Contender], best: int, costs: Sequence[Sequence[float]]
+) -> int:
+    """Return the best's number, or that of the same uncompiled if it is hardly slower.
+
+    Args:
+        candidates: of a heat.
+        best: the number of the best.
+        costs: of every candidate, measured in turns.
+    """
+    one, limit = candidates[best], _HARDLY * statistics.median(costs[best] or [0.0])
+    if one.method.compiled:
+        as_it_is = one.method.model_copy(update={"compiled": False})
+        for number, other in enumerate(candidates):
+            alike = other.method == as_it_is and other.threads == one.threads
+            if alike and costs[number] and statistics.median(costs[number]) <= limit:
+                return number
+    return best
 
 
 def compiled_as_plain(

@@ -21,7 +21,7 @@ from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
-from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.contenders import Contender, Heat, rather_as_it_is
 from drlpp.racing.microbatches import divisors, suiting
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, heat
@@ -367,10 +367,15 @@ def with_policy(grounds: Grounds, method: Method) -> list[Contender]:
 def _best(grounds: Grounds, kind: str) -> list[Contender]:
     """Return the fastest of a kind, measured in turns; none if none can be run."""
     found = candidates_of(kind, grounds)
-    best = heat(
-        len(found), lambda i: cost_of(measure(grounds.session, found[i], _HEAT_MINIBATCHES))
-    )
-    return [] if best is None else [found[best]]
+    costs: list[list[float]] = [[] for _ in found]
+
+    def run(number: int) -> float | None:
+        cost = cost_of(measure(grounds.session, found[number], _HEAT_MINIBATCHES))
+        costs[number] += [] if cost is None else [cost]
+        return cost
+
+    best = heat(len(found), run)
+    return [] if best is None else [found[rather_as_it_is(found, best, costs)]]
 
 
 def _asynchronous(grounds: Grounds, method: Method) -> Iterator[Contender]:

@@ -16,7 +16,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison, compare
-from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.contenders import Contender, Heat, rather_as_it_is
 from drlpp.racing.rivals import PLAIN
 from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.schedule.method import Method
@@ -296,3 +296,13 @@ def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) ->
     assert [one.found_by for one in as_they_are] == ["tuned", "gpipe"]
     assert len(comparison.contenders) == 5
     assert "(3 threads, compiled)" in " ".join(shown(comparison).split())
+
+
+def test_compiling_has_to_pay() -> None:
+    """What is 2% slower as it is is taken; what is 5% slower is not."""
+    as_it_is = HEATS[0].candidates[0]
+    method = as_it_is.method.model_copy(update={"compiled": True})
+    both = [as_it_is, as_it_is.model_copy(update={"method": method})]
+    assert rather_as_it_is(both, 1, [[1.02, 1.02], [1.0]]) == 0
+    assert rather_as_it_is(both, 1, [[1.05], [1.0]]) == 1
+    assert rather_as_it_is(both, 1, [[], [1.0]]) == 1
