@@ -8,11 +8,12 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field
 
+from drlpp.costs.ways_of_training import LOCAL_STEPS
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
-from drlpp.runtime.ipc.protocol import AVERAGED_EVERY, ParallelWay
+from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
@@ -75,7 +76,7 @@ class Contender(Record):
         """Replicas per stage and microbatches, or the processes or threads of PyTorch."""
         if self.placement is None and self.way != "plain":
             told = f"{self.processes} processes"
-            every = AVERAGED_EVERY * self.method.accumulate
+            every = LOCAL_STEPS * self.method.accumulate
             averaged = f", weights averaged every {every} minibatches"
             return told + averaged * self.averages_weights
         if self.placement is None:

@@ -142,7 +142,7 @@ class _Course:
         return self.train(tried, lambda curve: True).failure
 
     def _takes_rate_of(self, candidate: int) -> int:
-        return dict(enumerate(self.race.rate_of)).get(candidate, candidate)
+        return self.race.rate_of[candidate] if self.race.rate_of else candidate
 
     def _rate(self, candidate: int) -> float | None:
         """Return the rate of a candidate that is as late, if it trains with that; else its best."""

@@ -122,12 +122,6 @@ class PacedLinks(Links):
 
         return _PacedTransfer(sent.tensors, sent.works, sent.staging, until)
 
-    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work:
-        return self._links._start_send(tensor, receiver)
-
-    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work:
-        return self._links._start_receive(tensor, sender)
-
     def close(self) -> None:
         """Close the ways that these are."""
         self._links.close()

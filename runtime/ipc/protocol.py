@@ -31,9 +31,6 @@ Route = tuple[int, int]
 ParallelWay = Literal["ddp", "zero-1", "zero-2", "fsdp", "local-sgd"]
 """torch's own data parallelism: :mod:`drlpp.runtime.worker.parallel_loop` says what each is."""
 
-AVERAGED_EVERY = 8
-"""Minibatches after which local SGD averages the weights of all ranks."""
-
 
 @dataclass(frozen=True)
 class Transport:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from drlpp.costs.ways_of_training import LOCAL_STEPS
 from drlpp.errors import CannotStart, HostLost, RunFailure, StorageFailure, WorkerLost
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import (
@@ -23,7 +24,6 @@ from drlpp.placement.measurement import (
 )
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.ipc.protocol import (
-    AVERAGED_EVERY,
     Command,
     ParallelWay,
     Release,
@@ -66,7 +66,7 @@ def measured_parallel(
     method: Method,
 ) -> Outcome:
     """Return what :meth:`ClusterSession.measure_parallel` says."""
-    together = AVERAGED_EVERY if way == "local-sgd" else 1
+    together = LOCAL_STEPS if way == "local-sgd" else 1
     window = window_of_whole(minibatches, method, together)
 
     def once() -> Measurement:

@@ -40,12 +40,12 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from drlpp.costs.ways_of_training import LOCAL_STEPS
 from drlpp.models.task import Task
 from drlpp.runtime.comm.connections import Member
 from drlpp.runtime.comm.pacing import PacedSum
 from drlpp.runtime.device.devices import Accelerator, seed_generator, to_device
 from drlpp.runtime.ipc.protocol import (
-    AVERAGED_EVERY,
     GroupSpec,
     ParallelWay,
     RunResult,
@@ -162,7 +162,7 @@ class ParallelLoop(PlainLoop):
         optimizer = build_optimizer(spec, weights)
         if self._way != "local-sgd":
             return optimizer
-        averager = PeriodicModelAverager(period=AVERAGED_EVERY, warmup_steps=AVERAGED_EVERY - 1)
+        averager = PeriodicModelAverager(period=LOCAL_STEPS, warmup_steps=LOCAL_STEPS - 1)
         return PostLocalSGDOptimizer(optimizer, averager)
 
     def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:

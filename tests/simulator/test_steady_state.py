@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib.util import find_spec
 from unittest import mock
 
 import numpy
@@ -88,7 +89,7 @@ def test_a_run_that_begins_and_ends_has_it_in_its_window(
 @given(simulations())
 @settings(max_examples=30)
 def test_compiled_it_plays_the_same_to_the_last_bit(case: tuple[Simulation, SteadyState]) -> None:
-    pytest.importorskip("numba")
+    assert find_spec("numba"), "tests need the extra 'fast'"
     found, steady = case
     program, costs = steady.endless, found.pricing.of(steady.program)
     plays = []

@@ -13,7 +13,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm import link_timing as links
 from drlpp.runtime.comm.link_timing import exchange
-from drlpp.runtime.comm.transport import Links
+from drlpp.runtime.comm.transport import GroupLinks
 from drlpp.runtime.ipc.protocol import RunResult, TimeLink
 from drlpp.runtime.session.measuring import largest_messages, time_ways
 from drlpp.schedule.pipeline import Pipeline
@@ -88,7 +88,7 @@ def test_ways_have_an_order_that_does_not_depend_on_answers() -> None:
     assert largest_messages(pipeline, results) == ways
 
 
-class SlowLinks(Links):
+class SlowLinks(GroupLinks):
     """A link that answers at once, but takes ``seconds_per_byte`` on the way there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_per_byte: float) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
+from drlpp.costs.ways_of_training import LOCAL_STEPS
 from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
@@ -21,7 +22,6 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.hosts.fork_server import forking_context
-from drlpp.runtime.ipc.protocol import AVERAGED_EVERY
 from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
@@ -46,7 +46,7 @@ def layered() -> Task:
 
 
 def _updates(way: str) -> int:
-    return AVERAGED_EVERY if way == "local-sgd" else 4
+    return LOCAL_STEPS if way == "local-sgd" else 4
 
 
 def _train(rank: int, folder: str) -> None:
@@ -119,7 +119,7 @@ def test_it_is_measured_on_the_fastest_workers(session: ClusterSession, way: Any
     outcome = session.measure_parallel(way, 2, 3)
     assert isinstance(outcome, Measurement), outcome
     assert [usage.worker for usage in outcome.workers] == [1, 2]
-    assert outcome.minibatches == (AVERAGED_EVERY if way == "local-sgd" else 3)
+    assert outcome.minibatches == (LOCAL_STEPS if way == "local-sgd" else 3)
     assert not [path for path in session.folder.iterdir() if path.name.startswith("task")]
 
 
