@@ -117,7 +117,7 @@ def test_a_stage_that_needs_more_fails_and_the_session_goes_on(captured: Capture
         needed, of_two = peaks(session.measure(alone, 4)), peaks(session.measure(two, 4))
         plain = measure_plain(session, Contender(found_by=PLAIN, method=Method()), 4)
         (by_plain,) = peaks(plain)
-        losses = [r.losses for r in session.run(session.deploy(two), 6)[1].values()]
+        losses = {w: r.losses for w, r in session.run(session.deploy(two), 6)[1].items()}
     assert needed[0] < sum(of_two)
     with limited(captured, needed[0] - 1, of_two[1], 2e5) as session:
         assert session.memory_bytes == (needed[0] - 1, of_two[1], 2e5)
@@ -129,7 +129,7 @@ def test_a_stage_that_needs_more_fails_and_the_session_goes_on(captured: Capture
             f"{needed[0] - 1:,} bytes of memory"
         )
         assert peaks(session.measure(two, 4)) == of_two
-        found = [r.losses for r in session.run(session.deploy(two), 6)[1].values()]
+        found = {w: r.losses for w, r in session.run(session.deploy(two), 6)[1].items()}
         assert found == losses, "counting changes nothing"
         assert isinstance(session.measure(alone, 4), FailedMeasurement)
     with limited(captured, 2e4, 2e4, by_plain - 1) as session:
