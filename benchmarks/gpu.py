@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,13 +20,10 @@ from pandas import DataFrame
 from pydantic import Field
 
 from benchmarks.study import Needs, Row, Study, this_machine
-from drlpp.agents import hyperparameters_of, learn_placement
 from drlpp.capturing.capture import capture
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.envs import CostPrior, MeasurementMemory
-from drlpp.errors import RunFailure
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
@@ -62,7 +57,6 @@ class Case(Record):
         device: what they compute on.
         workers: how many.
         minibatches: of a measurement.
-        budget: placements that the agent measures.
     """
 
     model: str
@@ -70,7 +64,6 @@ class Case(Record):
     device: str
     workers: int = 4
     minibatches: int = 20
-    budget: int = 12
 
 
 class Run(Record):
@@ -83,8 +76,7 @@ class Run(Record):
         seconds: of a minibatch; None if it failed.
         busiest_seconds: what the worker that computes most computes for a minibatch.
         computing_seconds: what all workers together compute for one.
-        simulated_seconds: by the simulator, with the profile of this device, on which its workers
-            compute in turns.
+        simulated_seconds: by the simulator, where one worker has the device to itself.
         memory_bytes: the most that a worker took.
         simulated_memory_bytes: the most that a stage needs, by the simulator.
         failure: why there are no figures.
@@ -109,13 +101,12 @@ class Found(Row):
         machine: processor, versions, day.
         gpu: its name, memory and versions, or what workers compute on.
         operators, parameter_bytes: of its graph.
-        capture_seconds, profile_seconds, agent_seconds: what these took.
+        capture_seconds, profile_seconds: what these took.
         operators_seconds: forward and backward of all operators, one after the other.
         runs: ways to train it.
         links: bytes of messages between stages, and the seconds of each.
         losses: mean loss of the first and of the last minibatches of a training on the same
             samples, so the second has to be smaller; empty if there was none.
-        learned: what the agent found: its placement, seconds of a minibatch, placements measured.
         failures: sections that did not come to an end, and why.
     """
 
@@ -126,17 +117,15 @@ class Found(Row):
     parameter_bytes: int = 0
     capture_seconds: float = 0.0
     profile_seconds: float = 0.0
-    agent_seconds: float = 0.0
     operators_seconds: float = 0.0
     runs: tuple[Run, ...] = ()
     links: tuple[tuple[int, float], ...] = ()
     losses: tuple[float, ...] = ()
-    learned: tuple[str, float, int] | None = None
     failures: dict[str, str] = Field(default_factory=dict)
 
 
 class GpuStudy(Study[Case, Found]):
-    """Capture, plain PyTorch, profile, a training, ten placements and methods, and the agent."""
+    """Capture, plain PyTorch, profile, a training, and placements and methods beside them."""
 
     name = "gpu"
     question = "Does everything work on a GPU, and what does it take there?"
@@ -147,10 +136,7 @@ class GpuStudy(Study[Case, Found]):
         """Return three models; for a look, one of them on processors."""
         if short or not torch.cuda.is_available():
             few = ("gpt2",) if short else _PUBLISHED
-            return [
-                Case(model=model, size="small", device="cpu", minibatches=4, budget=2)
-                for model in few
-            ]
+            return [Case(model=model, size="small", device="cpu", minibatches=4) for model in few]
         return [Case(model=model, size="published", device="cuda") for model in _PUBLISHED]
 
     def run(self, case: Case) -> Found:
@@ -295,7 +281,6 @@ class _Bench:
         for name, (kind, method) in ways(self.case.workers).items():
             place = partial(self._place, session, profile, cluster, name, chosen[kind], method)
             self.section(name, place)
-        self.section("agent", partial(self._learn, session, profile, cluster))
 
     def _place(
         self,
@@ -320,10 +305,9 @@ class _Bench:
                 MemoryModel.of(method, session.optimizer),
             )
             played = simulate(workload, cluster, placement, method, count, memory)
-            simulated = {
-                "simulated_seconds": played.seconds_per_minibatch,
-                "simulated_memory_bytes": max(played.memory_bytes),
-            }
+            simulated = {"simulated_memory_bytes": max(played.memory_bytes)}
+            if len(placement.accelerators) == 1:
+                simulated["simulated_seconds"] = played.seconds_per_minibatch
         run = _run(name, placement.configuration, method, outcome, **simulated)
         self.found["runs"] += (run,)
 
@@ -334,29 +318,6 @@ class _Bench:
         values = [losses[part] for part in sorted(losses)]
         share = max(1, len(values) // 10)
         self.found["losses"] = fmean(values[:share]), fmean(values[-share:])
-
-    def _learn(self, session: ClusterSession, profile: Profile, cluster: Cluster) -> None:
-        started, count = time.monotonic(), self.case.minibatches
-        memory_model = MemoryModel.of(session.method, session.optimizer)
-        with TemporaryDirectory() as scratch:
-            folder = Path(scratch)
-            memory = MeasurementMemory(session, count, folder / "measurements.jsonl")
-            learn_placement(
-                memory,
-                folder,
-                hyperparameters=hyperparameters_of("guided"),
-                budget=self.case.budget,
-                seed=0,
-                declared=CostPrior.of(profile, cluster, session.method, memory_model),
-            )
-            (candidate, _), *_ = memory.fastest(1)
-        # The least of several measurements flatters: the winner is measured anew.
-        again = session.measure(candidate, count)
-        if not isinstance(again, Measurement):
-            raise RunFailure(again.reason)
-        placement = candidate.placement.configuration
-        self.found["agent_seconds"] = time.monotonic() - started
-        self.found["learned"] = placement, again.seconds_per_minibatch, memory.distinct
 
 
 def _run(name: str, placement: str, method: Method, outcome: Outcome, **more: float) -> Run:
@@ -401,7 +362,6 @@ def _line(run: Run, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _summary(row: Found) -> dict[str, str]:
-    placement, seconds, measured = row.learned or ("–", 0.0, 0)
     return {
         "model": row.case.model,
         "operators": str(row.operators),
@@ -410,7 +370,6 @@ def _summary(row: Found) -> dict[str, str]:
         "profile": f"{row.profile_seconds:.1f} s",
         "all operators": f"{1e3 * row.operators_seconds:.1f} ms",
         "loss of a training": " to ".join(f"{loss:.4g}" for loss in row.losses) or "–",
-        "agent": f"{placement}, {1e3 * seconds:.2f} ms, {measured} measured",
     }
 
 

@@ -194,6 +194,8 @@ def _norm(value: Tensor | None) -> float:
 def _distance(expected: Tensor | None, found: Tensor | None) -> float:
     if expected is None or found is None:
         return _norm(found if expected is None else expected)
+    if torch.equal(expected, found):
+        return 0.0
     # Numbers that are finite in neither are no difference.
     difference = (_in_double(expected) - _in_double(found)).nan_to_num(0.0, 0.0, 0.0)
     same = torch.isfinite(expected) == torch.isfinite(found)

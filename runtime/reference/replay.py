@@ -46,7 +46,7 @@ class PassedForward:
 
     weights: Weights
     received: dict[StageOutput, Tensor]
-    outputs: Sequence[Tensor]
+    outputs: Mapping[int, Tensor]
     loss: Tensor | None
     gradients: Weights = field(default_factory=dict)
 
@@ -162,7 +162,7 @@ class Replay:
         buffers = self._executor.buffers[worker]
         passed = self._call(stage, part, _private(weights), buffers)
         self._passed[worker, stage, part] = passed
-        for output, tensor in enumerate(passed.outputs):
+        for output, tensor in passed.outputs.items():
             self._activations[part][StageOutput(stage, output)] = tensor.detach()
         if passed.loss is not None:
             self._losses[part] = passed.loss.item()
@@ -339,7 +339,7 @@ def _backward_of(
     ends: list[tuple[Tensor, Tensor | None]] = []
     if passed.loss is not None:
         ends.append((passed.loss, None))
-    for index, output in enumerate(passed.outputs):
+    for index, output in passed.outputs.items():
         gradient = gradients.pop((part, StageOutput(stage, index)), None)
         if gradient is not None and output.requires_grad:
             ends.append((output, gradient))

@@ -11,9 +11,9 @@ import hashlib
 import operator
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -30,14 +30,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from drlpp.runtime.device.compiling import IN_THIS_PROCESS, without_lock_between_processes
 from drlpp.runtime.stage.passes.passes import StageValues
 from drlpp.runtime.stage.passes.precision import passes_in, without_autocast
-from drlpp.runtime.stage.passes.randomness import seeded
+from drlpp.runtime.stage.passes.randomness import draws, seeded
 from drlpp.runtime.stage.stages import Buffer, StageOutput, StageProgram, Weight
 from drlpp.schedule.method import Precision
 
 aten = torch.ops.aten
 
 Compiled = Callable[..., Sequence[Tensor]]
-"""Takes what :func:`_inputs` returns; returns the stage's outputs and, behind them, the loss."""
+"""Takes what :func:`_inputs` returns; returns what others read and, behind that, the loss."""
 
 _MOST_KEPT = 16
 """What a worker keeps of the stages that it held last."""
@@ -58,13 +58,14 @@ class CompiledStage:
 
     def __call__(
         self, values: StageValues, targets: Sequence[Tensor]
-    ) -> tuple[Sequence[Tensor], Tensor | None]:
-        """Return the outputs of the stage and, on the last, the loss."""
+    ) -> tuple[Mapping[int, Tensor], Tensor | None]:
+        """Return what other stages read and, on the last stage, the loss."""
         found = self.call(*_inputs(self.program, values, targets))
         if not torch.is_grad_enabled():
             # AOTAutograd keeps activations for a backward whether there will be one or not.
             found = [value.detach() for value in found]
-        return (found, None) if self.program.loss is None else (found[:-1], found[-1])
+        loss = None if self.program.loss is None else found[-1]
+        return dict(zip(self.program.sent, found, strict=False)), loss
 
 
 class StageCompiler:
@@ -179,9 +180,10 @@ def _is_own(result: object, program: StageProgram) -> bool:
 
 
 def _with_loss(program: StageProgram) -> fx.GraphModule:
-    """Return one graph of what a stage and its loss compute.
+    """Return one graph of what other stages read, and of the loss.
 
-    It takes the arguments, what else the model returns, and the targets.
+    It takes the arguments, what else the model returns, and the targets. What the model returns,
+    which may be the largest tensor of all, is not kept.
     """
     graph, attributes = fx.Graph(), dict[str, Any]()
 
@@ -201,7 +203,7 @@ def _with_loss(program: StageProgram) -> fx.GraphModule:
     arguments = placeholders("argument", len(program.arguments))
     others = iter(placeholders("result", sum(not _is_own(one, program) for one in results)))
     targets = placeholders("target", of_loss - len(results))
-    outputs = list(inlined(program.function, "stage", arguments))
+    outputs, losses = inlined(program.function, "stage", arguments), list[fx.Node]()
     if loss is not None:
         returned = [
             outputs[one.index]
@@ -209,8 +211,8 @@ def _with_loss(program: StageProgram) -> fx.GraphModule:
             else next(others)
             for one in results
         ]
-        outputs.append(inlined(loss, "loss", [*returned, *targets]))
-    graph.output(tuple(outputs))
+        losses = [inlined(loss, "loss", [*returned, *targets])]
+    graph.output((*(outputs[index] for index in program.sent), *losses))
     return fx.GraphModule(attributes, graph)
 
 
@@ -228,19 +230,24 @@ def _make_compilable(node: fx.Node, precision: Precision) -> None:
     if node.target is seeded:
         name, node.target, *arguments = arguments
     node.args = tuple(arguments)
-    called = next(
-        (one for one in (node.target, *arguments[:2]) if isinstance(one, OpOverload)), None
+    targets = (node.target, *arguments[:2])
+    place, called = next(
+        ((place, one) for place, one in enumerate(targets) if isinstance(one, OpOverload)),
+        (0, None),
     )
     if called is None:
         return
     if called._opname in _RECURRENT:
         raise CannotBeCompiled(f"torch would unroll its recurrent layers ({called._opname})")
-    if torch.Tag.nondeterministic_seeded not in called.tags:
+    names = [argument.name for argument in called._schema.arguments]
+    given = dict(zip(names, arguments[place:], strict=False)) | node.kwargs
+    if not draws(called, given):
         return
     if name is not None and called is aten.dropout.default:
-        _seed_dropout(node, name)
+        mask = _mask(node, given["input"], None, given["p"], name)
+        node.target, node.args, node.kwargs = aten.mul.Tensor, (given["input"], mask), {}
     elif name is not None and called is aten.scaled_dot_product_attention.default:
-        _seed_attention(node, name)
+        _seed_attention(node, name, given)
     else:
         raise CannotBeCompiled(f"{called} draws random numbers")
 
@@ -261,23 +268,9 @@ def _dropped(of: Tensor, key: Tensor | None, p: float = 0.0, name: str = "") -> 
     return of.new_empty(of.shape if key is None else (*of.shape[:-1], key.shape[-2]))
 
 
-def _seed_dropout(node: fx.Node, name: str) -> None:
-    source, p, trains = cast(tuple[fx.Node, float, bool], node.args)
-    if p and trains:
-        mask = _mask(node, source, None, p, name)
-        node.target, node.args = aten.mul.Tensor, (source, mask)
-    else:
-        node.replace_all_uses_with(source)
-
-
-def _seed_attention(node: fx.Node, name: str) -> None:
+def _seed_attention(node: fx.Node, name: str, given: dict[str, Any]) -> None:
     """Let attention with dropout compute as it does on a processor."""
-    taken = aten.scaled_dot_product_attention.default._schema.arguments
-    names = [argument.name for argument in taken]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    if not (p := given.get("dropout_p")):
-        return
-    mask = _mask(node, given["query"], given["key"], p, name)
+    mask = _mask(node, given["query"], given["key"], given["dropout_p"], name)
     with node.graph.inserting_before(node):
         given["dropout_mask"] = node.graph.call_function(aten.ne.Scalar, (mask, 0))
         both = node.graph.call_function(aten._scaled_dot_product_attention_math.default, (), given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -44,7 +44,7 @@ class EvaluationRunner:
                 self.minibatches.passed(minibatch)
             self.minibatches.wait_for(minibatch)
 
-    def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
+    def forward(self, part: MicrobatchId, received: Received) -> Mapping[int, Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
         program = self.program
         with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):

@@ -151,7 +151,7 @@ class StageRunner:
         if self.program.reads_data:
             self.minibatches.wait_for(minibatch)
 
-    def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
+    def forward(self, part: MicrobatchId, received: Received) -> Mapping[int, Tensor]:
         """Perform the forward pass of ``part``.
 
         Args:
@@ -159,7 +159,7 @@ class StageRunner:
             received: outputs of earlier stages that this stage reads.
 
         Returns:
-            The outputs of the stage.
+            What other stages read, by output.
         """
         passed = InFlight(received)
         recomputed = part in self._plan.recomputed
@@ -178,7 +178,7 @@ class StageRunner:
                     minibatch,
                 )
         if not recomputed:
-            passed.outputs, passed.loss = self._read_later(outputs), loss
+            passed.outputs, passed.loss = outputs, loss
         self._in_flight[part] = passed
         return outputs
 
@@ -192,15 +192,7 @@ class StageRunner:
         # Running statistics have seen this part already.
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         with self.weights.for_backward(part) as weights:
-            outputs, passed.loss = self._call(part, passed.received, weights, buffers)
-        passed.outputs = self._read_later(outputs)
-
-    def _read_later(self, outputs: Sequence[Tensor]) -> dict[int, Tensor]:
-        return {
-            index: outputs[index]
-            for contents in self.program.sends.values()
-            for index, _ in contents
-        }
+            passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
 
     def _call(
         self,
@@ -208,7 +200,7 @@ class StageRunner:
         received: Received,
         weights: Sequence[Tensor],
         buffers: Mapping[str, Tensor],
-    ) -> tuple[Sequence[Tensor], Tensor | None]:
+    ) -> tuple[Mapping[int, Tensor], Tensor | None]:
         minibatch, microbatch = part
         program = self.program
         begin_pass(self.seed, (self.first_minibatch + minibatch, microbatch))
@@ -216,10 +208,10 @@ class StageRunner:
         values = self._values(inputs, received, weights, buffers)
         targets = self.minibatches.targets(part) if program.loss is not None else ()
         if self._compiled is not None:
-            outputs, loss = self._compiled(values, targets)
-        else:
-            with passes_in(self.method.precision, self.device):
-                outputs, loss = values.call_with_loss(program, targets)
+            sent, loss = self._compiled(values, targets)
+            return as_sent(program, sent), loss
+        with passes_in(self.method.precision, self.device):
+            outputs, loss = values.call_with_loss(program, targets)
         return as_sent(program, outputs), loss
 
     def _values(
@@ -373,6 +365,5 @@ class StageRunner:
                 # Running statistics have seen this part already.
                 buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
                 with self.weights.replaying(part, kept) as weights:
-                    outputs, passed.loss = self._call(part, received, weights, buffers)
-                passed.outputs = self._read_later(outputs)
+                    passed.outputs, passed.loss = self._call(part, received, weights, buffers)
             self._in_flight[part] = passed

@@ -87,6 +87,11 @@ class StageProgram:
         return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Buffer)))
 
     @property
+    def sent(self) -> tuple[int, ...]:
+        """The outputs that other stages read, in order."""
+        return tuple(sorted({index for specs in self.sends.values() for index, _ in specs}))
+
+    @property
     def reads_data(self) -> bool:
         """Whether this stage needs inputs of the model or targets."""
         return bool(self.inputs) or self.loss is not None

@@ -229,7 +229,7 @@ def _minibatch(
 ) -> Iterator[tuple[str, int, float]]:
     """Train stages in a row on a minibatch; yield what was done, its stage, and the seconds."""
     part = (number, 0)
-    outputs: list[Sequence[Tensor]] = []
+    outputs: list[Mapping[int, Tensor]] = []
     for stage, runner in enumerate(runners):
         received = {
             StageOutput(source, index): outputs[source][index].detach()

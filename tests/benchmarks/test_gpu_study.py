@@ -10,17 +10,18 @@ from benchmarks.gpu import STUDY, ways
 def test_a_part_that_fails_is_noted_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def learn_placement(*_: object, **__: object) -> None:
-        raise RuntimeError("no room for an agent")
+    def train(*_: object) -> None:
+        raise RuntimeError("no room for a training")
 
-    monkeypatch.setattr(gpu, "learn_placement", learn_placement)
+    monkeypatch.setattr(gpu._Bench, "_train", train)
     monkeypatch.setattr(gpu, "ways", lambda parts: dict(list(ways(parts).items())[:1]))
     (case,) = STUDY.cases(None, short=True)
     found = STUDY.run(case.model_copy(update={"workers": 2, "minibatches": 2}))
-    assert found.failures == {"agent": "RuntimeError: no room for an agent"}
+    assert found.failures == {"training": "RuntimeError: no room for a training"}
     assert [run.name for run in found.runs if run.seconds] == [
         "plain PyTorch, float32",
+        "plain PyTorch, float32, compiled",
         "plain PyTorch, bfloat16",
+        "plain PyTorch, bfloat16, compiled",
         "one stage",
     ]
-    assert found.losses[1] < found.losses[0]

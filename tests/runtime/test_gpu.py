@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.comm.connections import Member
 from drlpp.runtime.device import recurrent
 from drlpp.runtime.device.devices import accelerator_of
+from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -188,6 +190,41 @@ def test_backwards_in_halves_train_to_the_weights_of_the_reference(
     minibatches = Minibatches(*samples())
     found = train_twice(session, candidate, SPEC, MINIBATCHES, minibatches, options)
     assert found.difference < 1e-6
+
+
+@pytest.mark.parametrize("policy", ["pipeoptim", "vanilla", "stash"])
+def test_compiled_stages_train_as_they_are(policy: str) -> None:
+    captured = capture(ModelReference.named("gpt2", "small", layers=2, dropout=0.0))
+    placement, states = in_a_row(captured.graph, 0, 1), []
+    with ClusterSession(captured, workers=2, device="cuda", timeout_seconds=300) as session:
+        for compiled in (False, True):
+            method = Method.model_validate({"policy": policy, "compiled": compiled})
+            deployment = session.deploy(placement, method)
+            assert not deployment.uncompiled
+            session.run(deployment, 6)
+            states.append(session.collect(deployment)[0])
+    assert largest_difference(*states) < 1e-6
+    assert largest_difference(states[0], captured.state) > 1e-3, "training changed nothing"
+
+
+def test_torchs_own_data_parallelism_is_measured() -> None:
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
+    with ClusterSession(captured, workers=2, device="cuda") as session:
+        for way in get_args(ParallelWay):
+            outcome = session.measure_parallel(way, 2, 4, Method(schedule="gpipe", policy="sync"))
+            assert isinstance(outcome, Measurement), outcome
+
+
+def test_a_stage_that_needs_more_memory_than_allowed_fails() -> None:
+    captured = capture(ModelReference.named("gpt2", "small", layers=2))
+    with ClusterSession(captured, workers=2, device="cuda") as session:
+        _, cluster = session.profile(repeats=2)
+    for limit, fits in ((0.02e9, False), (4e9, True)):
+        limited = cluster.model_copy(update={"memory_bytes": (limit, limit)})
+        with ClusterSession(captured, workers=2, device="cuda", links=limited) as session:
+            outcome = session.measure(in_a_row(captured.graph, 0, 1), minibatches=4)
+        assert isinstance(outcome, Measurement) == fits
+        assert fits or outcome.failure == "out of memory"
 
 
 def test_a_checkpoint_goes_on_on_the_processor_and_back(

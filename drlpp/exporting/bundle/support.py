@@ -60,8 +60,9 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
     digest = hashlib.blake2b(f"{_pass_key} {name}".encode(), digest_size=7).digest()
     tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
     _generator(tensors).manual_seed(int.from_bytes(digest, "big"))
-    # Numbers are drawn in the order of memory.
-    args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
+    if operator is not torch.ops.aten.scaled_dot_product_attention.default:
+        # Numbers are drawn in the order of memory.
+        args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
     return operator(*args, **kwargs)
 
 

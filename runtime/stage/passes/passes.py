@@ -112,10 +112,9 @@ class StageValues:
         ]
 
 
-def as_sent(program: StageProgram, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return outputs of a stage, those that other stages read in the type that these expect."""
+def as_sent(
+    program: StageProgram, outputs: Sequence[Tensor] | Mapping[int, Tensor]
+) -> dict[int, Tensor]:
+    """Return what other stages read of a stage's outputs, in the types that these expect."""
     expected = {index: spec.dtype for specs in program.sends.values() for index, spec in specs}
-    return [
-        output.to(getattr(torch, expected[index])) if index in expected else output
-        for index, output in enumerate(outputs)
-    ]
+    return {index: outputs[index].to(getattr(torch, dtype)) for index, dtype in expected.items()}

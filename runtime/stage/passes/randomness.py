@@ -9,7 +9,7 @@ that it would have had. Processors and kinds of GPUs draw different numbers from
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,9 +18,12 @@ from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
+from drlpp.capturing.aten import named_arguments
 from drlpp.runtime.device.devices import device_among, seed_generator
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.torch_versions import graph_compiled_when_used
+
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 
 _pass_key = ""
 
@@ -40,10 +43,21 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
     digest = hashlib.blake2b(f"{_pass_key} {name}".encode(), digest_size=7).digest()
     # That of one device alone: torch.manual_seed notes a stack trace for other devices.
     seed_generator(device_among(values), int.from_bytes(digest, "big"))
-    # Numbers are drawn in the order of memory, which is another one for a transposed tensor than
-    # for what arrives of it in another stage.
-    args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
+    if operator is not _ATTENTION:
+        # Numbers are drawn in the order of memory, which is another one for a transposed tensor
+        # than for what arrives of it in another stage. Attention draws for what it computes.
+        args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
     return operator(*args, **kwargs)
+
+
+def draws(operator: object, arguments: Mapping[str, Any]) -> bool:
+    """Return whether an operator draws random numbers: not one whose dropout drops nothing."""
+    if not isinstance(operator, OpOverload):
+        return False
+    known = {argument.name: argument.default_value for argument in operator._schema.arguments}
+    known |= arguments
+    drops = [known[name] for name in ("p", "dropout", "dropout_p", "train") if name in known]
+    return torch.Tag.nondeterministic_seeded in operator.tags and all(drops)
 
 
 def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:
@@ -55,10 +69,7 @@ def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:
     graph.output(graph.graph_copy(module.graph, {}))
     graph.set_codegen(module.graph._codegen)
     for node in graph.nodes:
-        operator = node.target
-        if isinstance(operator, OpOverload) and (
-            torch.Tag.nondeterministic_seeded in operator.tags
-        ):
-            node.args = (node.name, operator, *node.args)
+        if draws(node.target, named_arguments(node)):
+            node.args = (node.name, node.target, *node.args)
             node.target = seeded
     return graph_compiled_when_used(module, graph)
