@@ -6,14 +6,11 @@ for an idle processor. Times are microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from drlpp.schedule.actions import Backward, BackwardInput, Forward, Message, Receive, Send
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.timeline import Span, TimedAction, row_name, spans_of
-
-_NANOSECOND = 1e-9
 
 Event = dict[str, Any]
 
@@ -28,8 +25,7 @@ def trace_of(
 ) -> dict[str, Any]:
     """Return the trace as plain data, ready for ``json.dumps``.
 
-    Every span is a complete event, every message an arrow from the pass that made it to the pass
-    that it is for.
+    Every span is a complete event.
 
     Args:
         timeline: what :func:`drlpp.schedule.timeline.play` returned or a run recorded.
@@ -43,7 +39,6 @@ def trace_of(
     events = [
         *_names(process_of, threads, pipeline),
         *(_complete_event(span, threads[span.worker]) for span in spans_of(timeline)),
-        *_arrows(timeline, threads),
     ]
     if window is not None:
         events += [
@@ -77,46 +72,6 @@ def _complete_event(span: Span, thread: tuple[int, int]) -> Event:
         "ts": start,
         "dur": round(end - start, 3),
     }
-
-
-def _arrows(
-    timeline: Iterable[TimedAction], threads: Mapping[int, tuple[int, int]]
-) -> Iterator[Event]:
-    """Yield a flow event at both ends of a message.
-
-    Each lies just inside of the span that viewers then tie it to.
-    """
-    ends = _message_ends(timeline)
-    for number, ((message, _), (made, used)) in enumerate(ends.items()):
-        common = {"name": message.payload, "cat": "message", "id": number}
-        inside = min(_NANOSECOND, (made.end - made.start) / 2, (used.end - used.start) / 2)
-        for phase, worker, moment in (
-            ({"ph": "s"}, made.worker, made.end - inside),
-            ({"ph": "f", "bp": "e"}, used.worker, used.start + inside),
-        ):
-            process, thread = threads[worker]
-            yield {**common, **phase, "pid": process, "tid": thread, "ts": _microseconds(moment)}
-
-
-def _message_ends(
-    timeline: Iterable[TimedAction],
-) -> dict[tuple[Message, int], tuple[TimedAction, TimedAction]]:
-    """Return the pass that made a message and the one that it is for, by message and receiver."""
-    last_pass: dict[int, TimedAction] = {}
-    made: dict[tuple[Message, int], TimedAction] = {}
-    awaited: dict[int, list[Message]] = {}
-    found = {}
-    for timed in timeline:
-        match timed.action:
-            case Send(message, to) if timed.worker in last_pass:
-                made[message, to] = last_pass[timed.worker]
-            case Receive(message, _):
-                awaited.setdefault(timed.worker, []).append(message)
-            case Forward() | Backward() | BackwardInput():
-                last_pass[timed.worker] = timed
-                for message in awaited.pop(timed.worker, ()):
-                    found[message, timed.worker] = timed
-    return {key: (made[key], used) for key, used in found.items() if key in made}
 
 
 def _microseconds(seconds: float) -> float:

@@ -22,32 +22,22 @@ _HEAD = """<!doctype html>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
 <title>{title} – {command}</title>
 <style>
-:root {{ color-scheme: light dark;
-        --ink: #1a1a1a; --paper: #fff; --line: #d8d8d8; --mark: #f3f3f3; }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ink: #e6e6e6; --paper: #16181b; --line: #3a3d42; --mark: #22262a; }}
-}}
-@media print {{
-  :root {{ color-scheme: light; --ink: #000; --paper: #fff; --line: #bbb; --mark: #f3f3f3; }}
-  tr, figure, .verdict {{ break-inside: avoid; }}
-}}
-body {{ font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+@media print {{ tr, figure, .verdict {{ break-inside: avoid; }} }}
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
        max-width: 60rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }}
 h1 {{ font-size: 1.5rem; }}
-h2 {{ font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid var(--line); }}
-.verdict {{ background: var(--mark); padding: .5rem .8rem; border-left: 4px solid #2B87BF; }}
+h2 {{ font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid #d8d8d8; }}
+.verdict {{ background: #f3f3f3; padding: .5rem .8rem; border-left: 4px solid #2B87BF; }}
 .below {{ font-size: .9rem; opacity: .8; }}
 figure {{ margin: 1rem 0; }}
 svg {{ max-width: 100%; height: auto; }}
-svg text {{ fill: currentColor; }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line);
+th, td {{ text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid #d8d8d8;
          vertical-align: top; min-width: 4rem; }}
-pre {{ background: var(--mark); padding: .6rem; overflow-x: auto; }}
+pre {{ background: #f3f3f3; padding: .6rem; overflow-x: auto; }}
 </style>
 </head>
 <body>
@@ -102,12 +92,11 @@ def _html(table: Table) -> str:
 
 
 def _svg(figure: Figure) -> str:
-    """Return a chart in the ink of the page, so that it follows light, dark and paper."""
     text = StringIO()
     with rc_context({"svg.fonttype": "none"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     whole = text.getvalue()
-    return whole[whole.index("<svg") :].replace("#000000", "currentColor")
+    return whole[whole.index("<svg") :]
 
 
 def _title(files: RunFiles) -> str:

@@ -10,13 +10,10 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from drlpp.errors import DRLPPError
+from drlpp.errors import DRLPPError, InvalidPlacement
 from drlpp.io.formatting import emulation_text, seconds_text, speeds_option
-from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import Versions
-from drlpp.racing.comparison import Comparison
-from drlpp.racing.contenders import Contender, names_of
 from drlpp.report import charts
 from drlpp.report.run_files import RunFiles
 from drlpp.report.tables import (
@@ -24,7 +21,6 @@ from drlpp.report.tables import (
     comparison_table,
     measured_table,
     race_table,
-    stages_table,
     told_of_race,
 )
 
@@ -60,10 +56,7 @@ def sections_of(files: RunFiles) -> Iterator[Section]:
     parts: dict[str, Callable[[RunFiles], Iterator[Section]]] = {
         "the race to a loss": _race_to_loss,
         "the race": _race,
-        "the training": _training,
         "the search": _search,
-        "where the time goes": _usage,
-        "the stages": _stages,
     }
     missing = []
     for what, make in parts.items():
@@ -116,18 +109,6 @@ def _race_to_loss(files: RunFiles) -> Iterator[Section]:
     )
 
 
-def _training(files: RunFiles) -> Iterator[Section]:
-    chart = charts.training_chart(files.train_losses, files.held_out_losses, files.batch_size)
-    if chart is None:
-        return
-    lines = []
-    if files.held_out_losses:
-        last = files.held_out_losses[-1]
-        lines.append(f"held-out loss {last.value:.4g} after epoch {last.step}")
-    lines += [change.text for change in files.changes]
-    yield Section(title="The training", lines=tuple(lines), chart=chart)
-
-
 def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
@@ -135,7 +116,14 @@ def _search(files: RunFiles) -> Iterator[Section]:
     lines += [] if files.search is None else files.search.lines
     ran = [one for _, one in files.measured if isinstance(one, Measurement)]
     best = min((one.seconds_per_minibatch for one in ran), default=0.0)
-    errors = charts.prediction_errors(files)
+    try:
+        errors = charts.prediction_errors(files)
+    except InvalidPlacement as error:
+        errors = []
+        lines.append(
+            f"not compared with the simulator: {error}; profile.json and cluster.yaml have to be "
+            "those that the run began with"
+        )
     if errors:
         lines.append(
             f"the simulator is off by {median(errors):.0%} in the median of {len(errors)} "
@@ -149,53 +137,6 @@ def _search(files: RunFiles) -> Iterator[Section]:
         table=measured_table(files.measured),
         below="Every measurement in turn; the line is the best so far.",
     )
-
-
-def _usage(files: RunFiles) -> Iterator[Section]:
-    if files.comparison is None:
-        return
-    chart = charts.usage_chart(_best_of_every_kind(files.comparison))
-    if chart is not None:
-        yield Section(
-            title="Where the time goes",
-            chart=chart,
-            told="What part of its time every worker computed",
-            below="Measured, in the last round of the best of each kind; a worker that waits has "
-            "nothing to do yet.",
-        )
-
-
-def _best_of_every_kind(comparison: Comparison) -> Iterator[tuple[str, Contender]]:
-    """Yield the placements that a winner is looked at beside, the winner first."""
-    named = zip(names_of(comparison.contenders), comparison.contenders, strict=True)
-    ran = [(name, one) for name, one in named if one.seconds and one.placement is not None]
-    rounds = max((len(one.seconds) for _, one in ran), default=0)
-    # Those that were dropped early are behind those that ran on.
-    ran.sort(key=lambda of: (len(of[1].seconds) < rounds, median(of[1].seconds)))
-    known: set[str] = set()
-    for name, one in ran:
-        if not known.issuperset(one.names):
-            known.update(one.names)
-            yield name, one
-
-
-def _stages(files: RunFiles) -> Iterator[Section]:
-    if files.profile is None:
-        return
-    found: list[tuple[str, Candidate | None]] = []
-    if files.comparison is not None:
-        found = [(name, one.candidate) for name, one in _best_of_every_kind(files.comparison)]
-    elif files.placement is not None:
-        placement = files.placement.resolve(files.profile.graph)
-        found = [(files.placement.configuration, Candidate(placement, files.placement.method))]
-    for name, candidate in found[:1]:
-        assert candidate is not None
-        count, stages = len(files.profile.graph), len(candidate.placement.stages)
-        yield Section(
-            title="The stages",
-            lines=(f"{name}: {count} operators in {stages} stages",),
-            table=stages_table(candidate, files.profile),
-        )
 
 
 def _machine(files: RunFiles, missing: Sequence[str]) -> Section:

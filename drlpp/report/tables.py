@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table as TerminalTable
 
-from drlpp.costs.profile import Profile
 from drlpp.errors import RunFailure
 from drlpp.io.formatting import emulation_text, range_text, seconds_text
 from drlpp.placement.candidate import Candidate
@@ -237,38 +236,3 @@ def stages_text(placement: Placement) -> str:
         f"{len(stage.operators)} on {', '.join(map(str, stage.accelerators))}"
         for stage in placement.stages
     )
-
-
-def stages_table(candidate: Candidate, profile: Profile) -> Table:
-    """Return the stages of a candidate: parameters, profiled time, and how late gradients are."""
-    return Table(
-        (
-            "stage",
-            "from, to",
-            "accelerators",
-            "operators",
-            "parameters",
-            "profiled",
-            "updates between forward and backward",
-        ),
-        tuple(_stage_rows(candidate, profile)),
-    )
-
-
-def _stage_rows(candidate: Candidate, profile: Profile) -> Iterator[tuple[str, ...]]:
-    graph, method = profile.graph, candidate.method
-    between = method.parts_in_between(candidate.placement.pipeline(graph))
-    for number, stage in enumerate(candidate.placement.stages):
-        operators, accelerators = stage.operators, stage.accelerators
-        first, last = (graph.operators[op].name for op in (operators[0], operators[-1]))
-        bytes_ = sum(graph.operators[op].parameter_bytes for op in operators)
-        late = between[number] / method.parts_of_update(len(accelerators))
-        yield (
-            str(number),
-            first if first == last else f"{first} to {last}",
-            ", ".join(map(str, accelerators)),
-            str(len(operators)),
-            f"{bytes_ / 1e6:,.2f} MB",
-            seconds_text(sum(profile.seconds[op] for op in operators)),
-            "0" if method.flushes else f"{late:.3g}",
-        )

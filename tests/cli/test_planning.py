@@ -21,7 +21,6 @@ from drlpp.placement.placement_file import read_placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 from tests.support.programs.shell import as_json, done, drlpp
-from tests.support.strategies.graphs import tied_chain
 
 PERCEPTRON = "tests.support.models.small:perceptron"
 DECODER = "tests.exporting.decoder:decoder"
@@ -105,17 +104,6 @@ def test_a_plan_says_how_late_its_gradients_are(profile: Path) -> None:
     assert "times the samples of plain PyTorch" in deeper
     flushed = as_json(*planned, "--policy", "sync", "--method-option", "schedule=gpipe")
     assert "staleness" not in flushed
-
-
-def test_a_plan_tells_what_shared_weights_cost(tmp_path: Path) -> None:
-    """An embedding of 8 bytes that is the output layer too, on links of 16 bytes a second."""
-    path = write_document(tmp_path / "profile.json", tied_chain([6, 6, 6], 8))
-    links = ("--workers", 3, "--planner", "gpipe", "--policy", "stash", "--bandwidth", 16)
-    text = done("plan", "--profile", path, *links).words
-    assert "wte on stages 0 and 2: 8 bytes summed for each update" in text
-    found = as_json("plan", "--profile", path, *links)
-    assert found["shared_weights"][0]["stages"] == [0, 2]
-    assert "operators 0, 2 share wte (8 bytes), each stage a copy" in done("show", path).words
 
 
 def test_the_search_is_the_default_and_no_slower_than_any_baseline(profile: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter, TensorSpec
+from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.cli.showing.tables import describe, report_lines
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
@@ -124,32 +124,11 @@ def test_show_reads_what_else_lies_in_a_run_folder(
     assert all(part in text for part in shown)
 
 
-def operator(number: int, type_: str, parameter_bytes: int, output_bytes: int) -> Operator:
-    output = TensorSpec(shape=(output_bytes // 4,), dtype="float32", bytes_=output_bytes)
-    return Operator(
-        id=number,
-        name=f"layers.{number}.{type_}",
-        type=type_,
-        module=f"{'first' if number == 0 else 'layers'}.{number}",
-        parameter_bytes=parameter_bytes,
-        outputs=(output,),
-    )
-
-
-def test_a_model_says_where_weights_are_and_what_repeats() -> None:
-    layers = [operator(1 + n, ("linear", "tanh")[n % 2], 200 * (1 - n % 2), 40) for n in range(12)]
-    operators = (operator(0, "embedding", 6000, 8), *layers, operator(13, "linear", 800, 4000))
-    edges = (Edge(source=n, target=n + 1, outputs=(0,)) for n in range(13))
-    graph = OpGraph(model="a model", operators=operators, edges=tuple(edges), outputs=((13, 0),))
-    assert list(report_lines(graph)) == [
-        "14 operators, 13 edges, 8.0 kB of parameters",
-        "parameters: first 6.0 kB (75%), layers 2.0 kB (25%)",
-        "cannot be cut, and have more than a tenth of the parameters each: "
-        "layers.0.embedding (75%)",
-        "6 equal blocks of 2 operators, the first begins with layers.1.linear; "
-        "a profile times 4 of them",
-        "a cut sends 8 bytes (behind layers.0.embedding) to 40 bytes (behind layers.1.linear) for "
-        "a minibatch, 40 bytes in the median",
+def test_a_model_says_what_a_cut_sends() -> None:
+    assert list(report_lines(GRAPH)) == [
+        "4 operators, 4 edges, 7.0 kB of parameters",
+        "a cut sends 10 bytes (behind op0) to 50 bytes (behind op2) for a minibatch, 30 bytes in "
+        "the median",
     ]
 
 

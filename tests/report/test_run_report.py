@@ -8,20 +8,18 @@ import pytest
 
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import read_document, write_document
-from drlpp.io.run_folder import CHANGES_NAME, RunRecord
+from drlpp.io.run_folder import RunRecord
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
 from drlpp.racing.training_race import TrainingRace
-from drlpp.report.charts import loss_chart, race_chart, search_chart, training_chart
+from drlpp.report.charts import loss_chart, race_chart, search_chart
 from drlpp.report.page import write_report
 from drlpp.report.run_files import read_run
-from drlpp.report.tables import comparison_table, stages_table
-from drlpp.runtime.training.training_reports import WorkersChanged, write_change
+from drlpp.report.tables import comparison_table
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.endurance.fuzzing.documents import every_document
@@ -29,11 +27,9 @@ from tests.support.measured import measurement
 from tests.support.reports import (
     EVIL,
     GRAPH,
-    PROFILE,
     TWO,
     Page,
     learned_run,
-    raced_and_trained,
 )
 from tests.support.strategies.graphs import chain_of, cluster_of
 
@@ -49,12 +45,10 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
     assert page.headings == [
         "The race",
         "The search",
-        "Where the time goes",
-        "The stages",
         "Machine, versions, settings",
     ]
     assert page.lines[1].startswith("guided (1-1) trains a minibatch 2.0"), "the gain comes first"
-    assert [tag for tag, _ in page.tags].count("svg") == len(page.charts) == 3
+    assert [tag for tag, _ in page.tags].count("svg") == len(page.charts) == 2
     assert page.charts[0] == (
         "Every round of the race, and medians: guided 1-1 6.00 ms; plain PyTorch 2 threads "
         "12.00 ms; exact 1 10.00 ms"
@@ -67,7 +61,7 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
 
 def test_nothing_of_a_run_becomes_part_of_the_page(run: Path) -> None:
     """Nor is anything loaded from elsewhere or run, and the page is small."""
-    raced_and_trained(run)
+    write_document(run / "race.json", every_document()["training race"])
     path = write_report(run)
     page = Page(path)
     assert EVIL in page.text
@@ -81,7 +75,6 @@ def test_nothing_of_a_run_becomes_part_of_the_page(run: Path) -> None:
 
 
 def test_charts_draw_what_was_measured(run: Path) -> None:
-    raced_and_trained(run)
     files = read_run(run)
     assert files.comparison is not None
     race = race_chart(files.comparison)
@@ -93,13 +86,6 @@ def test_charts_draw_what_was_measured(run: Path) -> None:
     search = search_chart(files.measured)
     assert search is not None
     assert list(search.axes[0].lines[1].get_ydata()) == pytest.approx([10, 6])
-    training = training_chart(files.train_losses, files.held_out_losses, files.batch_size)
-    assert training is not None
-    left, right = (axes.lines[1] for axes in training.axes)
-    # Held-out losses stand behind the minibatches before them; a minibatch has 16 samples.
-    assert list(left.get_xdata()) == [3.5, 7.5]
-    assert list(right.get_xdata()) == [4 * 16, 8 * 16]
-    assert list(right.get_ydata()) == [2.5, 2.0]
 
 
 def test_losses_of_a_race_are_over_seconds_and_samples() -> None:
@@ -115,15 +101,6 @@ def test_losses_of_a_race_are_over_seconds_and_samples() -> None:
     assert list(right.lines[0].get_xdata()) == [0, 5 * 32, 10 * 32]
     assert list(left.lines[0].get_xdata()) == [0, 0.5, 1.0]
     assert right.get_xlabel() == "samples, 32 in a minibatch"
-
-
-def test_stages_tell_how_late_gradients_are() -> None:
-    rows = stages_table(Candidate(TWO, Method()), PROFILE).rows
-    names = [operator.name for operator in GRAPH.operators]
-    assert rows[0] == ("0", f"{names[0]} to {names[1]}", "0", "2", "0.00 MB", "5.00 ms", "1")
-    assert rows[1][-1] == "0"
-    flushed = stages_table(Candidate(TWO, Method(schedule="gpipe", policy="sync")), PROFILE)
-    assert [row[-1] for row in flushed.rows] == ["0", "0"]
 
 
 def contender(who: str, placement: Placement | None, method: Method, *seconds: float) -> Contender:
@@ -157,32 +134,22 @@ def test_the_table_of_a_race_gives_medians_ranges_and_speed_ups() -> None:
 
 
 def test_what_was_changed_since_is_named_and_the_rest_is_shown(run: Path) -> None:
+    (run / "microbatches.json").write_text("{")
     write_document(run / "cluster.yaml", cluster_of(1, bandwidth=1e9))
     page = Page(write_report(run))
-    assert "The stages" in page.headings
-    assert (
-        "cluster.yaml: lists 1 of the 2 accelerators that placements of this run use" in page.text
-    )
+    assert "The search" in page.headings
+    assert "stage 1 names accelerator 1, but there are only 0 to 0; profile.json and" in page.text
+    assert "not read: " in page.text
     small = chain_of(seconds=[0.003] * 2, parameter_bytes=[4] * 2, output_bytes=[8] * 2)[1]
     write_document(run / "profile.json", small)
-    page = Page(write_report(run))
-    assert "The stages" not in page.headings
-    assert "profile.json: a placement of this run does not fit its graph" in page.text
-    (run / "profile.json").write_text("{")
-    assert "not read: " in Page(write_report(run)).text
+    assert "stage 0 names operator 2, but the graph of" in Page(write_report(run)).text
 
 
-def test_a_placement_of_another_graph_is_named(tmp_path: Path) -> None:
-    write_document(tmp_path / "run.json", RunRecord(command="drlpp train", settings={}))
-    write_document(tmp_path / "placement.json", every_document()["placement"])
-    write_document(tmp_path / "profile.json", PROFILE)
-    page = Page(write_report(tmp_path))
-    assert page.headings == ["Machine, versions, settings"]
-    assert "placement.json: does not fit the graph of profile.json" in page.text
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match=r"has no run\.json"):
+        write_report(tmp_path)
+    write_document(tmp_path / "run.json", RunRecord(command="drlpp train", settings={}))
+    with pytest.raises(InvalidFile, match="tensorboard --logdir"):
         write_report(tmp_path)
 
 
@@ -203,13 +170,3 @@ def test_what_was_exported_is_said_and_how_to_go_on(run: Path) -> None:
     assert f"exported: 1-1, found by exact; {exported.method}" in text
     assert f"drlpp train {run / 'placement.json'} --data DATA --speeds 0.5,0.25" in text
     assert f"drlpp show {run / 'placement.json'} --timeline simulator --profile" in text
-
-
-def test_a_training_that_lost_a_host_says_so(tmp_path: Path) -> None:
-    write_document(tmp_path / "run.json", RunRecord(command="drlpp train", settings={}))
-    raced_and_trained(tmp_path)
-    change = WorkersChanged(
-        epochs=0, minibatches=3, reason="host far is lost", workers=(0, 1), configuration="1-1"
-    )
-    write_change(tmp_path / CHANGES_NAME, change)
-    assert change.text in write_report(tmp_path).read_text()

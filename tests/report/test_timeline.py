@@ -111,8 +111,6 @@ def test_spans_are_the_whole_timeline(pipeline: Pipeline, minibatches: int, kind
         for span_kind in KINDS:
             seconds_of_kind = found[use.worker][span_kind.label]
             assert seconds_of_kind == pytest.approx(use.seconds[span_kind], abs=1e-6)
-    messages = sum(isinstance(timed.action, Send) for timed in timeline)
-    assert sum(event["ph"] == "s" for event in trace["traceEvents"]) == messages
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (2, 4), (3, 4), (4, 16)])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
-
 from drlpp.io.documents import write_document
 from drlpp.io.files import append
 from drlpp.io.run_folder import RunRecord
@@ -16,7 +14,6 @@ from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
 from drlpp.schedule.method import Method
-from tests.endurance.fuzzing.documents import every_document
 from tests.support.measured import measurement
 from tests.support.strategies.graphs import chain_of, cluster_of
 
@@ -65,21 +62,6 @@ def learned_run(folder: Path) -> Path:
     failure = FailedMeasurement(failure="timeout", reason="no worker said a word")
     append(path, Entry(placement=TWO, outcome=failure, method=Method(recompute=True)))
     return folder
-
-
-def raced_and_trained(folder: Path) -> None:
-    """Add what a race to a loss and a training leave."""
-    write_document(folder / "race.json", every_document()["training race"])
-    with SummaryWriter(str(folder)) as board:
-        # Of the third epoch, two minibatches of four.
-        for minibatch in range(10):
-            loss = 3.0 - minibatch / 8
-            board.add_scalar("train/loss", loss, minibatch, walltime=100 + minibatch)
-            if minibatch in (3, 7):
-                epoch = (minibatch + 1) // 4
-                board.add_scalar("eval/loss", 3.0 - epoch / 2, epoch, walltime=100.5 + minibatch)
-                board.add_scalar("time/minibatches_per_second", 2.3, epoch)
-                board.add_scalar("time/samples_per_second", 16 * 2.3, epoch)
 
 
 class Page(HTMLParser):

@@ -43,24 +43,4 @@ def checked(trace: dict[str, Any]) -> dict[int, dict[str, float]]:
         for event in mine:
             inside = min(event["ts"] + event["dur"], end) - max(event["ts"], begin)
             seconds[worker][event["cat"]] += max(0.0, inside) / 1e6
-    _check_arrows(events, rows)
     return seconds
-
-
-def _check_arrows(events: list[dict[str, Any]], rows: dict[tuple[int, int], Any]) -> None:
-    """Every arrow has one begin and one end, in this order, each inside of a pass."""
-    arrows: dict[int, dict[str, Any]] = defaultdict(dict)
-    for event in events:
-        if event["ph"] in {"s", "f"}:
-            assert event["ph"] not in arrows[event["id"]]
-            arrows[event["id"]][event["ph"]] = event
-    for ends in arrows.values():
-        assert ends.keys() == {"s", "f"}
-        assert ends["s"]["ts"] <= ends["f"]["ts"]
-        for event in ends.values():
-            around = [
-                span
-                for span in rows[event["pid"], event["tid"]]
-                if span["ts"] <= event["ts"] <= span["ts"] + span["dur"]
-            ]
-            assert {span["cat"] for span in around} & {"forward", "backward", "prediction"}

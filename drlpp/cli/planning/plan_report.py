@@ -40,14 +40,6 @@ class PlanReport:
         self._ways, self._best_ways = ways, ways.best()
         self._prediction = problem.predict(plan.placement)
         placed = PlacedStages(problem.workload, plan.placement)
-        self._shared: list[dict[str, Any]] = [
-            {
-                "names": [name for tie in members for name in tie.names],
-                "stages": sharing,
-                "bytes_": sum(tie.bytes_ for tie in members),
-            }
-            for sharing, members in placed.ties.items()
-        ]
         self._staleness = staleness_text(placed.pipeline, plan.method, profile.batch_size)
         late = mean_staleness(placed.pipeline, plan.method)
         self._samples = samples_needed(late, plan.method.policy) if late else 1.0
@@ -84,7 +76,6 @@ class PlanReport:
             "weights_ratio": self._ways.weights_ratio,
             "memory_ratio": self._ways.memory_ratio,
             "ways_of_training": [asdict(one) for one in self._best_ways],
-            "shared_weights": self._shared,
             "stages": [
                 {"operators": names, **predicted.model_dump()}
                 for names, _, predicted in self._stages
@@ -214,11 +205,6 @@ class PlanReport:
             )
         if plan.note:
             yield plan.note
-        for shared in self._shared:
-            yield (
-                f"{', '.join(shared['names'])} on stages {' and '.join(map(str, shared['stages']))}"
-                f": {decimal(round(shared['bytes_']))} summed for each update"
-            )
         best: dict[str, Plan] = {}
         for other in plan.others:
             best.setdefault(other.found_by, other)

@@ -11,14 +11,11 @@ from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.pretty import Pretty
 
-from drlpp.capturing.blocks import KEPT, find_blocks
 from drlpp.capturing.graph import OpGraph, SharedParameter, TensorSpec
 from drlpp.costs.profile import Profile
 from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.io.documents import Document
 from drlpp.io.formatting import seconds_text
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement, Outcome, median_measurement
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
@@ -29,10 +26,6 @@ from drlpp.specs.cluster import Cluster, Link
 
 _MOST_NAMES = 200
 """Of operators of a stage that are all listed."""
-_MOST_MEASURED = 10
-_LARGEST = 5
-_LARGE_SHARE = 0.1
-"""Of all parameters: an operator with more of them makes stages uneven, since it cannot be cut."""
 
 
 @singledispatch
@@ -80,11 +73,9 @@ def _bytes_text(bytes_: float | None) -> str:
 
 def report_lines(graph: OpGraph) -> Iterator[str]:
     """Yield what matters of a graph, on one screen whatever the model."""
-    total = graph.parameter_bytes
-    yield f"{len(graph)} operators, {len(graph.edges)} edges, {decimal(total)} of parameters"
-    yield from _parameters(graph)
+    parameters = decimal(graph.parameter_bytes)
+    yield f"{len(graph)} operators, {len(graph.edges)} edges, {parameters} of parameters"
     yield from shared_weights(graph)
-    yield from _repeating(graph)
     if len(graph) == 1:
         yield "one operator: no placement can divide it"
         return
@@ -95,26 +86,6 @@ def report_lines(graph: OpGraph) -> Iterator[str]:
         f"{decimal(max(widths))} (behind {graph.operators[widest].name}) for a minibatch, "
         f"{decimal(round(median(widths)))} in the median"
     )
-
-
-def _parameters(graph: OpGraph) -> Iterator[str]:
-    """Say which modules have the weights, and which operators have so many that stages suffer."""
-    total = graph.parameter_bytes
-    if not total:
-        return
-    of_module: dict[str, list[int]] = {}
-    for operator in graph.operators:
-        module = operator.module.partition(".")[0] or "the model itself"
-        of_module.setdefault(module, []).append(operator.id)
-    sizes = {name: graph.held_parameter_bytes(held) for name, held in of_module.items()}
-    largest = sorted(sizes.items(), key=lambda item: -item[1])[:_LARGEST]
-    yield "parameters: " + ", ".join(
-        f"{name} {decimal(size)} ({size / total:.0%})" for name, size in largest if size
-    )
-    large = [op for op in graph.operators if op.parameter_bytes > _LARGE_SHARE * total]
-    if large and len(graph) > 1:
-        named = ", ".join(f"{op.name} ({op.parameter_bytes / total:.0%})" for op in large)
-        yield f"cannot be cut, and have more than a tenth of the parameters each: {named}"
 
 
 def shared_weights(graph: OpGraph) -> Iterator[str]:
@@ -128,19 +99,6 @@ def shared_weights(graph: OpGraph) -> Iterator[str]:
             for one in found
         )
         yield f"operators {', '.join(map(str, operators))} share {names}, each stage a copy"
-
-
-def _repeating(graph: OpGraph) -> Iterator[str]:
-    """Say which operators come again and again; a profile times a few of these blocks."""
-    taken: set[int] = set()
-    for blocks in find_blocks(graph):
-        place = range(blocks.begin, blocks.left_out.stop)
-        if taken.isdisjoint(place):
-            taken.update(place)
-            yield (
-                f"{blocks.copies} equal blocks of {blocks.length} operators, the first begins with "
-                f"{graph.operators[blocks.begin].name}; a profile times {KEPT} of them"
-            )
 
 
 @describe.register
@@ -258,21 +216,7 @@ def _names_text(names: Sequence[str]) -> str:
 
 
 def describe_measurements(path: Path) -> RenderableType:
-    """Show the fastest candidates of a file by their median, and why others failed."""
+    """Show every measurement of a file, the fastest first, and why others failed."""
     header, entries = read_measurements(path)
-    runs: dict[Candidate, list[Outcome]] = {}
-    for entry in entries:
-        runs.setdefault(entry.candidate(header.method), []).append(entry.outcome)
-    ran, failed = [], []
-    for candidate, outcomes in runs.items():
-        # What failed may have been measured again, when it was not to blame.
-        if isinstance(outcomes[-1], Measurement):
-            measured = [one for one in outcomes if isinstance(one, Measurement)]
-            ran.append((candidate, median_measurement(measured)))
-        else:
-            failed.append((candidate, outcomes[-1]))
-    ran.sort(key=lambda pair: pair[1].seconds_per_minibatch)
-    return Group(
-        f"{header.model}: {len(runs)} candidates, {len(failed)} failed; the fastest of them",
-        measured_table([*ran[:_MOST_MEASURED], *failed]).terminal,
-    )
+    runs = [(entry.candidate(header.method), entry.outcome) for entry in entries]
+    return Group(f"{header.model}: {len(runs)} measurements", measured_table(runs).terminal)
