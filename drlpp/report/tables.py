@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,14 +17,9 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison
-from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
-from drlpp.schedule.method import Method
-
-_MOST_OF_A_FAILURE = 150
-"""Characters that say why a candidate of a heat failed."""
 
 
 @dataclass(frozen=True)
@@ -123,34 +117,14 @@ def _cells(seconds: Sequence[float], references: Sequence[Sequence[float]]) -> t
 
 
 def describe_comparison(comparison: Comparison) -> RenderableType:
-    """Show every entrant, what was tried in the heats, and what the comparison says."""
-    verdict, usual = comparison.verdict, comparison.usual_method
-    lines = [] if verdict is None else verdict.lines()
-    failures = [f"{c.found_by}: {c.failure}" for c in comparison.contenders if c.failure]
-    heats = [_heat_text(heat, usual) for heat in comparison.heats if len(heat.candidates) > 1]
-    return Group(comparison_table(comparison).terminal, *heats, *failures, *lines)
-
-
-def _heat_text(heat: Heat, usual: Method) -> str:
-    """Return the candidates for a kind's place in the race.
-
-    Those that came furthest are first, the fastest of them at the top; medians are of so many runs.
-    """
-
-    def middle(one: Contender) -> float:
-        return statistics.median(one.seconds or [0.0])
-
-    ranked = sorted(heat.candidates, key=lambda one: (-len(one.seconds), middle(one)))
-    tried = "; ".join(
-        f"{c.beside(usual)}: "
-        + (
-            f"{seconds_text(middle(c))} ({len(c.seconds)}×)"
-            if c.seconds
-            else textwrap.shorten(f"failed, {c.failure}", _MOST_OF_A_FAILURE)
-        )
-        for c in ranked
+    """Show every entrant, what failed in heats or the race, and what the comparison says."""
+    verdict = comparison.verdict
+    tried = [one for heat in comparison.heats for one in heat.candidates]
+    failures = dict.fromkeys(
+        f"{one.found_by}: {one.failure}" for one in (*tried, *comparison.contenders) if one.failure
     )
-    return f"tried as {heat.kind}: {tried}"
+    lines = [] if verdict is None else verdict.lines()
+    return Group(comparison_table(comparison).terminal, *failures, *lines)
 
 
 def race_table(race: TrainingRace, end: RaceEnd) -> Table:

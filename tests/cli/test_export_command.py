@@ -29,17 +29,15 @@ for_torch = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Placements of a decoder in three stages, a forked model in branches, others in two."""
+    """Placements of a decoder in three stages, and of a forked model in branches."""
     folder = tmp_path_factory.mktemp("placements")
-    decoder = capture(ModelReference.named("tests.exporting.decoder:decoder"))
+    decoder = capture(ModelReference.named("tests.exporting.decoder:decoder"), check=False)
     row = in_a_row(decoder.graph, 0, 1, 2)
     write_document(folder / "decoder.json", file_of(decoder, row))
     write_document(folder / "profile.json", Profile.estimated(decoder.graph))
-    forked = capture(ModelReference.named("tests.support.models.small:forked"))
+    forked = capture(ModelReference.named("tests.support.models.small:forked"), check=False)
     branches = Placement.from_assignment([0, 0, 0, 1, 2, 2, 2, *[3] * 9], (0, 3, 2, 1))
     write_document(folder / "forked.json", file_of(forked, branches, GPIPE))
-    model = capture(tiny("gnmt8"))
-    write_document(folder / "gnmt8.json", file_of(model, in_a_row(model.graph, 0, 1)))
     return folder
 
 
@@ -97,10 +95,12 @@ def test_layouts_by_modules(folder: Path, tmp_path: Path, target: str, found: st
     assert note in out.read_text()
 
 
-def test_what_counts_of_layers_cannot_express_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_what_counts_of_layers_cannot_express_is_refused(tmp_path: Path) -> None:
+    model = capture(tiny("gnmt4"), check=False)
+    path = write_document(tmp_path / "gnmt4.json", file_of(model, in_a_row(model.graph, 0, 1)))
     words = "layers in encoder.layers and in decoder.layers, .* those of one decoder"
     with pytest.raises(InvalidInput, match=rf"{words}.*; drlpp export --to torch takes any model"):
-        export(folder / "gnmt8.json", "--to", "megatron", "-o", str(tmp_path / "out"))
+        export(path, "--to", "megatron", "-o", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

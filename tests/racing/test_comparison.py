@@ -198,7 +198,6 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
         "tuned (1-1) trains a minibatch 1.10× faster than plain PyTorch (2 threads) (95% CI 1.10"
         in text
     )
-    assert "tried as plain PyTorch: 2 threads: 1.10 s (3×); 1 thread: 1.80 s (3×)" in text
     # What heats measured, a third as long, does not count in the race.
     in_heats = sum(len(c.measurements) for heat in comparison.heats for c in heat.candidates)
     lengths = [[m.minibatches for m in c.measurements] for c in comparison.contenders]

@@ -11,7 +11,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.cli import arguments
 from drlpp.cli.command_line import console
 from drlpp.cli.layouts import candidate_of, module_of
-from drlpp.cli.planning.plan_report import PlanReport
+from drlpp.cli.planning.plan_report import PlanReport, short_record
 from drlpp.cli.settings import model_reference, read_speeds
 from drlpp.cli.showing.tables import describe
 from drlpp.costs.profile import Profile
@@ -153,11 +153,5 @@ def _simulated(
     slower = f", {seconds / best - 1:+.0%} against the plan" if best else ""
     return (
         f"{YOURS} {text}: {own.text} per minibatch (simulated){slower}",
-        {
-            "layout": text,
-            "configuration": own.configuration,
-            "in_flight_per_link": own.method.in_flight_per_link,
-            "simulated_seconds_per_minibatch": seconds,
-            "error_bar": own.error_bar or None,
-        },
+        {"layout": text, **short_record(own)},
     )

@@ -61,7 +61,7 @@ class PlanReport:
         plan, prediction, own = self._plan, self._prediction, self._plan.own_seconds
         late = {} if self._staleness is None else {"staleness": self._staleness}
         return {
-            **_short_record(plan),
+            **short_record(plan),
             "steadiness": plan.steadiness,
             "seconds_per_minibatch": prediction.seconds_per_minibatch if own is None else own,
             "rule": "overlapped" if own is None else plan.note,
@@ -72,7 +72,7 @@ class PlanReport:
             "lower_bound": plan.lower_bound,
             "missing_bytes": prediction.missing_bytes,
             "note": plan.note,
-            "others": [_short_record(other) for other in plan.others],
+            "others": [short_record(other) for other in plan.others],
             "weights_ratio": self._ways.weights_ratio,
             "memory_ratio": self._ways.memory_ratio,
             "ways_of_training": [asdict(one) for one in self._best_ways],
@@ -220,7 +220,8 @@ class PlanReport:
             yield self._staleness
 
 
-def _short_record(plan: Plan) -> dict[str, Any]:
+def short_record(plan: Plan) -> dict[str, Any]:
+    """Return a plan among others, as plain data."""
     return {
         "method": plan.found_by,
         "configuration": plan.configuration,

@@ -74,34 +74,24 @@ def told(
     return " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("plain", [10.0, float("inf")])
-def test_a_placement_that_won_is_exported_with_its_learning_rate(
-    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], plain: float
+def test_the_winner_is_exported_and_what_to_do_is_said(
+    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed = told(session, tmp_path, capsys, plain, 5.0, 8.0)
+    """Where plain PyTorch or nothing has won, no command trains with a placement."""
     path = tmp_path / "placement.json"
-    assert f"exported to {path}: 1-1, found by searching, the winner of the race" in printed
-    assert (
-        f"train with it: drlpp train {path} --model {NAME}:classifier --data {NAME}:points"
-        in printed
-    )
+    for seconds, said in (
+        ((5.0, 8.0, 9.0), "use plain PyTorch, as the race says"),
+        ((), "no candidate won the race"),
+    ):
+        printed = told(session, tmp_path, capsys, *seconds)
+        assert printed.startswith(said)
+        assert "drlpp train" not in printed
+        assert not path.exists()
+    for plain in (10.0, float("inf")):
+        printed = told(session, tmp_path, capsys, plain, 5.0, 8.0)
+        assert f"exported to {path}: 1-1, found by searching, the winner of the race" in printed
+        model = f"--model {NAME}:classifier --data {NAME}:points"
+        assert f"train with it: drlpp train {path} {model}" in printed
     document = read_document(path, PlacementFile)
     assert document.optimizer.settings == OptimizerSpec.parse("adam", lr=0.03).settings
     assert document.measurement is not None
-
-
-def test_where_plain_pytorch_won_nothing_says_to_train_with_a_placement(
-    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = told(session, tmp_path, capsys, 5.0, 8.0, 9.0)
-    assert printed.startswith("use plain PyTorch, as the race says")
-    assert "train with it" not in printed
-    assert not (tmp_path / "placement.json").exists()
-
-
-def test_where_no_candidate_won_it_is_said(
-    session: ClusterSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = told(session, tmp_path, capsys)
-    assert printed.startswith("no candidate won the race")
-    assert "drlpp train" not in printed

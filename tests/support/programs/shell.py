@@ -64,3 +64,9 @@ def done(*arguments: object) -> Finished:
 def as_json(*arguments: object) -> Any:
     """Return what ``drlpp`` prints with ``--json``."""
     return json.loads(done(*arguments, "--json").out)
+
+
+def both(*arguments: object) -> tuple[Any, str]:
+    """Return what ``drlpp`` prints with ``--json``, and the words that a reader gets meanwhile."""
+    finished = done(*arguments, "--json")
+    return json.loads(finished.out), " ".join(finished.err.split())
