@@ -105,7 +105,7 @@ def test_train_agent_says_its_own_name() -> None:
         ("CLUSTER", ("name: slow,", "name: fast-1,"), "host 'fast-1' is a line of its own"),
         ("CLUSTER", ("name: slow,", 'name: "slow\\ner",'), r"has the control character '\n'"),
         ("CLUSTER", ("speed: 0.5", "speed: 0.5, speed: 1"), "field 'speed' is there twice"),
-        ("CLUSTER", ("device: cuda,", "device: tpu,"), "'cpu', 'cuda', 'xpu' or 'mps'"),
+        ("CLUSTER", ("device: cuda,", "device: tpu,"), "'cpu', 'cuda' or 'xpu'"),
     ],
 )  # fmt: skip
 def test_files_that_somebody_has_edited(
