@@ -109,18 +109,13 @@ def check_gradients(captured: CapturedModel, loss: Callable[[Any, Batch], Tensor
 
 
 @contextmanager
-def evaluating(module: nn.Module, state: Mapping[str, Tensor] | None = None) -> Iterator[None]:
-    """Put a user's module into evaluation mode, with other weights if given; then undo both."""
-    own = {name: value.clone() for name, value in module.state_dict().items()} if state else {}
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a user's module into evaluation mode, and undo that."""
     modes = {part: part.training for part in module.modules()}
     try:
-        if state:
-            module.load_state_dict(state)
         module.eval()
         yield
     finally:
-        if state:
-            module.load_state_dict(own)
         for part, training in modes.items():
             part.training = training
 

@@ -70,18 +70,12 @@ def train(given: Train) -> dict[str, Any]:
             observer=printed(document, epochs, lambda: keep_options(folder), resumed=run.resume),
         )
         result = trainer.fit(given.data or "digits", epochs=epochs, minibatches=given.minibatches)
-    if result.module_score is not None:
-        console.print(
-            f"the weights loaded into {document.model.name}'s own module: "
-            f"held-out score {result.module_score:.4f}"
-        )
     weights = str(result.folder / "model.pt")
     console.print(f"state_dict: {weights}")
     return {
         "folder": str(result.folder),
         "state_dict": weights,
         "epochs": [asdict(epoch) for epoch in result.epochs],
-        "module_score": result.module_score,
     }
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, fx
 from drlpp.capturing.capture import CapturedModel
 from drlpp.exporting.bundle import support
 from drlpp.exporting.chain import Link
-from drlpp.runtime.stage.passes.precision import without_autocast
-from drlpp.runtime.stage.passes.randomness import seeded
+from drlpp.runtime.stage.passes.operators import seeded, without_autocast
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 
 _HEAD = '''"""The stages of {model}, each a module with its weights under their own names.

@@ -37,7 +37,7 @@ from drlpp.runtime.device.emulation import (
 )
 from drlpp.runtime.session.measuring import measurement_of_whole, window_of_whole
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.stage.passes.precision import passes_in
+from drlpp.runtime.stage.passes.operators import passes_in
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, epoch_seed, primed
 from drlpp.runtime.training.training_reports import Stint
 from drlpp.runtime.worker.plain_loop import PlainLoop

@@ -13,7 +13,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, RunResult, Stream, Uncompiled
-from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.actions import MicrobatchId

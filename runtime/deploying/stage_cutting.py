@@ -16,9 +16,8 @@ from torch.utils import _pytree as pytree
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.placement.placement import Placement
-from drlpp.runtime.stage.passes.precision import exempt_operators
-from drlpp.runtime.stage.passes.randomness import with_seeded_operators
-from drlpp.runtime.stage.retracing import Retracer
+from drlpp.runtime.stage.graph_code import Retracer
+from drlpp.runtime.stage.passes.operators import exempt_operators, with_seeded_operators
 from drlpp.runtime.stage.stages import (
     Argument,
     Buffer,

@@ -6,9 +6,8 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +19,11 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
-from drlpp.runtime.loading.loader_state import begin_epoch
 from drlpp.specs.batches import Batch, named_tensors, tensors_in
 from drlpp.specs.data import Samples, arranged, has_no_targets, kinds_of, kinds_text
+
+_DEEPEST = 5
+_LONGEST_CONTAINER = 64
 
 Unpack = Callable[[Any], tuple[Batch, Batch | None]]
 """Makes ``(inputs, targets)`` of what a loader gives, structured as the model takes them."""
@@ -103,13 +104,9 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
 def _end_processes(loader: Loader, iterator: object) -> None:
     """End the processes of a loader that has ended or was given up.
 
-    Torch asks them to end by a queue, and then waits: for 5 s for each that is frozen, and also for
-    the others if it does so when garbage is collected, since the queue goes first.
+    If torch does so when garbage is collected, it waits, since the queue by which it asks them to
+    end goes first.
     """
-    for process in getattr(iterator, "_workers", ()):
-        with suppress(OSError):
-            if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
-                process.kill()
     # Those that stay (``persistent_workers``) are wanted again.
     if isinstance(iterator, _MultiProcessingDataLoaderIter) and not loader.persistent_workers:
         iterator._shutdown_workers()
@@ -312,3 +309,63 @@ def _flat(values: Sequence[Any]) -> list[Any]:
         for value in values
         for leaf in (_flat(value) if isinstance(value, tuple | list) else [value])
     ]
+
+
+def begin_epoch(loader: DataLoader, number: int) -> None:
+    """Prepare a loader for an epoch, counted from 0, whatever epochs it has seen before.
+
+    Samplers and data sets that order their samples by the epoch, such as ``DistributedSampler``,
+    learn which it is. Processes that ``persistent_workers`` kept are let go, since copies of the
+    data set live in them, with a history that no checkpoint knows.
+    """
+    loader._iterator = None
+    batches = loader.batch_sampler
+    for part in (loader.dataset, loader.sampler, batches, getattr(batches, "sampler", None)):
+        if callable(tell := getattr(part, "set_epoch", None)):
+            tell(number)
+
+
+def generators_of(loader: DataLoader) -> list[torch.Generator]:
+    """Return each generator of its own that a loader, its samplers or its data set draw from, once.
+
+    They are looked for in the attributes of these objects, and in the attributes of those.
+    """
+    found: dict[int, torch.Generator] = {}
+    seen: set[int] = set()
+
+    def visit(value: object, depth: int) -> None:
+        if isinstance(value, torch.Generator):
+            found.setdefault(id(value), value)
+        elif depth < _DEEPEST and id(value) not in seen:
+            seen.add(id(value))
+            for inner in _parts_of(value):
+                visit(inner, depth + 1)
+
+    for name, value in vars(loader).items():
+        # The iterator of persistent workers is let go of before each epoch.
+        if name != "_iterator":
+            visit(value, 1)
+    return list(found.values())
+
+
+def _parts_of(value: object) -> list[object]:
+    """Return what may hold a generator: attributes, and the values of small containers."""
+    if isinstance(value, Tensor | torch.nn.Module | type):
+        return []
+    if isinstance(value, Mapping | list | tuple):
+        if len(value) > _LONGEST_CONTAINER:
+            return []
+        return list(value.values() if isinstance(value, Mapping) else value)
+    return list(getattr(value, "__dict__", {}).values())
+
+
+@contextmanager
+def preserve_rng_state(loader: DataLoader) -> Iterator[None]:
+    """Restore generators after an iteration that the next one must not notice."""
+    generators = generators_of(loader)
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

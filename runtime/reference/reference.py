@@ -21,10 +21,9 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
-from drlpp.runtime.reference.reference_weights import StageHistory
+from drlpp.runtime.reference.reference_weights import DelayedGradients, RandomDelays, StageHistory
 from drlpp.runtime.reference.replay import ReferenceStage, Replay
-from drlpp.runtime.stage.data.minibatches import Minibatches
+from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.analysis.weight_versions import stage_delay

@@ -13,12 +13,10 @@ from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.reference.random_delays import DelayedGradients
-from drlpp.runtime.reference.reference_weights import StageHistory, Weights
-from drlpp.runtime.stage.data.minibatches import Minibatches
+from drlpp.runtime.reference.reference_weights import DelayedGradients, StageHistory, Weights
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.passes.operators import begin_pass, passes_in
 from drlpp.runtime.stage.passes.passes import StageValues, as_sent
-from drlpp.runtime.stage.passes.precision import passes_in
-from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.schedule.actions import (
     AllReduce,

@@ -12,7 +12,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.ipc.protocol import Reading, Stream
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
-from drlpp.runtime.stage.data.streaming import write_chunk
+from drlpp.runtime.stage.minibatches import write_chunk
 from drlpp.specs.batches import tensors_in
 from drlpp.specs.data import Samples
 

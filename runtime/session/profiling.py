@@ -37,7 +37,7 @@ from drlpp.runtime.session.cluster_discovery import (
     session_cluster,
     time_hosts,
 )
-from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.worker.operator_timing import (
     BACKWARD,
     FORWARD,

@@ -28,9 +28,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from drlpp.runtime.device.compiling import IN_THIS_PROCESS, without_lock_between_processes
+from drlpp.runtime.stage.passes.operators import draws, passes_in, seeded, without_autocast
 from drlpp.runtime.stage.passes.passes import StageValues
-from drlpp.runtime.stage.passes.precision import passes_in, without_autocast
-from drlpp.runtime.stage.passes.randomness import draws, seeded
 from drlpp.runtime.stage.stages import Buffer, StageOutput, StageProgram, Weight
 from drlpp.schedule.method import Precision
 

@@ -1,4 +1,4 @@
-"""Running one stage: its forwards, backwards and updates, without any communication."""
+"""Running one stage, in training and in evaluation, without any communication."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
 from drlpp.runtime.ipc.protocol import RunPlan
-from drlpp.runtime.stage.data.minibatches import MinibatchSource
 from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.losses import Losses
+from drlpp.runtime.stage.minibatches import MinibatchSource
+from drlpp.runtime.stage.passes.operators import begin_pass, passes_in
 from drlpp.runtime.stage.passes.passes import InFlight, Received, StageValues, as_sent
-from drlpp.runtime.stage.passes.precision import passes_in
-from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.passes.split_backward import SplitBackward
 from drlpp.runtime.stage.stage_weights import StageWeights
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
@@ -367,3 +366,47 @@ class StageRunner:
                 with self.weights.replaying(part, kept) as weights:
                     passed.outputs, passed.loss = self._call(part, received, weights, buffers)
             self._in_flight[part] = passed
+
+
+@dataclass
+class EvaluationRunner:
+    """Forward passes of a stage in evaluation mode, on the weights of the runner that trains it.
+
+    Attributes:
+        program: the stage, cut from the evaluation graph.
+        trained: the same stage in training.
+        minibatches: where inputs and targets come from.
+        passes_last: whether no other stage of the worker needs a minibatch after this one.
+        losses: of every part.
+        scores: of every part, one number for each sample.
+    """
+
+    program: StageProgram
+    trained: StageRunner
+    minibatches: MinibatchSource
+    passes_last: bool = True
+    losses: Losses = field(default_factory=Losses)
+    scores: dict[MicrobatchId, Tensor] = field(default_factory=dict)
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when what this stage needs of a minibatch is there."""
+        if self.program.reads_data:
+            if self.passes_last:
+                self.minibatches.passed(minibatch)
+            self.minibatches.wait_for(minibatch)
+
+    def forward(self, part: MicrobatchId, received: Received) -> Mapping[int, Tensor]:
+        """Perform the forward pass of ``part``; nothing is kept for a backward."""
+        program = self.program
+        with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):
+            state = self.trained.weights_and_buffers()
+            inputs = {i: self.minibatches.input(i, part) for i in program.inputs}
+            values = StageValues(inputs, received, state, state)
+            outputs = values.call(program)
+            if program.loss is not None:
+                results = values.results(program, outputs)
+                targets = self.minibatches.targets(part)
+                self.losses.add(part, program.loss(*results, *targets))
+                if program.score is not None:
+                    self.scores[part] = program.score(*results, *targets)
+        return as_sent(program, outputs)

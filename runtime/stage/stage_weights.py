@@ -16,7 +16,7 @@ from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState, check_alike
-from drlpp.runtime.weights.weight_policy import WeightPolicy
+from drlpp.runtime.weights.policies import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 

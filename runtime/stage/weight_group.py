@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.optim import Optimizer
 
+from drlpp.runtime.weights.displacements import (
+    AdamStep,
+    LastStep,
+    SmoothedGradient,
+    TableOne,
+    Trajectory,
+)
 from drlpp.runtime.weights.optimizers import (
     OptimizerState,
     build_optimizer,
@@ -15,8 +23,7 @@ from drlpp.runtime.weights.optimizers import (
     named_optimizer_state,
     state_on,
 )
-from drlpp.runtime.weights.policies import build_policy
-from drlpp.runtime.weights.weight_policy import WeightPolicy
+from drlpp.runtime.weights.policies import Stash, Vanilla, WeightPolicy
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import GroupMembers, divided
@@ -103,3 +110,44 @@ def weight_groups(
             WeightGroup(tie, members, tuple(places[name] for name in members.names), policy)
         )
     return groups
+
+
+def build_policy(
+    method: Method, weights: Sequence[Tensor], optimizer: Optimizer, delay: int
+) -> WeightPolicy:
+    """Build the weight policy of ``method`` for weights of a stage.
+
+    Args:
+        method: names it.
+        weights: of the stage, all or a group of them.
+        optimizer: of these weights.
+        delay: s of the stage in steady state; without delay all policies use the newest weights,
+            but for those that look ahead of the backward.
+    """
+    kind: type[WeightPolicy]
+    match method.policy:
+        case "spectrain":
+            kind = SmoothedGradient if SmoothedGradient.has(optimizer) else LastStep
+        case "xpipe":
+            kind = TableOne if TableOne.has_adam(optimizer) else AdamStep
+        case "2bw" | "stash-vertical":
+            kind = Stash
+        case "sync":
+            kind = WeightPolicy
+        case "vanilla" | "stash" | "pipeoptim" | "last-step" | "pipemare" if delay == 0:
+            kind = WeightPolicy
+        case "stash":
+            kind = Stash
+        case "pipeoptim":
+            kind = TableOne if TableOne.has(optimizer) else LastStep
+        case "last-step":
+            kind = LastStep
+        case "pipemare" if method.correction_decay:
+            return Trajectory(weights, optimizer, method.correction_decay ** (1 / delay))
+        case "vanilla" | "pipemare":
+            kind = Vanilla
+        case _:
+            raise NotImplementedError(
+                f"the workers have no implementation of policy {method.policy}"
+            )
+    return kind(weights, optimizer)

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture, microbatch_size
-from drlpp.capturing.module_check import evaluating
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import Model
@@ -32,7 +30,6 @@ from drlpp.runtime.training.training_reports import EpochReport, TrainerCallback
 from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import check_length
-from drlpp.specs.batches import call
 from drlpp.specs.cluster import Cluster, DeviceChoice
 from drlpp.specs.data import Data
 from drlpp.specs.learning_rate import LearningRateSchedule
@@ -42,15 +39,10 @@ from drlpp.specs.parameter_groups import settled
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training gives.
-
-    ``state_dict`` loads into the user's own module, and is too long to print; ``module_score`` is
-    the score of that module on the held-out data, computed in this process without the pipeline.
-    """
+    """What training gives: ``state_dict`` loads into the user's own module."""
 
     state_dict: dict[str, Tensor] = field(repr=False)
     epochs: tuple[EpochReport, ...]
-    module_score: float | None
     folder: Path
 
 
@@ -327,21 +319,8 @@ class PipelineTrainer:
         return TrainingResult(
             state_dict=state,
             epochs=trainer.reports,
-            module_score=self._score_of_module(state, source),
             folder=folder,
         )
-
-    def _score_of_module(self, state: dict[str, Tensor], data: TrainingData) -> float | None:
-        """Return the score of the user's module with the trained weights, without any pipeline."""
-        task = self.captured.task
-        if task.score is None or not data.held_out_samples:
-            return None
-        with torch.no_grad(), evaluating(task.module, state):
-            scores = [
-                task.score(call(task.module, minibatch.inputs), minibatch.targets)
-                for minibatch in data.held_out()
-            ]
-        return data.held_out_count.mean_score(scores)
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:

@@ -23,7 +23,7 @@ from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from drlpp.runtime.weights.optimizers import is_known
-from drlpp.runtime.weights.weight_policy import PolicyState, Vanilla
+from drlpp.runtime.weights.policies import PolicyState, Vanilla
 from drlpp.schedule.weight_policies import WeightUse
 
 
@@ -298,7 +298,7 @@ class Trajectory(PredictedWeights):
     W_{t+s} − s · δ for the W_t of its forward. γ = D^(1/s), for the stage's s in steady state.
 
     Args:
-        weights, optimizer: as in :class:`~drlpp.runtime.weights.weight_policy.WeightPolicy`.
+        weights, optimizer: as in :class:`~drlpp.runtime.weights.policies.WeightPolicy`.
         decay: γ.
     """
 

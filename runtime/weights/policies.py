@@ -1,25 +1,154 @@
-"""Weight policies: which weights a forward and a backward of a stage use."""
+"""Weight policies: which weights a forward and a backward of a stage use.
+
+What autograd saved in a forward refers to the storage of the lent tensors, so a policy whose
+backward uses newer weights writes them *in place*, behind the back of autograd's version counters:
+replacing a tensor's storage would be seen by the backward of convolutions but not by that of linear
+layers.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
-from drlpp.runtime.weights.displacements import (
-    AdamStep,
-    LastStep,
-    SmoothedGradient,
-    TableOne,
-    Trajectory,
-)
-from drlpp.runtime.weights.weight_policy import Vanilla, WeightPolicy
+from drlpp.runtime.device.clocks import Clock, ProcessorClock, Span
 from drlpp.schedule.actions import MicrobatchId
-from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
+
+PolicyState = list[dict[str, Tensor]]
+"""What a policy knows about every weight of a stage in addition to its value."""
+
+
+class WeightPolicy:
+    """The weights of one stage on one worker: all passes use the newest, as with ``sync``.
+
+    No update comes between a forward and its backward (s = 0); if one did, autograd would refuse
+    the backward.
+
+    Args:
+        weights: leaf tensors, the parameters of ``optimizer``.
+        optimizer: updates them from their ``grad``.
+
+    Attributes:
+        clock: of the run.
+        predictions: begin and end of every time that this run moved weights to those that a pass
+            uses, or back, marked on the clock.
+    """
+
+    stashes: ClassVar[bool] = False
+    """Whether it keeps the version that a forward used for the backward."""
+
+    predicts: ClassVar[bool] = False
+    """Whether it moves weights for a pass, and back."""
+
+    same_in_backward: ClassVar[bool] = True
+    """Whether a backward reads the weights that its forward read."""
+
+    def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
+        self.weights = list(weights)
+        self.optimizer = optimizer
+        self.clock: Clock = ProcessorClock()
+        self.predictions: list[Span] = []
+        self._rates: Sequence[float] = ()
+        self._version = 0
+
+    def begin(
+        self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
+    ) -> None:
+        """Prepare for a run.
+
+        Args:
+            uses: of all parts of which a forward or a backward is still to come.
+            rates: the learning rate of every update, from that which makes version 1.
+            version: of the weights now.
+        """
+        self.predictions = []
+        self._rates = rates
+        self._version = version
+
+    @contextmanager
+    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the weights for a forward."""
+        yield self.weights
+
+    @contextmanager
+    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the leaf tensors with respect to which a backward differentiates.
+
+        A recomputation uses the same weights as its backward.
+        """
+        yield self.weights
+
+    def done_with(self, use: WeightUse) -> None:
+        """Note that a part has made its backward."""
+
+    def update(self) -> None:
+        """Perform one update from the gradients in ``weights``."""
+        if self._rates:
+            rate = self._rates[min(self._version, len(self._rates) - 1)]
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+        self._step()
+        self._version += 1
+
+    def skip_update(self) -> None:
+        """Count an update that changes neither weights nor optimizer.
+
+        The schedule of learning rates moves on, and predictions follow the last step that was made.
+        """
+        self._stay()
+        self._version += 1
+
+    def _step(self) -> None:
+        """Make one step of the optimizer."""
+        self.optimizer.step()
+
+    def _stay(self) -> None:
+        """Carry the weights over to a version without a step."""
+
+    def rate_sum(self, lead: int) -> float:
+        """Return Σ of the rates of the next ``lead`` updates; negative for a negative lead."""
+        if not self._rates:
+            return lead * float(self.optimizer.param_groups[0]["lr"])
+        last = len(self._rates) - 1
+        ahead = range(self._version, self._version + abs(lead))
+        total = sum(self._rates[min(update, last)] for update in ahead)
+        return total if lead >= 0 else -total
+
+    def copies(self) -> list[Tensor]:
+        """Return tensors that hold weights, other than the newest."""
+        return []
+
+    def versions(self) -> dict[int, list[Tensor]]:
+        """Return older versions that are held, for a checkpoint with parts in flight."""
+        return {}
+
+    def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
+        """Take over versions; :meth:`begin` has to follow."""
+
+    def state(self) -> PolicyState:
+        """Return the part of a checkpoint besides weights and optimizer, for every weight."""
+        return [{} for _ in self.weights]
+
+    def load_state(self, state: PolicyState) -> None:
+        """Take over what :meth:`state` gave."""
+
+
+class Vanilla(WeightPolicy):
+    """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E)."""
+
+    same_in_backward = False
+
+    def _step(self) -> None:
+        """Step in place, unseen by the backwards that are still to come."""
+        with _unsafe_preserve_version_counter(tuple(self.weights)):
+            self.optimizer.step()
 
 
 class Stash(WeightPolicy):
@@ -99,44 +228,3 @@ class Stash(WeightPolicy):
             version: [leaf.detach().clone().requires_grad_() for leaf in leaves]
             for version, leaves in versions.items()
         }
-
-
-def build_policy(
-    method: Method, weights: Sequence[Tensor], optimizer: Optimizer, delay: int
-) -> WeightPolicy:
-    """Build the weight policy of ``method`` for weights of a stage.
-
-    Args:
-        method: names it.
-        weights: of the stage, all or a group of them.
-        optimizer: of these weights.
-        delay: s of the stage in steady state; without delay all policies use the newest weights,
-            but for those that look ahead of the backward.
-    """
-    kind: type[WeightPolicy]
-    match method.policy:
-        case "spectrain":
-            kind = SmoothedGradient if SmoothedGradient.has(optimizer) else LastStep
-        case "xpipe":
-            kind = TableOne if TableOne.has_adam(optimizer) else AdamStep
-        case "2bw" | "stash-vertical":
-            kind = Stash
-        case "sync":
-            kind = WeightPolicy
-        case "vanilla" | "stash" | "pipeoptim" | "last-step" | "pipemare" if delay == 0:
-            kind = WeightPolicy
-        case "stash":
-            kind = Stash
-        case "pipeoptim":
-            kind = TableOne if TableOne.has(optimizer) else LastStep
-        case "last-step":
-            kind = LastStep
-        case "pipemare" if method.correction_decay:
-            return Trajectory(weights, optimizer, method.correction_decay ** (1 / delay))
-        case "vanilla" | "pipemare":
-            kind = Vanilla
-        case _:
-            raise NotImplementedError(
-                f"the workers have no implementation of policy {method.policy}"
-            )
-    return kind(weights, optimizer)

@@ -13,8 +13,7 @@ from torch import Tensor
 from drlpp.runtime.comm.mailbox import Mailbox
 from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.device.emulation import EmulatedAccelerator
-from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
-from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.stage_runner import EvaluationRunner, StageRunner
 from drlpp.runtime.stage.stages import StageOutput
 from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule.actions import (

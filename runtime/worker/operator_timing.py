@@ -31,8 +31,8 @@ from drlpp.runtime.ipc.protocol import (
     WeightPlan,
     Working,
 )
-from drlpp.runtime.stage.data.minibatches import Minibatches
-from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.runtime.stage.graph_code import discarded_fx_sources
+from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.stage.weight_group import OWN

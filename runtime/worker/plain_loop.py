@@ -15,7 +15,7 @@ from drlpp.models.task import Task
 from drlpp.runtime.device.compiling import IN_THIS_PROCESS, without_lock_between_processes
 from drlpp.runtime.device.devices import Accelerator, to_device
 from drlpp.runtime.device.emulation import EmulatedAccelerator
-from drlpp.runtime.stage.passes.precision import passes_in
+from drlpp.runtime.stage.passes.operators import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.specs.batches import Batch, call

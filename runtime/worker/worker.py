@@ -46,11 +46,9 @@ from drlpp.runtime.ipc.protocol import (
     WorkerSpec,
 )
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
-from drlpp.runtime.stage.data.minibatches import Minibatches, MinibatchSource
-from drlpp.runtime.stage.data.streaming import StreamedMinibatches
-from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
-from drlpp.runtime.stage.generated_sources import discarded_fx_sources
-from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.graph_code import discarded_fx_sources
+from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource, StreamedMinibatches
+from drlpp.runtime.stage.stage_runner import EvaluationRunner, StageRunner
 from drlpp.runtime.stage.stage_weights import check_finite
 from drlpp.runtime.worker.executor import Executor, Runner
 from drlpp.runtime.worker.operator_timing import time_operators

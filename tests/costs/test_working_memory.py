@@ -24,7 +24,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
-from drlpp.runtime.stage.data.minibatches import Minibatches
+from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.method import Method

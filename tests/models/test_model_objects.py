@@ -120,7 +120,6 @@ def test_it_is_measured_placed_and_trained_and_the_users_module_stays_as_it_is(
     for number, (placed, model) in enumerate(given):
         trainer = PipelineTrainer(placed, model=model, out=tmp_path / str(number))
         result = trainer.fit(data, epochs=2)
-        assert result.module_score == pytest.approx(result.epochs[-1].score)
         states.append(result.state_dict)
         assert task.module.training
         for name, value in task.module.state_dict().items():

@@ -23,29 +23,18 @@ def fast_are(fast: Iterable[Any], values: Iterable[Any]) -> list[Any]:
     ]
 
 
-def in_turns(*values: Iterable[Any], one_of: int = 2, slow: Collection[Any] = ()) -> list[Any]:
-    """Return every combination, of which one in ``one_of`` is fast and the others are slow tests.
+def in_turns(*values: Iterable[Any], slow: Collection[Any] = ()) -> list[Any]:
+    """Return every combination, of which a diagonal is fast and the others are slow tests.
 
-    Every value of every parameter is in a fast one, unless it is in ``slow``, of which none is;
-    more are fast where that needs more.
+    Every value of every parameter is in a fast one, unless it is in ``slow``, of which none is.
     """
     parameters = [list(of_parameter) for of_parameter in values]
-    indices = list(product(*(range(len(of_parameter)) for of_parameter in parameters)))
-    may_be_fast = [
-        chosen
-        for chosen in indices
-        if not any(of[index] in slow for of, index in zip(parameters, chosen, strict=True))
+    usual = [[value for value in of_parameter if value not in slow] for of_parameter in parameters]
+    turns = range(max(map(len, usual)) if all(usual) else 0)
+    fast = [
+        tuple(of_parameter[turn % len(of_parameter)] for of_parameter in usual) for turn in turns
     ]
-    fast = [chosen for chosen in may_be_fast if sum(chosen) % one_of == 0]
-    missing = {value for chosen in may_be_fast for value in enumerate(chosen)}
-    missing -= {value for chosen in fast for value in enumerate(chosen)}
-    while missing:
-        fast.append(max(may_be_fast, key=lambda chosen: len(missing & set(enumerate(chosen)))))
-        missing -= set(enumerate(fast[-1]))
     return [
-        pytest.param(
-            *(of_parameter[index] for of_parameter, index in zip(parameters, chosen, strict=True)),
-            marks=() if chosen in fast else pytest.mark.slow,
-        )
-        for chosen in indices
+        pytest.param(*chosen, marks=() if chosen in fast else pytest.mark.slow)
+        for chosen in product(*parameters)
     ]

@@ -15,14 +15,15 @@ from torch import Tensor
 from drlpp.errors import DataError, InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
-from drlpp.runtime.loading.loader_state import generators_of, preserve_rng_state
 from drlpp.runtime.loading.loaders import (
     HELD_OUT,
     TRAINING,
     Loader,
     Unpacker,
+    generators_of,
     iterate,
     known_samples,
+    preserve_rng_state,
 )
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.batches import chosen, joined, tensors_in

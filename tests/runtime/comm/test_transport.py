@@ -97,7 +97,7 @@ METHODS = {
 @pytest.mark.parametrize(
     ("transport", "shape", "method"),
     [
-        *in_turns([DIRECTED, STAGED], SHAPES[1:], ["pipeoptim"], one_of=99),
+        *in_turns([DIRECTED, STAGED], SHAPES[1:], ["pipeoptim"]),
         (DIRECTED, "straight", "stash-deeper"),
         (STAGED, "replicated", "clipped"),
     ],

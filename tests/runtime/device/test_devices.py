@@ -20,7 +20,7 @@ from drlpp.runtime.device.devices import (
     accelerator_of,
     device_among,
 )
-from drlpp.runtime.stage.passes import randomness
+from drlpp.runtime.stage.passes import operators
 
 PERCEPTRON = ModelReference.named("tests.support.models.small:perceptron")
 
@@ -242,8 +242,8 @@ def test_random_numbers_come_from_the_generator_of_the_device(
     before = torch.default_generator.get_state()
     drawn = []
     for _ in range(2):
-        randomness.begin_pass(seed=1, part=(2, 0))
-        randomness.seeded("mask", lambda device: None, torch.device("cuda", 1))
+        operators.begin_pass(seed=1, part=(2, 0))
+        operators.seeded("mask", lambda device: None, torch.device("cuda", 1))
         drawn.append(torch.rand(4, generator=generators[1]))
     torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
     assert torch.equal(torch.default_generator.get_state(), before)

@@ -16,7 +16,7 @@ from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.retargeting import move_graph_to_device
-from drlpp.runtime.stage.passes.randomness import begin_pass
+from drlpp.runtime.stage.passes.operators import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 
 GPU = torch.device("cuda", 0)

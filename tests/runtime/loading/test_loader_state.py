@@ -14,8 +14,7 @@ from torch.utils.data import (
     Subset,
 )
 
-from drlpp.runtime.loading.loader_state import generators_of
-from drlpp.runtime.loading.loaders import iterate
+from drlpp.runtime.loading.loaders import generators_of, iterate
 
 
 class Numbers(Dataset[int]):

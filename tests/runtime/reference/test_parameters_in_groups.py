@@ -1,6 +1,5 @@
 """Parameters in groups: workers equal the reference, and torch's own groups in a plain loop."""
 
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 import pytest
@@ -29,7 +28,6 @@ from tests.support.models.forked import (
 from tests.support.training.against_reference import train_twice
 
 MINIBATCHES = 15
-MODEL = ModelReference.named("tests.support.models.small:forked")
 VECTORS = ("*bias*", "norm.*")
 RATES = [0.01 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
 
@@ -86,21 +84,9 @@ METHODS = {
 }
 
 
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(MODEL)
-
-
-@pytest.fixture(scope="module")
-def session(captured: CapturedModel) -> Iterator[ClusterSession]:
-    with ClusterSession(captured, workers=4) as session:
-        session.use_samples(*samples())
-        yield session
-
-
 @pytest.mark.parametrize(
     ("method", "shape", "optimizer"),
-    in_turns(METHODS, SHAPES, OPTIMIZERS, one_of=99, slow=(*LIKE_OTHERS, "last-step", "gpipe")),
+    in_turns(METHODS, SHAPES, OPTIMIZERS, slow=(*LIKE_OTHERS, "last-step", "gpipe")),
 )
 def test_groups_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str

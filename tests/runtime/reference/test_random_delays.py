@@ -11,7 +11,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions, run_reference
-from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
+from drlpp.runtime.reference.reference_weights import DelayedGradients, RandomDelays
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -12,7 +12,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import deployment_commands
 from drlpp.runtime.ipc.protocol import GroupSpec, Transport
-from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -11,7 +11,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.stage.passes.randomness import begin_pass
+from drlpp.runtime.stage.passes.operators import begin_pass
 
 
 class FromNothing(nn.Module):

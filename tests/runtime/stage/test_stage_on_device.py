@@ -19,8 +19,8 @@ from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage import stage_runner
-from drlpp.runtime.stage.data.minibatches import Minibatches
 from drlpp.runtime.stage.gradients import SharedGradients
+from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.method import Method

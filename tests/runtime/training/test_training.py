@@ -28,9 +28,12 @@ def test_a_model_learns_and_its_own_module_scores_the_same(
     assert result.epochs[-1].loss < 0.7 * result.epochs[0].loss
     assert result.epochs[-1].score is not None
     assert result.epochs[-1].score > 0.6
-    assert result.module_score == pytest.approx(result.epochs[-1].score, abs=1e-6)
-    module = captured.reference.build().module
-    module.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    task = captured.reference.build()
+    task.module.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    test = load_data(DATA, task.inputs, task.targets).test
+    assert task.score is not None
+    score = task.score(task.module.eval()(*test.inputs), test.targets).mean().item()
+    assert score == pytest.approx(result.epochs[-1].score, abs=1e-6)
     assert list(tmp_path.glob("events.out.tfevents*"))
 
 

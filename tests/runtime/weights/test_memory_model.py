@@ -16,7 +16,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stage_weights import StageWeights
-from drlpp.runtime.weights.weight_policy import WeightPolicy
+from drlpp.runtime.weights.policies import WeightPolicy
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
 from drlpp.specs.optimizer_spec import OptimizerSpec

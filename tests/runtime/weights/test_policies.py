@@ -12,8 +12,7 @@ from torch.func import functional_call
 
 from drlpp.runtime.weights.displacements import TableOne, Trajectory
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.runtime.weights.policies import Stash
-from drlpp.runtime.weights.weight_policy import Vanilla, WeightPolicy
+from drlpp.runtime.weights.policies import Stash, Vanilla, WeightPolicy
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drlpp.runtime.stage.weight_group import build_policy
 from drlpp.runtime.weights.displacements import (
     AdamStep,
     LastStep,
@@ -15,7 +16,6 @@ from drlpp.runtime.weights.displacements import (
     TableOne,
 )
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.runtime.weights.policies import build_policy
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec

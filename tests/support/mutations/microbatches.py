@@ -9,11 +9,12 @@ from torch import Tensor
 from drlpp.placement import execution_plan
 from drlpp.runtime.reference.reference_weights import StageHistory
 from drlpp.runtime.reference.replay import Replay
-from drlpp.runtime.stage.data.minibatches import Minibatches
+from drlpp.runtime.stage import weight_group
 from drlpp.runtime.stage.gradients import SharedGradients
+from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stage_weights import StageWeights
-from drlpp.runtime.weights import policies
 from drlpp.runtime.weights.displacements import PredictedWeights
+from drlpp.runtime.weights.policies import Stash, Vanilla
 from drlpp.schedule import lowering
 from drlpp.schedule.actions import MicrobatchId, Update
 from drlpp.schedule.kinds.kind import Share
@@ -52,12 +53,15 @@ _row("2BW meets the newest", ("2BW with rule",), WEIGHT_POLICIES, "2bw")(
 _row(
     "a stashed backward by the newest",
     (_ALL[0], _WITH_REFERENCE[0], _REPLICATED[1]),
-    policies,
+    weight_group,
     "Stash",
-)(lambda _: policies.Vanilla)
+)(lambda _: Vanilla)
 _row(
-    "PACI's backward by the forward's weights", (_ALL[1], _WITH_REFERENCE[1]), policies, "Vanilla"
-)(lambda _: policies.Stash)
+    "PACI's backward by the forward's weights",
+    (_ALL[1], _WITH_REFERENCE[1]),
+    weight_group,
+    "Vanilla",
+)(lambda _: Stash)
 _row("a prediction for the backward too", _PREDICTED, PredictedWeights, "backward_weights")(
     lambda _: PredictedWeights.forward_weights
 )

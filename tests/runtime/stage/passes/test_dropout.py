@@ -10,7 +10,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.stage.passes.randomness import begin_pass, seeded, with_seeded_operators
+from drlpp.runtime.stage.passes.operators import begin_pass, seeded, with_seeded_operators
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.regularized import BATCH, REFERENCE, SAMPLES, branching, samples

@@ -1,4 +1,4 @@
-"""Random numbers of dropout: the same for an operator and a minibatch, wherever they meet.
+"""Operators that are not called as they stand: those that draw random numbers, or need float32.
 
 Every random operator seeds the generator itself, from the seed of the training, the minibatch and
 its own name. So a synchronous method gives the same weights whatever the placement, a forward
@@ -18,9 +18,10 @@ from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.aten import named_arguments
-from drlpp.runtime.device.devices import device_among, seed_generator
+from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST, named_arguments
+from drlpp.runtime.device.devices import CPU, device_among, seed_generator
 from drlpp.schedule.actions import MicrobatchId
+from drlpp.schedule.method import Precision
 from drlpp.torch_versions import graph_compiled_when_used
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
@@ -73,3 +74,39 @@ def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:
             node.args = (node.name, node.target, *node.args)
             node.target = seeded
     return graph_compiled_when_used(module, graph)
+
+
+def passes_in(precision: Precision, device: torch.device = CPU) -> torch.autocast:
+    """Run the operators inside in this precision."""
+    reduced = torch.float16 if precision == "float16" else torch.bfloat16
+    return torch.autocast(device.type, reduced, enabled=precision != "float32")
+
+
+def without_autocast(*call: Any, **kwargs: Any) -> Any:
+    """Call an operator in the types of its arguments.
+
+    Args:
+        call: the operator and its arguments; before it the name that :func:`seeded` takes, if it
+            draws random numbers.
+        kwargs: further arguments.
+    """
+    values = pytree.tree_leaves((call, kwargs))
+    if has_torch_function(values):
+        # A graph is traced anew where it is loaded: this call has to stay in it.
+        return handle_torch_function(without_autocast, values, *call, **kwargs)
+    first, *rest = call
+    with torch.autocast(device_among(values).type, enabled=False):
+        return seeded(*call, **kwargs) if isinstance(first, str) else first(*rest, **kwargs)
+
+
+def exempt_operators(module: fx.GraphModule) -> None:
+    """Let operators of ``autocast(enabled=False)`` regions go through :func:`without_autocast`."""
+    for node in module.graph.nodes:
+        if not node.meta.get(EXEMPT_FROM_AUTOCAST):
+            continue
+        if isinstance(node.target, OpOverload):
+            node.args = (node.target, *node.args)
+            node.target = without_autocast
+        elif node.target is seeded:
+            node.target = without_autocast
+    module.recompile()

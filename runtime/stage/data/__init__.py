@@ -1,1 +1,0 @@
-"""Where the inputs and targets of a minibatch come from."""
