@@ -7,11 +7,14 @@ hears the same events of it, wherever it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from drlpp.errors import HostLost, RunFailure
 from drlpp.runtime.ipc.protocol import Answer, Command, StoreAddress, WorkerSpec
 
 
@@ -32,6 +35,7 @@ class Ended:
 
 
 Event = Answered | Ended
+_Answer = TypeVar("_Answer")
 
 
 class WorkerHost(ABC):
@@ -131,16 +135,32 @@ class Places(NamedTuple):
 
 
 class Hosts:
-    """The hosts of a session, in the order of their workers.
+    """The hosts of a session: all, those that it counts on, and which of these is lost.
+
+    A host that is lost stays so, and whatever is asked of any host raises that again, until its
+    workers are given up.
 
     Args:
+        hosts: in the order of their workers.
+        given_up: workers that the session does without, such as those of hosts that are missing.
+
+    Attributes:
         hosts: may be replaced by others with the same workers, after they were lost.
-        absent: the workers of hosts that are not there yet.
+        given_up: as in the arguments.
+        lost: how a host was lost.
     """
 
-    def __init__(self, hosts: Iterable[WorkerHost], absent: Iterable[int] = ()) -> None:
+    def __init__(self, hosts: Iterable[WorkerHost], given_up: Iterable[int] = ()) -> None:
         self.hosts: list[Any] = list(hosts)
-        self.absent = frozenset(absent)
+        self.given_up = set(given_up)
+        self.lost: HostLost | None = None
+
+    def close(self) -> None:
+        """End all workers; others may have the hosts after that."""
+        try:
+            self._end(self.hosts, methodcaller("close"))
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Let others have the hosts, when all are closed."""
@@ -156,3 +176,78 @@ class Hosts:
         found = [host for _, host in sorted(self.of_worker.items(), key=lambda pair: pair[0])]
         machines = tuple((host.machine, host.cores) for host in found)
         return Places(tuple(host.name for host in found), machines)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Process ids of the workers that run now."""
+        return [process for host in self.hosts for process in host.process_ids]
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The numbers of the workers that were not given up, in order."""
+        return tuple(sorted(self.of_worker.keys() - self.given_up))
+
+    @property
+    def present(self) -> list[WorkerHost]:
+        """The hosts that have one of them."""
+        return [host for host in self.hosts if not self.given_up.issuperset(host.workers)]
+
+    def give_up(self, workers: Collection[int]) -> None:
+        """Do without these workers until they are taken back; their host may be lost."""
+        before = self.present
+        self.given_up |= self.of_worker.keys() & set(workers)
+        # A host that is lost answers after a long time, or never.
+        self._end(self.present if self.lost else before, methodcaller("kill"))
+        self.lost = None
+
+    def take_back(self, files: Sequence[Path]) -> tuple[int, ...]:
+        """Count on the workers again that were given up and can be started; return their numbers.
+
+        Their hosts get the files. The workers of all hosts are ended.
+        """
+        returned = [
+            worker for worker in self.given_up if self.of_worker[worker].has_returned(worker)
+        ]
+        there: list[int] = []
+        for host in dict.fromkeys(self.of_worker[worker] for worker in sorted(returned)):
+            with suppress(HostLost):
+                host.rejoin()
+                for file in files:
+                    host.publish(file)
+                there += [worker for worker in returned if worker in host.workers]
+        if there:
+            self.kill()
+            self.given_up -= set(there)
+        return tuple(sorted(there))
+
+    def ask(self, worker: int, what: Callable[[WorkerHost], _Answer]) -> _Answer:
+        """Return what the host of a worker gives; raise HostLost if it, or another one, is lost."""
+        return self._ask(self.of_worker[worker], what)
+
+    def ask_all(self, what: Callable[[WorkerHost], _Answer]) -> list[_Answer]:
+        """Return what every present host gives, likewise."""
+        return [self._ask(host, what) for host in self.present]
+
+    def _ask(self, host: WorkerHost, what: Callable[[WorkerHost], _Answer]) -> _Answer:
+        if self.lost is not None:
+            raise self.lost
+        try:
+            return what(host)
+        except HostLost as error:
+            error.workers = error.workers or frozenset(host.workers)
+            self.lost = error
+            raise
+
+    def kill(self) -> None:
+        """End the workers of all present hosts; whoever asks next is told if one is lost."""
+        self._end(self.present, methodcaller("kill"))
+
+    def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
+        for host in hosts:
+            try:
+                how(host)
+            except RunFailure as error:
+                # What it was asked before may have failed; the others have to end as well.
+                lost = error if isinstance(error, HostLost) else HostLost(str(error))
+                lost.workers = lost.workers or frozenset(host.workers)
+                self.lost = self.lost or lost

@@ -79,7 +79,6 @@ def measured_parallel(
         )
         idle = workers.stages.keys() - set(ranks)
         workers.stages = {}
-        stops = workers.stops
         commands: dict[int, Command] = {
             **dict.fromkeys(idle, Release()),
             **dict.fromkeys(ranks, command),
@@ -88,9 +87,6 @@ def measured_parallel(
             found = workers.execute(commands)
         finally:
             workers.remove(file)
-        if stops != workers.stops:
-            # The program was stopped (Ctrl-Z), which was measured too.
-            return once()
         ends = zip(*([end for _, end in found[rank].times] for rank in ranks), strict=True)
         marks = window.marks([max(together) for together in ends])
         return measurement_of_whole(
@@ -114,12 +110,10 @@ def measurement_of_whole(
     Memory is that of every worker.
     """
     seconds = marks[-1] - marks[0]
-    steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
-    return Measurement(
-        seconds_per_minibatch=seconds / window.length,
-        median_seconds=statistics.median(steps),
-        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
-        minibatches=window.length,
+    return _measurement(
+        marks,
+        window,
+        seconds,
         steadiness=1.0,
         workers=tuple(
             WorkerUsage(
@@ -135,15 +129,42 @@ def measurement_of_whole(
     )
 
 
+def _measurement(
+    marks: Sequence[float],
+    window: Window,
+    seconds: float,
+    steadiness: float,
+    workers: tuple[WorkerUsage, ...],
+) -> Measurement:
+    """Return the measurement of a window that took so long, from its marks."""
+    steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
+    return Measurement(
+        seconds_per_minibatch=seconds / window.length,
+        median_seconds=statistics.median(steps),
+        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
+        minibatches=window.length,
+        steadiness=steadiness,
+        workers=workers,
+    )
+
+
 def _tried(session: ClusterSession, what: str, once: Callable[[], Measurement]) -> Outcome:
     """Measure once, and once more if a worker is lost; return why it failed."""
+
+    def unstopped() -> Measurement:
+        workers = session.worker_group
+        stops = workers.stops
+        found = once()
+        # Else the program was stopped (Ctrl-Z), which was measured too.
+        return found if stops == workers.stops else once()
+
     try:
         try:
-            return once()
+            return unstopped()
         except WorkerLost as failure:
             lost = str(failure)
             session.note(f"{lost}; {what} is measured again")
-        return once()
+        return unstopped()
     except (HostLost, StorageFailure):
         # No placement is to blame, and none will run.
         raise
@@ -165,11 +186,7 @@ def _measure_once(session: ClusterSession, plan: ExecutionPlan, minibatches: int
         window = replace(window, warm_up=max(window.warm_up, two))
     options = RunOptions(order=workers.example_order)
     for runs_left in reversed(range(_MOST_RUNS)):
-        stops = workers.stops
         schedule, results = session.run(deployment, window.minibatches, options)
-        if stops != workers.stops:
-            # The program was stopped (Ctrl-Z), which was measured too.
-            schedule, results = session.run(deployment, window.minibatches, options)
         found = measurement_of(schedule, results, window)
         if not runs_left or is_steady(found.steadiness, found.minibatches):
             break
@@ -212,12 +229,10 @@ def measurement_of(
     # From one completion to another it may be less: who is last at the end may have been ahead of
     # the others at the begin, and took longer than that.
     slowest = max(paces)
-    steps = [(later - earlier) / window.step for earlier, later in pairwise(marks)]
-    return Measurement(
-        seconds_per_minibatch=slowest / window.length,
-        median_seconds=statistics.median(steps),
-        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
-        minibatches=window.length,
+    return _measurement(
+        marks,
+        window,
+        slowest,
         steadiness=max(min(paces) / slowest, 0.0),
         workers=tuple(
             _usage(schedule, worker, results[worker], marks[0], marks[-1])

@@ -186,7 +186,7 @@ class ClusterSession:
     @property
     def process_ids(self) -> list[int]:
         """Process ids of the workers that run now."""
-        return self.worker_group.process_ids
+        return self.worker_group.hosts.process_ids
 
     def __deepcopy__(self, _memo: object) -> Self:
         """Return itself: Gymnasium copies an environment's arguments; workers cannot be copied."""
@@ -205,11 +205,11 @@ class ClusterSession:
     @property
     def present(self) -> tuple[int, ...]:
         """The numbers of the workers that there are: all but those that were given up."""
-        return self.worker_group.present
+        return self.worker_group.hosts.workers
 
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers from now on, and without their host if it has no others."""
-        self.worker_group.give_up(workers)
+        self.worker_group.hosts.give_up(workers)
 
     def take_back(self) -> tuple[int, ...]:
         """Count on workers again that were given up and have returned; return their numbers.
@@ -416,7 +416,7 @@ class ClusterSession:
         """Check that the workers hold this deployment: it is the last, and none was replaced."""
         workers, placement = self.worker_group, deployment.plan.placement
         workers.check_open()
-        if deployment.generation != workers.generation or not workers.process_ids:
+        if deployment.generation != workers.generation or not workers.hosts.process_ids:
             raise WorkerLost(
                 "a worker ended after the placement was deployed, and its stage with it"
             )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
 from multiprocessing import connection as mp_connection
 from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import torch
@@ -24,7 +24,6 @@ from drlpp.errors import (
     HostLost,
     InvalidInput,
     ModelError,
-    RunFailure,
     TrialTimeout,
     WorkerLost,
 )
@@ -33,7 +32,7 @@ from drlpp.models.task import Task
 from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
-from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
+from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.protocol import (
     Collect,
@@ -62,7 +61,6 @@ _USUAL_SILENCES = 20
 
 _LOOK_SECONDS = 1.0
 _MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
-_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -77,8 +75,7 @@ class WorkerGroup:
     """Workers on any number of hosts, numbered from 0, which all know the model.
 
     They are started where that is necessary. After any failure all of them are replaced, because a
-    communication group cannot be repaired. A host that is lost stays so, and whatever is asked of
-    any host raises that again, until its workers are given up.
+    communication group cannot be repaired.
 
     Args:
         captured: the model.
@@ -124,14 +121,12 @@ class WorkerGroup:
         self._closed = False
         self._informed_generation = 0
         self.stages: Mapping[int, int] = {}
-        self._lost: HostLost | None = None
         self.longest_silence_seconds = 0.0
         self.stops = 0
         with _telling_of_temporary_files():
             self._folder = SessionFolder()
         self.folder = Path(self._folder.name)
         self.hosts = place(len(speeds), self.folder, limits)
-        self._given_up = set(self.hosts.absent)
         self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
         try:
             self._write(_MODEL_FILE, captured.state | captured.constants)
@@ -146,9 +141,8 @@ class WorkerGroup:
             return
         self._closed = True
         try:
-            self._end(self.hosts.hosts, methodcaller("close"))
+            self.hosts.close()
         finally:
-            self.hosts.release()
             self._folder.cleanup()
 
     def check_open(self) -> None:
@@ -156,76 +150,9 @@ class WorkerGroup:
         if self._closed:
             raise InvalidInput("this session is closed; begin another one")
 
-    # Who there is
-
-    @property
-    def process_ids(self) -> list[int]:
-        """Process ids of the workers that run now."""
-        return [process for host in self.hosts.hosts for process in host.process_ids]
-
-    @property
-    def present(self) -> tuple[int, ...]:
-        """The numbers of the workers that were not given up, in order."""
-        return tuple(sorted(self.hosts.of_worker.keys() - self._given_up))
-
-    @property
-    def _present_hosts(self) -> list[WorkerHost]:
-        """The hosts that have one of them."""
-        return [host for host in self.hosts.hosts if not self._given_up.issuperset(host.workers)]
-
-    def give_up(self, workers: Collection[int]) -> None:
-        """Do without these workers until they are taken back; their host may be lost."""
-        before = self._present_hosts
-        self._given_up |= self.hosts.of_worker.keys() & set(workers)
-        # A host that is lost answers after a long time, or never.
-        self._kill(self._present_hosts if self._lost else before)
-        self._lost = None
-
     def take_back(self) -> tuple[int, ...]:
-        """Count on the workers again that were given up and can be started; return their numbers.
-
-        The workers of all hosts are ended.
-        """
-        returned = [w for w in self._given_up if self.hosts.of_worker[w].has_returned(w)]
-        there: list[int] = []
-        for host in dict.fromkeys(self.hosts.of_worker[worker] for worker in sorted(returned)):
-            with suppress(HostLost):
-                host.rejoin()
-                for file in (_MODEL_FILE, _SAMPLES_FILE):
-                    host.publish(self.folder / file)
-                there += [worker for worker in returned if worker in host.workers]
-        if there:
-            self._kill()
-            self._given_up -= set(there)
-        return tuple(sorted(there))
-
-    def _ask(self, host: WorkerHost, what: Callable[[WorkerHost], _Answer]) -> _Answer:
-        """Return what a host gives; raise HostLost if it, or another host, is lost."""
-        if self._lost is not None:
-            raise self._lost
-        try:
-            return what(host)
-        except HostLost as error:
-            error.workers = error.workers or frozenset(host.workers)
-            self._lost = error
-            raise
-
-    def _ask_all(self, what: Callable[[WorkerHost], _Answer]) -> list[_Answer]:
-        return [self._ask(host, what) for host in self._present_hosts]
-
-    def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
-        """End the workers of hosts, also if one is lost, which whoever asks next is told."""
-        for host in hosts:
-            try:
-                how(host)
-            except RunFailure as error:
-                # What it was asked before may have failed; the others have to end as well.
-                lost = error if isinstance(error, HostLost) else HostLost(str(error))
-                lost.workers = lost.workers or frozenset(host.workers)
-                self._lost = self._lost or lost
-
-    def _kill(self, hosts: Iterable[WorkerHost] | None = None) -> None:
-        self._end(self._present_hosts if hosts is None else hosts, methodcaller("kill"))
+        """Count on workers again that have returned, see :meth:`Hosts.take_back`."""
+        return self.hosts.take_back([self.folder / file for file in (_MODEL_FILE, _SAMPLES_FILE)])
 
     # Starting
 
@@ -237,10 +164,10 @@ class WorkerGroup:
 
     def _start(self) -> None:
         with _telling_of_temporary_files():
-            if all(self._ask_all(lambda host: host.is_whole())):
+            if all(self.hosts.ask_all(lambda host: host.is_whole())):
                 return
-            self._kill()
-            store = self._ask(self._present_hosts[0], lambda host: host.open_store())
+            self.hosts.kill()
+            store = self.hosts.ask(self.hosts.workers[0], lambda host: host.open_store())
             hosts, places = self.hosts.of_worker, self.hosts.places
             # A host that has returned may be another machine, with other cores.
             cores = cores_for(self._speeds, places.machines)
@@ -257,10 +184,12 @@ class WorkerGroup:
                     on_one_host=len(set(places.host_names)) == 1,
                     links=None if self._links is None else self._links.links_from(worker),
                 )
-                for worker in self.present
+                for worker in self.hosts.workers
             }
-            self._ask_all(lambda host: host.start([specs[w] for w in host.workers if w in specs]))
-            self._ask_all(lambda host: host.finish_start())
+            self.hosts.ask_all(
+                lambda host: host.start([specs[w] for w in host.workers if w in specs])
+            )
+            self.hosts.ask_all(lambda host: host.finish_start())
             self.generation += 1
             self.stages = {}
 
@@ -269,17 +198,17 @@ class WorkerGroup:
         if self._informed_generation == self.generation:
             return
         load = Load(_MODEL_FILE, _SAMPLES_FILE, self._device)
-        commands = dict.fromkeys(self.present, load)
+        commands = dict.fromkeys(self.hosts.workers, load)
         if self._device.demands_gpu:
             # One that has had a GPU tells that it finds none; the others fail.
             again = replace(load, device=DeviceChoice.AUTO)
             commands |= dict.fromkeys(self.devices.keys() & commands.keys(), again)
         devices = self.command(commands)
         if lost := without_their_gpu(self.devices, devices):
-            self._kill()
+            self.hosts.kill()
             whose = ", ".join(map(self._description_of, lost))
-            self._lost = HostLost(f"there is no GPU any more for {whose}", lost)
-            raise self._lost
+            self.hosts.lost = HostLost(f"there is no GPU any more for {whose}", lost)
+            raise self.hosts.lost
         self.devices |= devices
         self._informed_generation = self.generation
 
@@ -293,7 +222,7 @@ class WorkerGroup:
         )
         self._write(_SAMPLES_FILE, self._samples)
         # Those that have not begun will read them anyway.
-        if self.process_ids and self._informed_generation == self.generation:
+        if self.hosts.process_ids and self._informed_generation == self.generation:
             self._informed_generation = 0
             self._inform()
 
@@ -325,13 +254,13 @@ class WorkerGroup:
         try:
             self._raise_if_ended(self._events(0))
             for worker, command in commands.items():
-                self._ask(self.hosts.of_worker[worker], methodcaller("send", worker, command))
+                self.hosts.ask(worker, methodcaller("send", worker, command))
             return self._wait_for_answers(commands, on_progress, feed)
         except BaseException as error:
-            self._kill()
+            self.hosts.kill()
             # A host that is cut off may be why nobody answers; killing its workers tells.
-            if isinstance(error, TrialTimeout) and self._lost is not None:
-                raise self._lost from None
+            if isinstance(error, TrialTimeout) and self.hosts.lost is not None:
+                raise self.hosts.lost from None
             raise
 
     def execute(self, commands: Mapping[int, Command], **options: Any) -> dict[int, Any]:
@@ -377,7 +306,7 @@ class WorkerGroup:
                         # A worker that is lost makes others fail, and may be noticed after them.
                         self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
-                        self._ask_all(lambda host: host.check())
+                        self.hosts.ask_all(lambda host: host.check())
                         raise failed
                     case Answered(_, Progress() as progress):
                         if on_progress:
@@ -400,7 +329,7 @@ class WorkerGroup:
         """
         left = patience
         while True:
-            waitables = list(chain(*self._ask_all(lambda host: host.waitables())))
+            waitables = list(chain(*self.hosts.ask_all(lambda host: host.waitables())))
             seconds = max(0.0, min(left, _LOOK_SECONDS))
             begin = time.monotonic()
             ready = mp_connection.wait(waitables, seconds)
@@ -409,7 +338,7 @@ class WorkerGroup:
                 self.stops += 1
                 waited = seconds
             left -= waited
-            events = list(chain(*self._ask_all(methodcaller("events", ready))))
+            events = list(chain(*self.hosts.ask_all(methodcaller("events", ready))))
             if events:
                 self.longest_silence_seconds = max(self.longest_silence_seconds, patience - left)
             if events or left <= 0:
@@ -488,18 +417,18 @@ class WorkerGroup:
 
     def publish(self, file: str) -> None:
         """Give every host its copy of a file that is in the folder here."""
-        self._ask_all(lambda host: host.publish(self.folder / file))
+        self.hosts.ask_all(lambda host: host.publish(self.folder / file))
 
     def remove(self, file: str) -> None:
         """Remove a file here and on every host; processes that have it open can read on."""
         (self.folder / file).unlink(missing_ok=True)
-        if self._lost is None:
-            self._ask_all(lambda host: host.remove(file))
+        if self.hosts.lost is None:
+            self.hosts.ask_all(lambda host: host.remove(file))
 
     def fetch(self, worker: int, file: str) -> Path:
         """Return the file that a worker wrote into the folder of its host."""
         with _telling_of_temporary_files():
-            return self._ask(self.hosts.of_worker[worker], lambda host: host.fetch(file))
+            return self.hosts.ask(worker, lambda host: host.fetch(file))
 
 
 def _telling_of_temporary_files() -> AbstractContextManager[None]:

@@ -106,8 +106,8 @@ class LosableHosts:
         self.hosts = tuple(hosts)
         for number in self.missing:
             self.hosts[number].lose()
-        absent = (worker for number in self.missing for worker in self.hosts[number].workers)
-        return Hosts(self.hosts, absent=frozenset(absent))
+        missing = (worker for number in self.missing for worker in self.hosts[number].workers)
+        return Hosts(self.hosts, missing)
 
     def lose(self) -> None:
         """Lose the last host."""

@@ -72,7 +72,7 @@ class RayHosts(Hosts):
         except BaseException:
             self.release()
             raise
-        self.absent = frozenset(w for host in self.hosts if host.lost for w in host.workers)
+        self.given_up = {w for host in self.hosts if host.lost for w in host.workers}
         for watch in (self._watch_head, self._seek):
             threading.Thread(target=watch, daemon=True).start()
 

@@ -24,7 +24,7 @@ def killed_at_random(
     is_ready: Callable[[str], bool],
     latest_seconds: float,
     chance: random.Random,
-) -> tuple[float, list[str]]:
+) -> list[str]:
     """Start a program and kill it up to so many seconds after it is ready.
 
     Args:
@@ -35,7 +35,7 @@ def killed_at_random(
         chance: says how long.
 
     Returns:
-        The seconds until nothing was left of it, and what is.
+        What is left of it.
 
     Raises:
         RuntimeError: it ends before it is ready, or takes too long.
@@ -57,11 +57,10 @@ def killed_at_random(
                     raise RuntimeError(f"{out.name} did not begin; it said: {said[-500:]}")
                 time.sleep(0.02)
             time.sleep(chance.uniform(0, latest_seconds))
-            family, begin = descendants(program.pid), time.perf_counter()
+            family = descendants(program.pid)
         finally:
             program.kill()
-    left = wait_until_gone(family, temporary)
-    return time.perf_counter() - begin, left
+    return wait_until_gone(family, temporary)
 
 
 @contextmanager

@@ -35,6 +35,8 @@ _BEGINS = "begins"
 _CHECKPOINT_EVERY = 40
 _MOST_DRAWS = 20
 _MINIBATCHES = 3000
+_PATIENCE_SECONDS = 5.0
+"""After which a silent trial counts as hung."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ class Trial:
         during: "training" or "measuring".
         failure: the kind of failure that was reported; empty if none was.
         reason: the sentence that a user reads.
-        seconds: from the fault to that sentence; of a killed controller, until all is gone.
         went_on: whether the training resumed and ended with the bits of one without a fault, or
             the next measurement succeeded.
         left: processes, files and ports that were left behind.
@@ -56,7 +57,6 @@ class Trial:
     during: str
     failure: str
     reason: str
-    seconds: float
     went_on: bool
     left: list[str] = field(default_factory=list)
 
@@ -72,20 +72,14 @@ class FaultTrials:
     """Trials that share a model, a placement and the weights of a training without a fault.
 
     Args:
-        model: to train on :func:`~tests.endurance.faults.strikes.samples`.
-        epochs: of every training.
         folder: for everything that is written.
-        patience_seconds: after which a silent trial counts as hung, instead of the session's own.
     """
 
-    def __init__(
-        self, model: ModelReference, epochs: int, folder: Path, patience_seconds: float = 10.0
-    ) -> None:
-        self._patience_seconds = patience_seconds
+    def __init__(self, folder: Path) -> None:
         self.triggers = folder / "triggers"
         self.triggers.mkdir()
         self._folder = folder
-        self._epochs = epochs
+        model = ModelReference.named("tests.support.models.small:perceptron", layers=2)
         self._captured = captured = capture(model)
         optimizer = OptimizerSpec.parse(
             "tests.endurance.faults.strikes:FaultyAdam", lr=0.01, triggers=str(self.triggers)
@@ -121,7 +115,7 @@ class FaultTrials:
             resume=out.exists(),
             observer=observer,
         )
-        return trainer.fit(_DATA, epochs=self._epochs).state_dict
+        return trainer.fit(_DATA, epochs=1).state_dict
 
     def training(self, kind: str, seed: int) -> Trial:
         """Cause a fault at a random moment of a training, which is then continued."""
@@ -133,16 +127,13 @@ class FaultTrials:
             with everything_gone() as left, self._striking(kind, chance) as struck:
                 failure, reason = "", ""
                 try:
-                    self._train(
-                        out, TrainerCallbacks(on_begin=struck.start), self._patience_seconds
-                    )
+                    self._train(out, TrainerCallbacks(on_begin=struck.start), _PATIENCE_SECONDS)
                 except RunFailure as error:
                     failure, reason = error.kind, str(error)
-                seconds = struck.seconds
             if failure or (FAULTS[kind].told is None and struck.happened):
                 went_on = self._goes_on(out)
                 left += unfinished_in(out)
-                return Trial(kind, "training", failure, reason, seconds, went_on, left)
+                return Trial(kind, "training", failure, reason, went_on, left)
         raise RuntimeError(f"{kind}: {_MOST_DRAWS} trainings ended before the fault")
 
     def measuring(self, kind: str, seed: int) -> Trial:
@@ -151,15 +142,15 @@ class FaultTrials:
         One that loses a worker says so, is made again, and has to succeed.
         """
         chance = random.Random(f"{kind} {seed} measuring")
-        lost: list[tuple[str, float]] = []
+        lost: list[str] = []
         with (
             everything_gone() as left,
             ClusterSession(
                 self._captured,
                 len(_ACCELERATORS),
                 optimizer=self._document.optimizer,
-                timeout_seconds=self._patience_seconds,
-                note=lambda note: lost.append((note, struck.seconds)),
+                timeout_seconds=_PATIENCE_SECONDS,
+                note=lost.append,
             ) as session,
         ):
             session.measure(self.placement, 30)
@@ -167,7 +158,6 @@ class FaultTrials:
                 with self._striking(kind, chance) as struck:
                     struck.start()
                     outcome = session.measure(self.placement, _MINIBATCHES)
-                    seconds = struck.seconds
                 failed = isinstance(outcome, FailedMeasurement)
                 if lost or failed or (FAULTS[kind].told is None and struck.happened):
                     break
@@ -178,10 +168,10 @@ class FaultTrials:
         if isinstance(outcome, FailedMeasurement):
             failure, reason = outcome.failure, outcome.reason
         elif lost:
-            failure, (reason, seconds) = WorkerLost.kind, lost[0]
+            failure, reason = WorkerLost.kind, lost[0]
         else:
             failure, reason = "", ""
-        return Trial(kind, "measuring", failure, reason, seconds, went_on, left)
+        return Trial(kind, "measuring", failure, reason, went_on, left)
 
     def _killed_controller(self, seed: int) -> Trial:
         """Kill a program that trains at a random moment; resume it, and see what remains of it."""
@@ -190,15 +180,15 @@ class FaultTrials:
         if not path.exists():
             write_document(path, self._document)
         command = [sys.executable, "-m", "tests.endurance.faults.trials"]
-        seconds, left = killed_at_random(
-            [*command, str(path), str(self._epochs), str(out)],
+        left = killed_at_random(
+            [*command, str(path), str(out)],
             out,
             lambda said: _BEGINS in said,
             0.8 * self._seconds,
             random.Random(f"controller {seed}"),
         )
         went_on = self._goes_on(out)
-        return Trial("controller", "training", "", "", seconds, went_on, left + unfinished_in(out))
+        return Trial("controller", "training", "", "", went_on, left + unfinished_in(out))
 
     def _goes_on(self, out: Path) -> bool:
         release(self.triggers)
@@ -224,20 +214,13 @@ class _Strike(threading.Timer):
     def __init__(self, seconds: float, *strike_: Any) -> None:
         super().__init__(seconds, self._now)
         self._arguments = strike_
-        self._at = 0.0
         self.happened = False
 
     def _now(self) -> None:
-        self._at = time.perf_counter()
         self.happened = strike(*self._arguments)
 
-    @property
-    def seconds(self) -> float:
-        """Since the fault."""
-        return time.perf_counter() - self._at if self._at else 0.0
 
-
-def _program(placement: str, epochs: str, out: str) -> None:
+def _program(placement: str, out: str) -> None:
     """Train, and print when that begins."""
     document = read_placement(placement)
     # The model and the optimizer that the file names, which are the tests' own.
@@ -249,7 +232,7 @@ def _program(placement: str, epochs: str, out: str) -> None:
         out=out,
         observer=TrainerCallbacks(on_begin=lambda: print(_BEGINS, flush=True)),
     )
-    trainer.fit(_DATA, epochs=int(epochs))
+    trainer.fit(_DATA, epochs=1)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,20 @@
-"""Do loaders survive any bytes? Every kind of file, damaged in many ways.
-
-    python -m tests.endurance.fuzzing --inputs 100000
+"""Everything that reads files, and whether it survives any bytes.
 
 A loader may return, or raise :class:`~drlpp.errors.InvalidInput` with one readable line; nothing
-else, and within bounds of time. The inputs are shared out among the loaders. For whatever is wrong
-the smallest input that hypothesis finds is printed, and the exit code is 1.
+else, and within bounds of time.
 """
 
 from __future__ import annotations
 
-import os
-import resource
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import hypothesis
 import torch
-import typer
 from torch.utils import _pytree as pytree
 
 from benchmarks import PROFILES
@@ -48,7 +41,6 @@ from tests.endurance.fuzzing.damage import damaged
 MOST_SECONDS = 5.0
 """Of one file; an ordinary one takes milliseconds, and the machine may be busy."""
 _LONGEST_LINE = 1000
-_MOST_MEMORY_BYTES = 8 * 2**30
 
 
 @dataclass(frozen=True)
@@ -191,27 +183,3 @@ def complaint_about(loader: Loader, path: Path, inputs: int, seed: int) -> str |
     except Exception as error:
         return "".join(traceback.format_exception(error, limit=0))
     return None
-
-
-def main(
-    inputs: Annotated[int, typer.Option(min=1, help="Over all loaders.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of the inputs.")] = 0,
-) -> None:
-    """Feed damaged files to every loader."""
-    # A loader that takes more fails with a MemoryError, which is a complaint.
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
-    survived = True
-    with tempfile.TemporaryDirectory(prefix="drlpp-fuzz-") as name:
-        folder = Path(name)
-        known = loaders(folder)
-        # Where a file that runs code would leave its trace.
-        os.chdir(folder)
-        each = -(-inputs // len(known))
-        for loader_name, loader in known.items():
-            complaint = complaint_about(loader, folder / "input", each, seed)
-            survived = survived and complaint is None
-            print(f"{loader_name}: {complaint or f'survives {each} inputs'}", flush=True)
-        if (folder / "trapped").exists():
-            survived = False
-            print("a file ran code")
-    raise typer.Exit(0 if survived else 1)

@@ -1,81 +1,16 @@
-"""After a measurement, single messages are timed on the ways that the schedule used."""
+"""Single messages are timed, one way at a time."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import Measurement
-from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm import link_timing as links
 from drlpp.runtime.comm.link_timing import exchange
 from drlpp.runtime.comm.transport import GroupLinks
 from drlpp.runtime.ipc.protocol import RunResult, TimeLink
-from drlpp.runtime.session.measuring import largest_messages, time_ways
+from drlpp.runtime.session.measuring import largest_messages
 from drlpp.schedule.pipeline import Pipeline
-
-ACTIVATION = 8 * 16 * 4
-"""Bytes between two layers of the perceptron: 8 samples, 16 floats."""
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron"))
-
-
-@pytest.fixture(scope="module")
-def session(captured: CapturedModel) -> Iterator[ClusterSession]:
-    with ClusterSession(captured, workers=4) as session:
-        yield session
-
-
-def halves(captured: CapturedModel, *stages: int) -> Placement:
-    """The model in as many parts as there are stages."""
-    operators, parts = len(captured.graph), max(stages) + 1
-    return Placement.from_assignment([parts * i // operators for i in range(operators)], stages)
-
-
-def measured(session: ClusterSession, placement: Placement) -> Measurement:
-    outcome = session.measure(placement, minibatches=4)
-    assert isinstance(outcome, Measurement), outcome
-    return outcome
-
-
-def test_stages_time_messages_both_ways(captured: CapturedModel, session: ClusterSession) -> None:
-    links = measured(session, halves(captured, 1, 0)).links
-    assert [(link.sender, link.receiver) for link in links] == [(0, 1), (1, 0)]
-    assert [link.bytes_ for link in links] == [ACTIVATION] * 2
-    assert all(0 < link.seconds < 5 for link in links)
-
-
-def test_replicas_time_their_ring(captured: CapturedModel, session: ClusterSession) -> None:
-    """1F1B-RR: all replicas of a stage exchange messages with the next; three of them a ring."""
-    links = measured(session, halves(captured, 0, 0, 0, 1)).links
-    routes = {(link.sender, link.receiver): link.bytes_ for link in links}
-    messages = {route for replica in range(3) for route in ((replica, 3), (3, replica))}
-    ring = {(0, 1), (1, 2), (2, 0)}
-    assert set(routes) == messages | ring
-    assert len(links) == len(routes)
-    assert {routes[route] for route in messages} == {ACTIVATION}
-    # All gradients of a stage this small are one bucket, with a number for every parameter.
-    stage = halves(captured, 0, 0, 0, 1).stages[0]
-    parameters = sum(captured.graph.operators[op].parameter_bytes for op in stage.operators)
-    layers = sum(captured.graph.operators[op].parameter_bytes > 0 for op in stage.operators)
-    assert {routes[route] for route in ring} == {-(-(parameters + 2 * layers * 4) // 3)}
-    assert all(0 < link.seconds < 5 for link in links)
-
-
-def test_timing_links_leaves_the_deployment_as_it_was(
-    captured: CapturedModel, session: ClusterSession
-) -> None:
-    deployment = session.deploy(halves(captured, 0, 0, 1))
-    for _ in range(2):
-        _, results = session.run(deployment, 4)
-        assert len(time_ways(session.worker_group, deployment.plan.pipeline, results)) == 6
 
 
 def test_ways_have_an_order_that_does_not_depend_on_answers() -> None:

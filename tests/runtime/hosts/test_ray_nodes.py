@@ -222,7 +222,7 @@ def test_a_session_begins_without_hosts_that_others_use_if_it_may() -> None:
             begun()
         session = begun(2)
         assert [host.plan.node for host in session.hosts] == [None, b]
-        assert session.absent == {0, 1}
+        assert session.given_up == {0, 1}
         session.release()
         assert session.hosts[1].given_back
 

@@ -1,7 +1,4 @@
-"""Any bytes in any file that is read: an ordinary result, or one readable line; no code runs.
-
-`python -m tests.endurance.fuzzing` does the same a hundred thousand times.
-"""
+"""Any bytes in any file that is read: an ordinary result, or one readable line; no code runs."""
 
 from pathlib import Path
 
@@ -36,13 +33,18 @@ def test_valid_files_are_read(known: dict[str, Loader], tmp_path: Path, name: st
     known[name].read(path)
 
 
+@pytest.mark.parametrize("inputs", [8, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_damaged_and_hostile_files_are_told(
-    known: dict[str, Loader], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    known: dict[str, Loader],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    inputs: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     loader = known[name]
     for data in HOSTILE:
         read_damaged(loader, data, tmp_path / "input")
-    assert complaint_about(loader, tmp_path / "input", inputs=8, seed=0) is None
+    assert complaint_about(loader, tmp_path / "input", inputs, seed=0) is None
     assert not (tmp_path / "trapped").exists()

@@ -1,37 +1,41 @@
-"""Faults at random moments: told, survived, and nothing left behind.
+"""Faults at random moments: told, survived, and nothing left behind; slow tests try many."""
 
-`python -m tests.endurance.faults` does the same many times.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
-from drlpp.models.model_reference import ModelReference
 from tests.endurance.faults.strikes import faults_during
-from tests.endurance.faults.trials import FaultTrials
+from tests.endurance.faults.trials import FaultTrials, Trial
 from tests.support.processes import temporary_files_in
 
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     folder = tmp_path_factory.mktemp("faults")
-    model = ModelReference.named("tests.support.models.small:perceptron", layers=2)
     with temporary_files_in(folder):
-        yield FaultTrials(model, 1, folder, patience_seconds=5.0)
+        yield FaultTrials(folder)
+
+
+def cases(marks: Any, kinds: dict[str, list[str]], seeds: Iterable[int]) -> list[Any]:
+    return [
+        pytest.param(during, kind, seed, marks=marks)
+        for seed in seeds
+        for during, found in kinds.items()
+        for kind in found
+    ]
+
+
+EVERY = {during: faults_during(during) for during in ("training", "measuring")}
 
 
 # TensorBoard's thread says so as well when it cannot write.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.system
-@pytest.mark.parametrize("kind", faults_during("training"))
-def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
-    trial = trials.training(kind, seed=101)
-    assert trial.as_expected, trial
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("kind", ["server", "frozen"])
-def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
-    trial = trials.measuring(kind, seed=101)
+@pytest.mark.parametrize(
+    ("during", "kind", "seed"),
+    cases(pytest.mark.system, EVERY | {"measuring": ["server", "frozen"]}, [101])
+    + cases(pytest.mark.slow, EVERY, range(5)),
+)
+def test_work_goes_on_bit_for_bit(trials: FaultTrials, during: str, kind: str, seed: int) -> None:
+    trial: Trial = getattr(trials, during)(kind, seed)
     assert trial.as_expected, trial

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from drlpp.capturing.capture import capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import CannotStart
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, TimeLimits
 from drlpp.runtime.hosts import local_host
@@ -35,8 +34,7 @@ def test_a_folder_for_sockets_that_was_removed_is_made_again(
 
 
 @pytest.mark.system
-def test_a_server_that_does_not_fork_is_named_and_replaced() -> None:
-    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
+def test_a_server_that_does_not_fork_is_named_and_replaced(captured: CapturedModel) -> None:
     local_host.warm_up()
     server: Any = forkserver._forkserver
     os.kill(server._forkserver_pid, signal.SIGSTOP)

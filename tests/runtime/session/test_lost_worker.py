@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.envs import MeasurementMemory
 from drlpp.errors import WorkerLost
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
 from drlpp.runtime import ClusterSession, PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.specs.data import Data, Samples
@@ -22,11 +21,6 @@ from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
 KILLED = "was killed by SIGKILL, as the system does for want of memory"
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 @pytest.fixture(scope="module")

@@ -5,19 +5,13 @@ from itertools import cycle
 
 import pytest
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import CannotStart, HostLost, InvalidInput
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
 from tests.support.losable_hosts import LosableHosts
 from tests.support.training.failing_host import FailingHost
 from tests.support.training.pipelines import in_a_row
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 @pytest.fixture

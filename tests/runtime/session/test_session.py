@@ -11,26 +11,20 @@ from typing import Any
 import pytest
 import torch
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.cli.showing.timelines import TimelineRun
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement, is_steady
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.ipc.protocol import Progress, RunResult
-from drlpp.runtime.session.measuring import measurement_of
+from drlpp.runtime.session.measuring import measurement_of, time_ways
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import PREDICTION, spans_of, time_use
 from tests.support.memory_limit import limit_memory
 from tests.support.processes import facts_of
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +120,33 @@ def test_a_pipeline_is_measured_once_it_is_steady(
         assert warm_ups == [first.warm_up + number * first.length for number in range(runs)]
         assert outcome.steadiness == steadiness
         assert outcome.links, "they are timed after the last run"
+
+
+def test_messages_are_timed_on_the_ways_that_were_used(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    """1F1B-RR: all replicas of a stage exchange messages with the next; three of them a ring."""
+    activation = 8 * 16 * 4
+    placement = straight(captured, 0, 0, 0, 1)
+    outcome = session.measure(placement, minibatches=4)
+    assert isinstance(outcome, Measurement)
+    routes = {(link.sender, link.receiver): link.bytes_ for link in outcome.links}
+    messages = {route for replica in range(3) for route in ((replica, 3), (3, replica))}
+    ring = {(0, 1), (1, 2), (2, 0)}
+    assert set(routes) == messages | ring
+    assert len(outcome.links) == len(routes)
+    assert {routes[route] for route in messages} == {activation}
+    # All gradients of a stage this small are one bucket, with a number for every parameter.
+    operators = [captured.graph.operators[op] for op in placement.stages[0].operators]
+    parameters = sum(operator.parameter_bytes for operator in operators)
+    layers = sum(operator.parameter_bytes > 0 for operator in operators)
+    assert {routes[route] for route in ring} == {-(-(parameters + 2 * layers * 4) // 3)}
+    assert all(0 < link.seconds < 5 for link in outcome.links)
+    # The deployment stays as it was.
+    deployment = session.deploy(straight(captured, 0, 0, 1))
+    for _ in range(2):
+        _, results = session.run(deployment, 4)
+        assert len(time_ways(session.worker_group, deployment.plan.pipeline, results)) == 6
 
 
 def test_progress_is_told_while_a_run_goes_on(

@@ -13,9 +13,8 @@ import pytest
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError
-from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, PipelineTrainer
 from drlpp.runtime.ipc.protocol import Run
@@ -35,11 +34,6 @@ with ClusterSession("tests.support.models.small:perceptron", 2, timeout_seconds=
     session.run(deployment, 1500)
     print("ends")
 """
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 @pytest.mark.system

@@ -148,8 +148,8 @@ def look_until_it_has_returned(
     take_back = WorkerGroup.take_back
 
     def is_missed(group: WorkerGroup) -> bool:
-        hosts = group.hosts.of_worker
-        return not all(hosts[worker].has_returned(worker) for worker in group._given_up)
+        hosts = group.hosts
+        return not all(hosts.of_worker[one].has_returned(one) for one in hosts.given_up)
 
     def look(group: WorkerGroup) -> tuple[int, ...]:
         give_up = time.monotonic() + 120
