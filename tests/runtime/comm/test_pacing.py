@@ -75,6 +75,7 @@ def test_workers_take_as_long_as_their_links_and_compute_the_same(session: Clust
             assert least > 0.1
 
 
+@pytest.mark.parametrize("session", [FAST], ids=["fast"], indirect=True)
 def test_the_cluster_is_the_emulated_one(session: ClusterSession) -> None:
     assert session.links is not None
     found = session.profile(repeats=1)[1]

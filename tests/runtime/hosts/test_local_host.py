@@ -1,11 +1,14 @@
 """How the server begins that workers are forked from."""
 
-import os
 import subprocess
 import sys
+from multiprocessing import forkserver, util
 from pathlib import Path
 
 import pytest
+
+from drlpp.errors import InvalidInput
+from drlpp.runtime.hosts.fork_server import warm_up
 
 _PROGRAM = """
 import re, signal
@@ -31,22 +34,10 @@ def test_the_server_ignores_ctrl_c_from_its_beginning() -> None:
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 
-def test_a_folder_with_too_long_a_name_for_sockets_is_told(tmp_path: Path) -> None:
-    folder = tmp_path / ("long" * 30)
-    folder.mkdir()
-    program = """
-from drlpp.errors import InvalidInput
-from drlpp.runtime.hosts.local_host import warm_up
-try:
-    warm_up()
-except InvalidInput as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "TMPDIR": str(folder)},
-    )
-    assert "set TMPDIR to a shorter one" in done.stdout, done.stderr
+def test_a_folder_with_too_long_a_name_for_sockets_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forkserver, "ensure_running", forkserver.ForkServer().ensure_running)
+    monkeypatch.setattr(util, "get_temp_dir", lambda: str(tmp_path / ("long" * 30)))
+    with pytest.raises(InvalidInput, match="set TMPDIR to a shorter one"):
+        warm_up()

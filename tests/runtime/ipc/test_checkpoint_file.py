@@ -66,7 +66,7 @@ def same(one: Any, other: Any) -> bool:
     return one == other
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(tree=TREES)
 def test_a_tree_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, tree: object

@@ -2,8 +2,6 @@
 
 import os
 import secrets
-from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,30 +9,10 @@ import pytest
 
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.store import join_store, open_store
-
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-
-
-def listening_addresses(process: int) -> list[str]:
-    """Local addresses, as Linux writes them, on which a process accepts TCP over IPv4 and IPv6."""
-    inodes = set()
-    for descriptor in Path(f"/proc/{process}/fd").iterdir():
-        # The folder of descriptors is one itself, and gone by now.
-        with suppress(FileNotFoundError):
-            target = os.readlink(descriptor)
-            if target.startswith("socket:["):
-                inodes.add(target[len("socket:[") : -1])
-    found = []
-    for table in ("tcp", "tcp6"):
-        path = Path(f"/proc/{process}/net/{table}")
-        for line in path.read_text().splitlines()[1:] if path.exists() else []:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                found.append(fields[1].partition(":")[0])
-    return found
+from tests.endurance.faults.strangers import listening_ports
+from tests.support.training.pipelines import in_a_row
 
 
 def test_a_session_listens_on_this_machine_alone_and_tells_no_token(
@@ -50,18 +28,15 @@ def test_a_session_listens_on_this_machine_alone_and_tells_no_token(
     monkeypatch.setattr(secrets, "token_hex", noted)
     captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     # Tests before this one may have left what listens.
-    before = Counter(listening_addresses(os.getpid()))
+    before = listening_ports([os.getpid()])
     with ClusterSession(captured, workers=2) as session:
-        half = len(captured.graph) // 2
-        session.measure(
-            Placement.from_assignment([0] * half + [1] * (len(captured.graph) - half), (0, 1)), 4
-        )
-        addresses = [listening_addresses(process) for process in session.process_ids]
-        assert all(addresses), "Gloo listens in every worker"
-        new = Counter(listening_addresses(os.getpid())) - before
-        for found in [new, *addresses]:
-            assert set(found) <= LOOPBACK
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+        of_workers = [listening_ports([process]) for process in session.process_ids]
+        assert all(of_workers), "Gloo listens in every worker"
+        new = listening_ports([os.getpid()]).items() - before.items()
         assert new, "the store listens in the controller"
+        found = {address for _, address in new}.union(*(ports.values() for ports in of_workers))
+        assert found <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
         commands = [Path(f"/proc/{p}/cmdline").read_bytes() for p in session.process_ids]
         environments = [Path(f"/proc/{p}/environ").read_bytes() for p in session.process_ids]
     assert tokens

@@ -115,12 +115,12 @@ def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
     trainer = PipelineTrainer(
         file_of(captured, in_a_row(captured.graph, 0, 1)),
         out=tmp_path,
-        checkpoint_every=200,
+        checkpoint_every=50,
         observer=TrainerCallbacks(on_progress=strike),
     )
     # So long that it cannot end before the worker does.
     (inputs,), targets = data_for(captured).train
-    samples = Samples((inputs.repeat(400, 1),), targets.repeat(400))
+    samples = Samples((inputs.repeat(200, 1),), targets.repeat(200))
     kept = r"\S+/checkpoint.safetensors has all up to \d+ minibatches of epoch 1, and the "
     with pytest.raises(WorkerLost, match=rf"^worker (\d) \(stage \1\) {KILLED}; {kept}"):
         trainer.fit(Data(samples, samples), epochs=1)

@@ -21,8 +21,9 @@ Hosted = Callable[..., tuple[Any, WorkerGroup]]
 
 
 @pytest.fixture
-def hosted(captured: CapturedModel) -> Iterator[Hosted]:
+def hosted(captured: CapturedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosted]:
     """Makes a host whose workers have been started and never answer, and the group of them."""
+    monkeypatch.setattr(worker_group, "_LOOK_SECONDS", 0.01)
     groups: list[WorkerGroup] = []
 
     def make(
