@@ -9,7 +9,8 @@ from itertools import islice
 from torch import Tensor
 
 from drlpp.runtime.comm.agreement import contents_of
-from drlpp.runtime.comm.transport import Links, Transfer
+from drlpp.runtime.comm.pacing import AnyLinks
+from drlpp.runtime.comm.transport import Transfer
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import Action, Message, Receive, Send
 
@@ -30,7 +31,7 @@ class Mailbox:
 
     def __init__(
         self,
-        links: Links,
+        links: AnyLinks,
         programs: Sequence[StageProgram],
         actions: Sequence[Action],
         posted: int,

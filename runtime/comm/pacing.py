@@ -92,11 +92,11 @@ class _PacedTransfer(Transfer):
         return tensors
 
 
-class PacedLinks(Links):
+class PacedLinks:
     """Ways from and to a worker, on which messages take their time."""
 
     def __init__(self, links: Links, pace: Pace) -> None:
-        super().__init__(links.device)
+        self.device = links.device
         self._links = links
         self._pace = pace
 
@@ -125,6 +125,9 @@ class PacedLinks(Links):
     def close(self) -> None:
         """Close the ways that these are."""
         self._links.close()
+
+
+AnyLinks = Links | PacedLinks
 
 
 class PacedSum(dist.Work):

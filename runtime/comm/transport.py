@@ -101,45 +101,25 @@ class Links(ABC):
 
     Args:
         device: that tensors are on, and are to be on.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    @abstractmethod
-    def send(self, tensors: Sequence[Tensor], receiver: int) -> Transfer:
-        """Start sending; the transfer has to be kept until it was waited for."""
-
-    @abstractmethod
-    def receive(self, specs: Sequence[TensorSpec], sender: int) -> Transfer:
-        """Start receiving."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give up groups that nobody else uses."""
-
-
-class GroupLinks(Links):
-    """Ways that groups of torch carry.
-
-    Args:
-        device: as in :class:`Links`.
-        staged: whether the groups need tensors in the host's memory.
+        staged: whether groups of torch need them in the host's memory.
     """
 
     def __init__(self, device: torch.device, *, staged: bool = False) -> None:
-        super().__init__(device)
+        self.device = device
         self._staging = Staging(device) if staged else None
 
     def send(self, tensors: Sequence[Tensor], receiver: int) -> Transfer:
-        """Send copies that need the caller's tensors no longer where they are staged."""
+        """Start sending; the transfer has to be kept until it was waited for.
+
+        Where they are staged, the caller's tensors may change meanwhile.
+        """
         kept = [tensor.detach().contiguous() for tensor in tensors]
         if self._staging:
             kept = self._staging.to_host(kept)
         return Transfer(kept, [self._start_send(tensor, receiver) for tensor in kept])
 
     def receive(self, specs: Sequence[TensorSpec], sender: int) -> Transfer:
-        """Receive in memory that is made for it."""
+        """Start receiving, in memory that is made for it."""
         buffers = [self._buffer(spec) for spec in specs]
         works = [self._start_receive(buffer, sender) for buffer in buffers]
         return Transfer(buffers, works, self._staging)
@@ -156,14 +136,18 @@ class GroupLinks(Links):
     @abstractmethod
     def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work: ...
 
+    @abstractmethod
+    def close(self) -> None:
+        """Give up groups that nobody else uses."""
 
-class TaggedLinks(GroupLinks):
+
+class TaggedLinks(Links):
     """One group for all ways; a tag for each tensor, counted for each way on both sides.
 
     Args:
         group: of all workers.
         workers: in the order of their ranks.
-        device, staged: as of ways that groups carry.
+        device, staged: as in :class:`Links`.
     """
 
     def __init__(
@@ -197,7 +181,7 @@ class TaggedLinks(GroupLinks):
 _SENDER, _RECEIVER = 0, 1
 
 
-class DirectedLinks(GroupLinks):
+class DirectedLinks(Links):
     """A group of two for each way, without tags; the sender has rank 0.
 
     Args:

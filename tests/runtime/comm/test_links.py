@@ -7,7 +7,7 @@ import torch
 
 from drlpp.runtime.comm import link_timing as links
 from drlpp.runtime.comm.link_timing import exchange
-from drlpp.runtime.comm.transport import GroupLinks
+from drlpp.runtime.comm.transport import Links
 from drlpp.runtime.ipc.protocol import RunResult, TimeLink
 from drlpp.runtime.session.measuring import largest_messages
 from drlpp.schedule.pipeline import Pipeline
@@ -23,7 +23,7 @@ def test_ways_have_an_order_that_does_not_depend_on_answers() -> None:
     assert largest_messages(pipeline, results) == ways
 
 
-class SlowLinks(GroupLinks):
+class SlowLinks(Links):
     """A link that answers at once, but takes ``seconds_per_byte`` on the way there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_per_byte: float) -> None:
