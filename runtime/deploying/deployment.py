@@ -28,13 +28,14 @@ from drlpp.specs.parameter_groups import settled
 class Deployment:
     """A candidate that the workers hold, ready to run.
 
-    ``generation`` says which workers; ``uncompiled`` which stages are not compiled though the
-    method asks for it, and why.
+    ``generation`` says which workers; ``seconds`` how long deploying took; ``uncompiled`` which
+    stages are not compiled though the method asks for it, and why.
     """
 
     plan: ExecutionPlan
     optimizer: OptimizerSpec
     generation: int
+    seconds: float
     uncompiled: Mapping[int, str]
 
     @property

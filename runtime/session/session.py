@@ -273,12 +273,13 @@ class ClusterSession:
         if lent:
             # Workers have it mapped as long as they need it.
             workers.remove(lent)
-        self.spent.deploying_seconds += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.spent.deploying_seconds += seconds
         uncompiled = uncompiled_stages(answers.values())
         for why in {*uncompiled.values()} - self._noted:
             self._noted.add(why)
             self.note(f"a stage is not compiled and runs as it is: {why}")
-        self._held = Deployment(plan, optimizer, workers.generation, uncompiled)
+        self._held = Deployment(plan, optimizer, workers.generation, seconds, uncompiled)
         return self._held
 
     def _check_present(self, workers: Collection[int], what: str) -> None:

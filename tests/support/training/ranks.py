@@ -1,0 +1,57 @@
+"""Training on a few ranks by torch's own data parallelism, in processes that import only this."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from drlpp.costs.ways_of_training import LOCAL_STEPS
+from drlpp.models.task import Task
+from drlpp.runtime.device.devices import Accelerator
+from drlpp.schedule.method_choice import choose_method
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
+
+RANKS = 2
+SAME = ("ddp", "zero-1", "zero-2", "fsdp")
+GROUPED = OptimizerSpec.parse("adamw", [ParameterGroup.parse("*.bias", lr=0.05)], lr=0.1)
+CASES: dict[str, tuple[dict[str, Any], OptimizerSpec, float]] = {
+    "as it is": ({}, GROUPED, 1.0),
+    "emulated, clipped": ({"clip_norm": 0.5}, OptimizerSpec.parse("sgd", lr=0.1), 0.5),
+    "emulated, accumulated": ({"accumulate": 2}, OptimizerSpec.parse("adam"), 0.5),
+}
+
+
+def layered() -> Task:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True)) for _ in range(2)]
+    module = nn.Sequential(nn.Sequential(*layers), nn.Linear(6, 3)).double()
+    return Task(module, (torch.randn(8, 6).double(),), torch.arange(8) % 3, F.cross_entropy)
+
+
+def updates(way: str) -> int:
+    return LOCAL_STEPS if way == "local-sgd" else 4
+
+
+def train(rank: int, folder: str) -> None:
+    from drlpp.runtime.worker.parallel_loop import ParallelLoop
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", RANKS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
+    found: dict[tuple[str, str], dict[str, Tensor]] = {}
+    for case, (options, optimizer, speed) in CASES.items():
+        for way in (*SAME, "local-sgd"):
+            task, method = layered(), choose_method("stash", options)
+            loop = ParallelLoop(way, task, method, optimizer, Accelerator(), speed)  # type: ignore[arg-type]
+            for _ in range(updates(way) * method.accumulate):
+                loop.step(task.inputs, task.targets)
+            whole: Any = {n: w.detach() for n, w in loop.module.named_parameters()}
+            whole = {n: getattr(w, "full_tensor", lambda w=w: w)() for n, w in whole.items()}
+            found[case, way] = whole
+    if rank == 0:
+        torch.save(found, f"{folder}/weights.pt")
+    dist.destroy_process_group()
