@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from drlpp.errors import HostLost, RunFailure
 from drlpp.runtime.ipc.protocol import Answer, Command, StoreAddress, WorkerSpec
@@ -122,18 +122,6 @@ class WorkerHost(ABC):
         """Ask the workers to end, and kill those that do not."""
 
 
-class Places(NamedTuple):
-    """Where some workers are, in their order.
-
-    Attributes:
-        host_names: the name of every worker's host.
-        machines: the machine of every worker, and the cores that may be used there.
-    """
-
-    host_names: tuple[str, ...]
-    machines: tuple[tuple[str, tuple[int, ...]], ...]
-
-
 class Hosts:
     """The hosts of a session: all, those that it counts on, and which of these is lost.
 
@@ -167,15 +155,9 @@ class Hosts:
 
     @property
     def of_worker(self) -> dict[int, WorkerHost]:
-        """The host of every worker."""
-        return {worker: host for host in self.hosts for worker in host.workers}
-
-    @property
-    def places(self) -> Places:
-        """Where all are now."""
-        found = [host for _, host in sorted(self.of_worker.items(), key=lambda pair: pair[0])]
-        machines = tuple((host.machine, host.cores) for host in found)
-        return Places(tuple(host.name for host in found), machines)
+        """The host of every worker, in the order of these."""
+        found = {worker: host for host in self.hosts for worker in host.workers}
+        return dict(sorted(found.items(), key=lambda pair: pair[0]))
 
     @property
     def process_ids(self) -> list[int]:
@@ -185,7 +167,7 @@ class Hosts:
     @property
     def workers(self) -> tuple[int, ...]:
         """The numbers of the workers that were not given up, in order."""
-        return tuple(sorted(self.of_worker.keys() - self.given_up))
+        return tuple(worker for worker in self.of_worker if worker not in self.given_up)
 
     @property
     def present(self) -> list[WorkerHost]:

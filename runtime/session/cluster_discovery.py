@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, groupby
 
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.host import Places
+from drlpp.runtime.hosts.host import WorkerHost
 from drlpp.runtime.ipc.protocol import GroupSpec, Route, TimeLink
 from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -29,7 +29,7 @@ _LEAST_TRANSFER = 0.1
 def time_hosts(workers: WorkerGroup, repeats: int) -> dict[Route, Link]:
     """Time the links within a host and between hosts; return them by the workers at their ends."""
     found = {}
-    for ends in ends_to_measure(workers.hosts.places):
+    for ends in ends_to_measure(workers.hosts.of_worker.values()):
         sizes, group = (_SMALL_BYTES, _LARGE_BYTES), link_between(workers, *ends)
         command = TimeLink(*ends, sizes, _LINK_REPEATS * repeats, group)
         found[ends] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
@@ -56,31 +56,31 @@ def link_of(times: Mapping[int, float]) -> Link:
     )
 
 
-def ends_to_measure(places: Places) -> list[Route]:
+def ends_to_measure(hosts: Iterable[WorkerHost]) -> list[Route]:
     """Return pairs of workers whose links tell about all others.
 
     One pair on the first host that has two workers, and one from the controller's host to every
     other.
     """
-    hosts = list(_workers_by_host(places).values())
-    inside = [(workers[0], workers[1]) for workers in hosts if len(workers) > 1]
-    return inside[:1] + [(hosts[0][0], workers[0]) for workers in hosts[1:]]
+    first, *others = found = list(_workers_by_host(hosts).values())
+    inside = [(workers[0], workers[1]) for workers in found if len(workers) > 1]
+    return inside[:1] + [(first[0], workers[0]) for workers in others]
 
 
 def session_cluster(
-    places: Places,
+    hosts: Sequence[WorkerHost],
     devices: Sequence[DeviceFacts],
     speeds: Sequence[float],
     links: Mapping[Route, Link],
 ) -> Cluster:
     """Return the cluster that has the workers as accelerators, by links of :func:`time_hosts`."""
-    names = places.host_names
+    names = [host.name for host in hosts]
     between = {names[other]: link for (_, other), link in links.items() if names[other] != names[0]}
     fastest = max(between.values(), key=lambda link: link.bandwidth_bytes_per_second, default=None)
     inside = next((link for (a, b), link in links.items() if names[a] == names[b]), _ALONE)
     emulated = min(speeds) < 1
     lines = []
-    for name, workers in _workers_by_host(places).items():
+    for name, workers in _workers_by_host(hosts).items():
         memory: list[float | None] = [devices[worker].memory_bytes for worker in workers]
         if gpus := {devices[worker].identity for worker in workers} - {""}:
             # CPUs have limits of their own, GPUs may be shared.
@@ -100,17 +100,17 @@ def session_cluster(
 
 
 def crowded_machine(
-    speeds: Sequence[float], places: Places, devices: Sequence[DeviceFacts]
+    speeds: Sequence[float], hosts: Sequence[WorkerHost], devices: Sequence[DeviceFacts]
 ) -> str | None:
     """Say which machine has more CPU workers than cores, if these emulate no accelerators."""
     if min(speeds) < 1:
         return None
     on_cpus = [device.type == "cpu" for device in devices]
-    workers = Counter(machine for machine, _ in compress(places.machines, on_cpus))
-    for machine, cores in places.machines:
-        if workers[machine] > len(cores):
+    workers = Counter(host.machine for host in compress(hosts, on_cpus))
+    for host in hosts:
+        if (sharing := workers[host.machine]) > len(host.cores):
             return (
-                f"{workers[machine]} workers share {len(cores)} cores of {machine}, but "
+                f"{sharing} workers share {len(host.cores)} cores of {host.machine}, but "
                 "predictions assume a core for each; start as many workers as cores, or emulate "
                 "slower accelerators (speeds)"
             )
@@ -130,8 +130,8 @@ def _own_network(link: Link | None, fastest: Link | None) -> Link | None:
     return link if slow else None
 
 
-def _workers_by_host(places: Places) -> dict[str, list[int]]:
+def _workers_by_host(hosts: Iterable[WorkerHost]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for worker, name in enumerate(places.host_names):
-        found.setdefault(name, []).append(worker)
+    for worker, host in enumerate(hosts):
+        found.setdefault(host.name, []).append(worker)
     return found

@@ -29,7 +29,7 @@ from drlpp.placement.measurement import Outcome
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.host import Places
+from drlpp.runtime.hosts.host import WorkerHost
 from drlpp.runtime.ipc.protocol import OperatorTimes, ProfileOperators
 from drlpp.runtime.session.cluster_discovery import (
     computing_at_once,
@@ -65,9 +65,9 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
     """Return what :meth:`ClusterSession.profile` says."""
     workers = session.worker_group
     workers.prepare()
-    places = workers.hosts.places
+    hosts = list(workers.hosts.of_worker.values())
     devices = [workers.devices[worker] for worker in range(session.accelerators)]
-    measuring = measuring_workers(session.speeds, places, devices)
+    measuring = measuring_workers(session.speeds, hosts, devices)
     short = shorten(session.captured)
     timed = short.captured
     with discarded_fx_sources():
@@ -81,10 +81,10 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
         )
     times = list(workers.command(dict.fromkeys(measuring, command)).values())
     if session.links is None:
-        cluster = session_cluster(places, devices, session.speeds, time_hosts(workers, repeats))
+        cluster = session_cluster(hosts, devices, session.speeds, time_hosts(workers, repeats))
     else:
         cluster = session.links.with_speeds(session.speeds)
-    if crowded := crowded_machine(session.speeds, places, devices):
+    if crowded := crowded_machine(session.speeds, hosts, devices):
         session.note(crowded)
     microbatches = trainings[_MICROBATCH].microbatches if _MICROBATCH in trainings else 1
     profile = profile_of(timed, times, microbatches)
@@ -123,16 +123,17 @@ def load_or_measure_profile(session: ClusterSession, folder: Path) -> tuple[Prof
 
 
 def measuring_workers(
-    speeds: Sequence[float], places: Places, devices: Sequence[DeviceFacts]
+    speeds: Sequence[float], hosts: Sequence[WorkerHost], devices: Sequence[DeviceFacts]
 ) -> range:
     """Return the workers that measure at the same time: as many as compute together in training.
 
     They are on the first one's machine, usually the controller's, which others are compared with.
     """
-    machine, cores = places.machines[0]
-    on_it = sum(name == machine for name, _ in places.machines)
-    emulated = min(speeds) < 1
-    return range(on_it if emulated else min(on_it, computing_at_once(devices[:on_it], len(cores))))
+    first = hosts[0]
+    on_it = sum(host.machine == first.machine for host in hosts)
+    if min(speeds) < 1:
+        return range(on_it)
+    return range(min(on_it, computing_at_once(devices[:on_it], len(first.cores))))
 
 
 def _trainings(

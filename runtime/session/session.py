@@ -181,7 +181,7 @@ class ClusterSession:
     @property
     def host_of(self) -> dict[int, str]:
         """The name of every worker's host."""
-        return dict(enumerate(self.worker_group.hosts.places.host_names))
+        return {worker: host.name for worker, host in self.worker_group.hosts.of_worker.items()}
 
     @property
     def process_ids(self) -> list[int]:

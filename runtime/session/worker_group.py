@@ -168,20 +168,21 @@ class WorkerGroup:
                 return
             self.hosts.kill()
             store = self.hosts.ask(self.hosts.workers[0], lambda host: host.open_store())
-            hosts, places = self.hosts.of_worker, self.hosts.places
+            hosts = self.hosts.of_worker
+            names = [host.name for host in hosts.values()]
             # A host that has returned may be another machine, with other cores.
-            cores = cores_for(self._speeds, places.machines)
+            cores = cores_for(self._speeds, [(h.machine, h.cores) for h in hosts.values()])
             specs = {
                 worker: WorkerSpec(
                     worker=worker,
-                    place=places.host_names[:worker].count(hosts[worker].name),
+                    place=names[:worker].count(names[worker]),
                     address=hosts[worker].address,
                     store=store,
                     limits=self.limits,
                     speed=self._speeds[worker],
                     memory_bytes=self._memory_bytes[worker],
                     core=cores[worker],
-                    on_one_host=len(set(places.host_names)) == 1,
+                    on_one_host=len(set(names)) == 1,
                     links=None if self._links is None else self._links.links_from(worker),
                 )
                 for worker in self.hosts.workers

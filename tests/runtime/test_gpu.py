@@ -17,7 +17,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.runtime.comm.connections import Member
 from drlpp.runtime.device import recurrent
 from drlpp.runtime.device.devices import accelerator_of
@@ -75,22 +75,6 @@ def test_four_workers_train_to_the_weights_of_the_reference(
     assert optimizer
     assert found.difference < 1e-6
     assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
-
-
-@pytest.mark.parametrize("stages", [2, 4])
-def test_a_chain_of_linear_layers_trains_to_float32_rounding(stages: int) -> None:
-    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
-    placement = in_a_row(captured.graph, *range(stages))
-    method, spec = Method(policy="pipeoptim"), OptimizerSpec(name="sgd", options={"lr": 0.05})
-    minibatches = Minibatches(captured.task.inputs, captured.task.targets)
-    reference = run_reference(
-        captured, placement, minibatches, MINIBATCHES, method=method, optimizer=spec
-    )
-    with ClusterSession(captured, workers=stages, device="cuda") as session:
-        deployment = session.deploy(placement, method, spec)
-        session.run(deployment, MINIBATCHES)
-        state, _ = session.collect(deployment)
-    assert largest_difference(state, reference.state) < 1e-4
 
 
 @pytest.mark.parametrize("name", ZOO_KINDS)

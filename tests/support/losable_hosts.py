@@ -77,13 +77,8 @@ class LosableHosts:
         missing: hosts that are lost at the beginning of a session.
 
     Attributes:
-        lost_by: what becomes of a host that is lost.
-        cluster: they are of no Ray cluster.
         hosts: of the last session.
     """
-
-    lost_by = "nothing answers"
-    cluster = None
 
     def __init__(
         self,
@@ -112,10 +107,6 @@ class LosableHosts:
     def lose(self) -> None:
         """Lose the last host."""
         self.hosts[-1].lose()
-
-    def return_(self) -> None:
-        """Let it be there again."""
-        self.hosts[-1].return_()
 
     @contextmanager
     def used(self) -> Iterator[None]:

@@ -1,25 +1,30 @@
 """Workers that expect other messages than they get say so before the first minibatch."""
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.comm.agreement import contents_of
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.comm.agreement import contents_of, verify_message_plan
+from drlpp.runtime.comm.connections import Member
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.ipc.protocol import Deploy, Run
+from drlpp.runtime.ipc.protocol import Deploy
 from drlpp.runtime.session import session as session
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import Message, Receive
-from tests.support.models.forked import order, placements, samples
+from drlpp.schedule.method import Method
+from tests.support.models.forked import placements
 
 Specs = tuple[tuple[int, TensorSpec], ...]
 
@@ -27,13 +32,6 @@ Specs = tuple[tuple[int, TensorSpec], ...]
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
     return capture(ModelReference.named("tests.support.models.small:forked"))
-
-
-@pytest.fixture(scope="module")
-def workers(captured: CapturedModel) -> Iterator[ClusterSession]:
-    with ClusterSession(captured, workers=4, device="cpu") as workers:
-        workers.use_samples(*samples())
-        yield workers
 
 
 @pytest.fixture
@@ -53,62 +51,83 @@ def with_shape(specs: Specs) -> Specs:
     )
 
 
-@pytest.mark.parametrize("change", [with_dtype, with_shape, lambda specs: specs[:-1]])
-def test_shapes_types_and_numbers_of_tensors(
-    workers: ClusterSession,
-    straight: Placement,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[Specs], Specs],
+def swapped(messages: list[Receive]) -> list[Receive]:
+    return [messages[1], messages[0], *messages[2:]]
+
+
+def unchanged(found: Any) -> Any:
+    return found
+
+
+def but_the_last(found: Any) -> Any:
+    return found[:-1]
+
+
+@pytest.mark.parametrize(
+    ("specs", "messages"),
+    [
+        (unchanged, unchanged),
+        (with_dtype, unchanged),
+        (with_shape, unchanged),
+        (but_the_last, unchanged),
+        (unchanged, swapped),
+        (unchanged, but_the_last),
+    ],
+)
+def test_what_one_expects_of_another_is_what_that_sends(
+    captured: CapturedModel, straight: Placement, specs: Any, messages: Any
+) -> None:
+    """What worker 2 gets from worker 1 changes on one side."""
+    programs = list(cut_stages(captured, straight))
+    second = programs[2]
+    programs[2] = replace(second, receives={**second.receives, 1: specs(second.receives[1])})
+    schedule = Method().schedule_for(straight.pipeline(captured.graph), 6)
+    actions = dict(schedule.actions)
+    is_from_1 = [isinstance(a, Receive) and a.sender == 1 for a in actions[2]]
+    kept = iter(messages(list(compress(actions[2], is_from_1))))
+    changed = [
+        next(kept, None) if of_1 else a for a, of_1 in zip(actions[2], is_from_1, strict=True)
+    ]
+    actions[2] = tuple(filter(None, changed))
+    store, workers = dist.HashStore(), (0, 1, 2, 3)
+
+    def verify(worker: int) -> str:
+        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), 20)
+        group = member.group("all", workers, "gloo")
+        try:
+            verify_message_plan(group, workers, worker, [programs[worker]], actions[worker])
+        except RunFailure as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(4) as pool:
+        told = [*pool.map(verify, workers)]
+    if specs is messages is unchanged:
+        assert told == [""] * 4
+    else:
+        assert all(one.startswith(EXPECTS) for one in told)
+
+
+EXPECTS = "worker 2 expects other messages from worker 1 than that"
+
+
+def test_workers_ask_before_the_first_minibatch(
+    captured: CapturedModel, straight: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = session.deployment_commands
 
     def tampered(*args: Any, **options: Any) -> dict[int, Deploy]:
-        """What worker 2 gets from worker 1 changes on one side."""
         commands = build(*args, **options)
         (program,) = pickle.loads(commands[2].stages)
-        receives = {**program.receives, 1: change(program.receives[1])}
+        receives = {**program.receives, 1: with_shape(program.receives[1])}
         stages = pickle.dumps([replace(program, receives=receives)])
         return {**commands, 2: replace(commands[2], stages=stages)}
 
     monkeypatch.setattr(session, "deployment_commands", tampered)
-    _fails(workers, straight)
-
-
-def swapped(actions: list[Any]) -> list[Any]:
-    """The first two messages from worker 1 in the other order."""
-    first, second, *_ = [
-        i for i, a in enumerate(actions) if isinstance(a, Receive) and a.sender == 1
-    ]
-    actions[first], actions[second] = actions[second], actions[first]
-    return actions
-
-
-@pytest.mark.parametrize("change", [swapped, lambda actions: actions[:-1]])
-def test_number_and_order_of_messages(
-    workers: ClusterSession,
-    straight: Placement,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[list[Any]], list[Any]],
-) -> None:
-    build = session.run_commands
-
-    def tampered(*args: Any, **options: Any) -> Iterator[Mapping[int, Run]]:
-        for commands in build(*args, **options):
-            actions = [a for a in commands[2].actions if isinstance(a, Receive) and a.sender == 1]
-            kept = iter(change(list(actions)))
-            changed = [next(kept, None) if a in actions else a for a in commands[2].actions]
-            yield {**commands, 2: replace(commands[2], actions=tuple(filter(None, changed)))}
-
-    monkeypatch.setattr(session, "run_commands", tampered)
-    _fails(workers, straight)
-
-
-def _fails(workers: ClusterSession, placement: Placement) -> None:
-    deployment = workers.deploy(placement)
-    with pytest.raises(
-        RunFailure, match=r"^worker 2 expects other messages from worker 1 than that"
-    ):
-        workers.run(deployment, 6, RunOptions(order=order(6)))
+    with ClusterSession(captured, workers=4, device="cpu") as workers:
+        deployment = workers.deploy(straight)
+        with pytest.raises(RunFailure, match=f"^{EXPECTS}"):
+            workers.run(deployment, 6)
 
 
 def test_both_ends_name_the_same_contents(captured: CapturedModel) -> None:

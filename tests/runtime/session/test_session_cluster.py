@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.host import Hosts
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.session.cluster_discovery import (
     crowded_machine,
@@ -16,7 +15,7 @@ from drlpp.specs.cluster import Link
 def test_hosts_become_a_cluster() -> None:
     a, b, c = ("a", (0, 1)), ("b", (0, 1, 2, 3)), ("c", (0,))
     named = [("x", *a), ("x", *a), ("x", *a), ("y", *b), ("z", *c)]
-    places = Hosts(tuple(_Named((worker,), *name) for worker, name in enumerate(named))).places
+    places = [_Named((worker,), *name) for worker, name in enumerate(named)]
     assert ends_to_measure(places) == [(0, 1), (0, 3), (0, 4)]
     inside, quick, slow = (Link(bandwidth_bytes_per_second=b) for b in (1e10, 1e9, 1e8))
     links = {(0, 1): inside, (0, 3): quick, (0, 4): slow}
@@ -37,7 +36,7 @@ def test_hosts_become_a_cluster() -> None:
     assert on_gpus.devices == ("cuda",) * 5
     assert crowded_machine((1.0,) * 5, places, gpus) is None
     assert on_gpus.memory_bytes == (40, 40, 40, 80, 80)
-    alone = Hosts((_Named((0,), "x", *c),)).places
+    alone = [_Named((0,), "x", *c)]
     assert ends_to_measure(alone) == []
     assert session_cluster(alone, [DeviceFacts()], (1.0,), {}).accelerators == 1
 
