@@ -110,10 +110,12 @@ def measurement_of_whole(
     Memory is that of every worker.
     """
     seconds = marks[-1] - marks[0]
-    return _measurement(
-        marks,
-        window,
-        seconds,
+    steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
+    return Measurement(
+        seconds_per_minibatch=seconds / window.length,
+        median_seconds=statistics.median(steps),
+        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
+        minibatches=window.length,
         steadiness=1.0,
         workers=tuple(
             WorkerUsage(
@@ -126,25 +128,6 @@ def measurement_of_whole(
             )
             for worker, bytes_ in peak_memory_bytes.items()
         ),
-    )
-
-
-def _measurement(
-    marks: Sequence[float],
-    window: Window,
-    seconds: float,
-    steadiness: float,
-    workers: tuple[WorkerUsage, ...],
-) -> Measurement:
-    """Return the measurement of a window that took so long, from its marks."""
-    steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
-    return Measurement(
-        seconds_per_minibatch=seconds / window.length,
-        median_seconds=statistics.median(steps),
-        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
-        minibatches=window.length,
-        steadiness=steadiness,
-        workers=workers,
     )
 
 
@@ -229,15 +212,17 @@ def measurement_of(
     # From one completion to another it may be less: who is last at the end may have been ahead of
     # the others at the begin, and took longer than that.
     slowest = max(paces)
-    return _measurement(
-        marks,
-        window,
-        slowest,
-        steadiness=max(min(paces) / slowest, 0.0),
-        workers=tuple(
-            _usage(schedule, worker, results[worker], marks[0], marks[-1])
-            for worker in sorted(schedule.actions)
-        ),
+    steadiness = max(min(paces) / slowest, 0.0)
+    workers = tuple(
+        _usage(schedule, worker, results[worker], marks[0], marks[-1])
+        for worker in sorted(schedule.actions)
+    )
+    return measurement_of_whole(marks, window, {}).model_copy(
+        update={
+            "seconds_per_minibatch": slowest / window.length,
+            "steadiness": steadiness,
+            "workers": workers,
+        }
     )
 
 
