@@ -50,7 +50,7 @@ class GuidedSearch:
         self._give_up = give_up
         self._search = Recalibration(
             declared.problem,
-            declared.space or Space(env.codec.methods[0], frozenset()),
+            declared.space or Space(env.method, frozenset()),
             options,
             planned=(lambda: declared.planned) if declared.space else None,
         )

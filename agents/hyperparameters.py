@@ -16,7 +16,7 @@ from pydantic import Field
 from drlpp.agents.guided import GuidedSearch
 from drlpp.agents.searcher import Searcher
 from drlpp.envs import PlacementEnv
-from drlpp.errors import DRLPPError, InvalidFile, InvalidInput
+from drlpp.errors import DRLPPError, InvalidInput
 from drlpp.io.documents import Document, read_document, read_mapping
 from drlpp.io.importing import ImportedByName
 from drlpp.planners.calibration.recalibration import Options
@@ -68,13 +68,6 @@ class GuidedHyperparameters(Document):
     """
 
     kind: ClassVar[str] = "guided-hyperparameters"
-    former_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("practice", "pretrained", "partitions_per_rollout", "placements_per_partition"),
-            *("learning_rate", "n_epochs", "clip_range", "max_grad_norm", "imitation_coef"),
-            *("ent_coef", "scheduler_ent_coef", "elites"),
-        }
-    )
 
     proposals: int = Field(default=4, ge=1, le=1000)
     give_up: float = Field(default=1.5, ge=0, le=1e6)
@@ -135,21 +128,12 @@ def _shipped() -> dict[str, Hyperparameters | GuidedHyperparameters]:
 
 
 def _read(path: Path) -> Hyperparameters | GuidedHyperparameters:
-    content = read_mapping(path)
-    if content.get("kind") != GuidedHyperparameters.kind:
-        return read_document(path, Hyperparameters)
-    if content.get("practice"):
-        raise InvalidFile(
-            f"{path}: field 'practice' is true, and the guided agent has no policy any more; leave "
-            "the field out"
-        )
-    return read_document(path, GuidedHyperparameters)
+    guided = read_mapping(path).get("kind") == GuidedHyperparameters.kind
+    return read_document(path, GuidedHyperparameters if guided else Hyperparameters)
 
 
 AGENTS: dict[str, Hyperparameters | GuidedHyperparameters] = _shipped()
 """Agents by name: the default, and the paper's. Their files say what each is for."""
-
-_FORMER = "guided-policy"
 
 
 def hyperparameters_of(agent: str) -> AgentHyperparameters:
@@ -171,11 +155,6 @@ def hyperparameters_of(agent: str) -> AgentHyperparameters:
         own = OwnAgent(name=agent).as_named_by_user()
         own.imported(InvalidInput)
         return own
-    if agent == _FORMER:
-        raise InvalidInput(
-            f"agent {agent} has gone, since its policy added nothing that could be shown; take "
-            "--agent guided, which is the same without it"
-        )
     raise InvalidInput(
         f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}, or give the path of a YAML "
         "file with hyperparameters, or package.module:name of an agent of your own"

@@ -26,7 +26,6 @@ from drlpp.io.progress_lines import TimeLeft, shown
 from drlpp.io.run_folder import AGENT_NAME
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
-from drlpp.placement.placement import Placement, Stage
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -70,17 +69,26 @@ def learn_placement(
         False if Ctrl-C ended it before the budget was spent.
 
     Raises:
-        InvalidInput: an agent of the user's own is none, or proposes what is no candidate.
+        InvalidInput: an agent of the user's own is none, or proposes what is no candidate; one that
+            trains is to choose methods; or the paper's agent has a single operator to place.
     """
     console = console or Console(markup=False, emoji=False)
     if len(memory.graph) == 1 and isinstance(hyperparameters, Hyperparameters):
-        return _measure_undivided(memory, budget, console)
+        raise InvalidInput(
+            f"model {memory.graph.model} is one operator, which drl-pp's agent cannot divide; take "
+            "--agent guided, which measures it on 1 worker and on more"
+        )
     env = PlacementEnv(memory, declared=declared, budget=budget)
     env.declared = env.declared.with_seed(seed)
     if isinstance(hyperparameters, Hyperparameters):
         agent: Searcher | BaseAlgorithm = hyperparameters.build(env, seed=seed)
     else:
         agent = hyperparameters.build(env)
+    if not isinstance(agent, Searcher) and env.declared.space and env.declared.space.vary:
+        raise InvalidInput(
+            "actions of an algorithm of stable-baselines3 are placements alone; leave out --vary, "
+            "or propose candidates (propose and tell)"
+        )
     interrupted = threading.Event()
     try:
         with _noticing_interrupts(interrupted), _measuring_shown(memory, budget, console):
@@ -188,27 +196,6 @@ def _train(
     # The budget ends it; this is only a bound that is never reached.
     steps = _MOST_ROUNDS * budget
     agent.learn(steps, callbacks, tb_log_name="agent", reset_num_timesteps=False)
-
-
-def _measure_undivided(memory: MeasurementMemory, budget: int, console: Console) -> bool:
-    """Measure the only stage there can be on 1 to A accelerators; False after Ctrl-C."""
-    console.print(
-        "nothing to choose: the model is one operator, which no placement can divide; it is "
-        f"measured on 1 to {memory.accelerators} workers"
-    )
-    stages = (
-        Stage(operators=(0,), accelerators=tuple(range(count)))
-        for count in range(1, memory.accelerators + 1)
-    )
-    candidates = [Candidate(Placement(stages=(stage,)), memory.measurer.method) for stage in stages]
-    new = [candidate for candidate in candidates if candidate not in memory.outcomes]
-    total = min(budget, memory.distinct + len(new))
-    try:
-        with _measuring_shown(memory, total, console):
-            memory.measure_together(new, max(budget - memory.distinct, 0))
-    except KeyboardInterrupt:
-        return False
-    return True
 
 
 @contextmanager

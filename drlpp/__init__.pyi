@@ -7,7 +7,6 @@ from .placement.candidate import Candidate as Candidate
 from .placement.measurement import Measurement as Measurement
 from .placement.placement import Placement as Placement
 from .planners.plan import plan as plan
-from .planners.plan import train as train
 from .runtime.session.session import ClusterSession as ClusterSession
 from .runtime.training.training import PipelineTrainer as PipelineTrainer
 from .runtime.training.training import TrainingResult as TrainingResult

@@ -7,7 +7,6 @@ change a placement a little, as ``drlpp/PlacementImprove-v0``.
 
 import gymnasium as _gym
 
-from drlpp.envs.codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring.measurer import ContractedMeasurer, Measurer
 from drlpp.envs.measuring.memory import MeasurementMemory, MemorySummary
@@ -15,7 +14,6 @@ from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.placement_improve import PlacementImprove
 
 __all__ = [
-    "ActionCodec",
     "Measurer",
     "ContractedMeasurer",
     "CostPrior",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,6 @@ def make_live(
 def make_sim(
     profile: Profile | str | Path,
     cluster: Cluster | str | Path,
-    speeds: Sequence[float] | None = None,
     method: Method = DEFAULT_METHOD,
     minibatches: int = 30,
     invalid_reward: float = INVALID_REWARD,
@@ -79,12 +77,11 @@ def make_sim(
     Args:
         profile: a model and its costs on an accelerator of speed 1, or the path of a profile.
         cluster: the accelerators and their links, or the path of a ``cluster.yaml``.
-        speeds: relative speed of every accelerator, in place of the cluster's.
         method: the schedule, and the weight policy on it.
         minibatches: over how many minibatches a placement is measured.
         invalid_reward: the reward of a placement that cannot run or does not fit.
         path: the file in which outcomes are remembered.
-        declared: what agents know; the profile and the cluster, without ``speeds``, if left out.
+        declared: what agents know; the profile and the cluster if left out.
         render_mode: None, as there is nothing to draw.
 
     Raises:
@@ -95,9 +92,7 @@ def make_sim(
         profile = read_profile(Path(profile))
     if isinstance(cluster, str | Path):
         cluster = read_document(cluster, Cluster)
-    true = cluster if speeds is None else cluster.with_speeds(speeds)
-    measurer = SimulatedCluster(profile, true, method)
-    memory = MeasurementMemory(measurer, minibatches, path)
+    memory = MeasurementMemory(SimulatedCluster(profile, cluster, method), minibatches, path)
     declared = declared or CostPrior.of(profile, cluster, method)
     return PlacementEnv(memory, invalid_reward, declared=declared)
 

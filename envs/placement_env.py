@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -11,12 +12,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.envs.codec import ActionCodec
 from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
 INVALID = "invalid placement"
 """The failure of a candidate that cannot be run at all."""
@@ -36,19 +38,13 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     ## Action Space
     `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts. An
-    accelerator that holds a stage without operators is idle. Where `declared` has a space of M
-    methods, a last entry is the method's number in it. Where they differ in depth or recomputation,
-    there is one for every stage that there may be: each has its own recomputation, and the depth of
-    the links into it, and all else is of the first (`ActionCodec`). If accelerators hold two stages
-    each with one of these methods, operators have 2 A stages to choose from, and with such a method
-    the accelerator of stage k holds the stage as far from the end as well.
+    accelerator that holds a stage without operators is idle. The method is not chosen: it is the
+    attribute `method`, that of the space of `declared`, or the measurer's.
 
     | Index       | Meaning                                          | Range    |
     |-------------|--------------------------------------------------|----------|
     | 0 … N − 1   | stage of operator 0 … N − 1                      | 0 … A − 1|
     | N … N+A−1   | stage that accelerator 0 … A − 1 holds           | 0 … A − 1|
-    | N+A         | method, where they may be chosen                 | 0 … M − 1|
-    | N+A … N+2A−1| method of each stage, where they may differ in it| 0 … M − 1|
 
     ## Observation Space
     `Box(0, 1, (1,), float32)`: always `[0]`. The model and the accelerators are constants of the
@@ -110,9 +106,10 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         space = self.declared.space
         if space is not None:
             memory.most_staleness = space.most_staleness
-        methods = space.methods if space else (method,)
-        self.codec = ActionCodec(len(memory.graph), memory.accelerators, methods)
-        self.action_space = self.codec.space
+        self.method = space.method if space else method
+        check_one_stage_each(self.method)
+        size = len(memory.graph) + memory.accelerators
+        self.action_space = spaces.MultiDiscrete([memory.accelerators] * size)
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
 
     @property
@@ -151,8 +148,14 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
             InvalidInput: it is not of the action space.
         """
         self._check_action(action)
-        reward, info = self._reward(self.codec.decode(action))
+        reward, info = self._reward(self.candidate(action))
         return _observation(), reward, True, False, info
+
+    def candidate(self, action: Sequence[int] | NDArray[np.int64]) -> Candidate:
+        """Return the candidate that an action describes, which may be one that cannot be run."""
+        numbers, operators = [int(number) for number in action], len(self.graph)
+        placement = Placement.from_assignment(numbers[:operators], numbers[operators:])
+        return Candidate(placement, self.method)
 
     def prefetch(self, actions: NDArray[np.int64]) -> None:
         """Measure what steps are going to ask for, all placements in turns.
@@ -166,7 +169,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         if self.memory.repetitions == 1:
             return
         left = None if self.budget is None else max(self.budget - self.memory.distinct, 0)
-        self.memory.measure_together(map(self.codec.decode, actions), left)
+        self.memory.measure_together(map(self.candidate, actions), left)
 
     def outcome(self, candidate: Candidate) -> Outcome:
         """Measure a candidate; one that cannot be run has failed, which is not remembered."""
@@ -195,7 +198,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         Raises:
             InvalidInput: it has another length, or a number out of range.
         """
-        found, most = np.asarray(action), self.codec.space.nvec
+        found, most = np.asarray(action), self.action_space.nvec
         if found.shape != most.shape:
             raise InvalidInput(
                 f"the action has shape {found.shape}; expected {most.shape}, as the action space"
@@ -209,6 +212,20 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
                 f"entry {number} of the action is {found[number]:.9g}; expected a whole number "
                 f"from 0 to {most[number] - 1}"
             )
+
+
+def check_one_stage_each(method: Method) -> None:
+    """Raise if ``method`` is not for what policies draw.
+
+    Raises:
+        InvalidInput: accelerators are to hold two stages each.
+    """
+    if method.schedule_kind.stages_held > 1:
+        raise InvalidInput(
+            f"an agent's policy gives every accelerator one stage, and schedule "
+            f"{method.schedule} needs two; plan such a placement with `drlpp plan`, or "
+            "let the guided agent choose it: another schedule that flushes, --vary schedule"
+        )
 
 
 def _observation() -> NDArray[np.float32]:

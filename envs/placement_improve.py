@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.plan import Plan
-from drlpp.planners import PLANNERS, PlanningProblem, Space, baseline_plans, simulated
+from drlpp.planners import PlanningProblem, Space, baseline_plans
 from drlpp.planners.search import MOST_PER_LINK, Judge
 from drlpp.planners.search.moves import PlacementState
 from drlpp.schedule.per_stage import most
@@ -33,11 +33,9 @@ class Problem:
 
     Attributes:
         problem: the workload and the cluster.
-        start: name of the planner whose placement episodes start at; None for the fastest of all.
     """
 
     problem: PlanningProblem
-    start: str | None
 
     @cached_property
     def space(self) -> Space:
@@ -51,16 +49,8 @@ class Problem:
 
     @cached_property
     def reference(self) -> Plan:
-        """The fastest of all planners' placements."""
+        """The fastest of all planners' placements, at which episodes start."""
         return baseline_plans(self.problem, self.space)[0]
-
-    @cached_property
-    def first(self) -> Candidate:
-        """What episodes start at."""
-        if self.start is None:
-            return self.reference.candidate
-        plan = PLANNERS[self.start](self.problem)
-        return simulated(self.problem, self.space, plan).candidate
 
     @cached_property
     def operators(self) -> NDArray[np.float64]:
@@ -81,10 +71,10 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
     """Improve a planner's placement step by step, on one problem or on a set of them.
 
     ## Description
-    An episode starts at a planner's placement. Every step moves one operator over a boundary, gives
-    an accelerator another stage, or changes the depth. A stage whose last operator leaves ends, and
-    its accelerators go with it. N is the number of operators of the largest problem of the set, E
-    that of its edges, A that of accelerators.
+    An episode starts at the fastest of the planners' placements. Every step moves one operator over
+    a boundary, gives an accelerator another stage, or changes the depth. A stage whose last
+    operator leaves ends, and its accelerators go with it. N is the number of operators of the
+    largest problem of the set, E that of its edges, A that of accelerators.
 
     ## Action Space
     `Discrete(3 + 2 (A − 1) + A (A + 1))`. What is not possible (`action_masks()`, and `action_mask`
@@ -123,7 +113,7 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
     `configuration`, `problem`, `action_mask`, and `reason` where a change could not be run.
 
     ## Starting State
-    The planner's placement of a problem that is drawn, or of `reset(options={"problem": number})`.
+    The planners' fastest placement of a problem, drawn or `reset(options={"problem": number})`.
 
     ## Episode End
     `stop` terminates it; it is truncated after `steps` steps.
@@ -133,14 +123,13 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
     | Argument   | Default | Meaning                                                              |
     |------------|---------|----------------------------------------------------------------------|
     | `problems` |         | a `PlanningProblem`, or several                                      |
-    | `start`    | `None`  | name of the planner that episodes start with; the fastest if `None`  |
     | `steps`    | 32      | of an episode at most                                                |
     | `sizes`    | `None`  | N, E and A, for a set with the same spaces as another; those of the  |
     |            |         | largest problems if `None`                                           |
 
     Raises:
-        InvalidInput: there is no problem, no such planner, another objective than seconds, sizes
-            are too small, or a schedule gives accelerators two stages each.
+        InvalidInput: there is no problem, another objective than seconds, sizes are too small, or a
+            schedule gives accelerators two stages each.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (the annotation is gymnasium's)
@@ -148,21 +137,17 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
     def __init__(
         self,
         problems: PlanningProblem | Sequence[PlanningProblem],
-        start: str | None = None,
         steps: int = 32,
         sizes: tuple[int, int, int] | None = None,
     ) -> None:
         given = [problems] if isinstance(problems, PlanningProblem) else list(problems)
         if not given:
             raise InvalidInput("problems is empty; give at least one PlanningProblem")
-        if start is not None and start not in PLANNERS:
-            known = ", ".join(PLANNERS)
-            raise InvalidInput(f"planner {start!r} is unknown; there are {known}, and None for all")
         if any(problem.workload.stages_held > 1 for problem in given):
             raise InvalidInput("accelerators are to hold two stages each; expected one")
         if any(problem.objective != "seconds" for problem in given):
             raise InvalidInput("objective dollars: steps are paid in seconds; leave it out")
-        self.problems = tuple(Problem(problem, start) for problem in given)
+        self.problems = tuple(Problem(problem) for problem in given)
         self.steps = steps
         needed = (
             max(len(problem.workload) for problem in given),
@@ -192,7 +177,7 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin at the planner's placement of a problem that is drawn, or of that in ``options``.
+        """Begin at the planners' fastest placement of a problem, drawn or that in ``options``.
 
         Raises:
             InvalidInput: there is no problem of this number.
@@ -208,7 +193,7 @@ class PlacementImprove(gym.Env[Observation, np.int64]):
             )
         self._number, self._left = int(number), self.steps
         self._known = self.problems[number]
-        first = self._known.first
+        first = self._known.reference.candidate
         self._state = PlacementState.of(first.placement, self._known.problem)
         self._depth = most(first.method.in_flight_per_link)
         self._seconds = self._known.judge.exactly(first)

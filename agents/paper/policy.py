@@ -17,7 +17,6 @@ from drlpp.agents.paper.rollout import Trajectory
 from drlpp.agents.paper.scheduler import PipelineScheduler
 from drlpp.agents.paper.walk import PartitionWalk
 from drlpp.capturing.graph import OpGraph
-from drlpp.errors import InvalidInput
 
 
 class PolicyEvaluation(NamedTuple):
@@ -56,9 +55,6 @@ class PlacementPolicy(BasePolicy):
         feasible: whether every partition is sure to get an accelerator.
         optimizer_class: of ``torch.optim``.
         optimizer_kwargs: further arguments of the optimizer.
-
-    Raises:
-        InvalidInput: actions choose a method as well, which the paper's do not.
     """
 
     optimizer: torch.optim.Optimizer
@@ -89,11 +85,6 @@ class PlacementPolicy(BasePolicy):
             "temperature": temperature,
             "feasible": feasible,
         }
-        if len(action_space.nvec) != len(graph) + self.accelerators:
-            raise InvalidInput(
-                "drl-pp's policy places only; declare a space of one method, or let the guided "
-                "agent choose"
-            )
         features = node_features(graph)
         self.register_buffer("features", features, persistent=False)
         self.register_buffer("edges", undirected_edges(graph), persistent=False)

@@ -108,31 +108,9 @@ class Placement(Record):
                 stage_of[operator] = index
         return tuple(stage_of)
 
-    def stage_of_accelerator(self, accelerators: int) -> tuple[int, ...]:
-        """Return the stage of each of ``accelerators``, the first of two.
-
-        An idle one has the number of stages.
-        """
-        stage_of = [len(self.stages)] * accelerators
-        for index, stage in reversed(list(enumerate(self.stages))):
-            for accelerator in stage.accelerators:
-                stage_of[accelerator] = index
-        return tuple(stage_of)
-
     def stages_of(self, accelerator: int) -> tuple[int, ...]:
         """Return the stages that an accelerator holds: none, one, or two."""
         return tuple(k for k, stage in enumerate(self.stages) if accelerator in stage.accelerators)
-
-    def folded(self) -> Placement:
-        """Return the same stages, the second half held by the accelerators of the first, back."""
-        half = self.stages[: len(self.stages) // 2]
-        back = (
-            stage.model_copy(update={"accelerators": other.accelerators})
-            for stage, other in zip(
-                self.stages[len(self.stages) - len(half) :], half[::-1], strict=True
-            )
-        )
-        return Placement(stages=(*self.stages[: len(self.stages) - len(half)], *back))
 
     def on(self, accelerators: Sequence[int]) -> Placement:
         """Return the same on other accelerators: on ``accelerators[0]`` instead of 0, and so on."""

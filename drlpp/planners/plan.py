@@ -27,9 +27,6 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 if TYPE_CHECKING:
     from drlpp.capturing.capture import CapturedModel
     from drlpp.models.model_reference import Model
-    from drlpp.runtime.loading.loaders import Loader
-    from drlpp.runtime.training.training import TrainingResult
-    from drlpp.specs.data import Data
 
 Costs = Profile | str | Path | Sequence[Mapping[str, Any]]
 """A profile, a file of one, or the rows of a table."""
@@ -192,36 +189,6 @@ def planning_problem(
         objective=objective,
     )
     return problem, costs, captured
-
-
-def train(
-    model: Model | CapturedModel,
-    data: str | Data | Loader,
-    held_out: Loader | None = None,
-    *,
-    workers: int,
-    epochs: int = 5,
-    out: str | Path = "training",
-    **planning: Any,
-) -> TrainingResult:
-    """Plan a model and train it with the plan: :func:`plan`, then ``PipelineTrainer(plan).fit``.
-
-    Args:
-        model: a task, a name, a factory, or what :func:`drlpp.capture` returns.
-        data: what ``fit`` takes: a loader, samples in memory, or a name.
-        held_out: a loader of held-out data, to evaluate on.
-        workers: how many.
-        epochs: how many.
-        out: folder for checkpoints and ``model.pt``.
-        planning: other arguments of :func:`plan`.
-
-    Raises:
-        InvalidInput, RunFailure: those of both calls.
-    """
-    from drlpp.runtime.training.training import PipelineTrainer
-
-    trainer = PipelineTrainer(plan(model, workers, **planning), out=out)
-    return trainer.fit(data, held_out, epochs=epochs)
 
 
 def _cluster(

@@ -45,19 +45,14 @@ def test_a_file_of_ones_own_names_what_differs(tmp_path: Path) -> None:
     path.write_text(f"{HEADER}learning_rate: 5.0e-4\ntemperature: 2.5\nfeasible: true\n")
     mine = hyperparameters_of(str(path))
     assert mine == Hyperparameters(learning_rate=5e-4, temperature=2.5, feasible=True)
+    guided = tmp_path / "guided.yaml"
+    guided.write_text("kind: guided-hyperparameters\nversion: 1\ndraws: 4\n")
+    assert hyperparameters_of(str(guided)) == GuidedHyperparameters(draws=4)
     env = PlacementEnv(MeasurementMemory(FakeMeasurer(chain(5), 2)))
     agent = mine.build(env, seed=0)
     assert agent.learning_rate == 5e-4
     assert agent.policy.scheduler.feasible
     assert agent.policy.partitioner.temperature.item() == 2.5
-
-
-def test_a_file_for_the_guided_agent_of_before_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        "kind: guided-hyperparameters\nversion: 1\ndraws: 4\npractice: false\nn_epochs: 2\n"
-    )
-    assert hyperparameters_of(str(path)) == GuidedHyperparameters(draws=4)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +66,7 @@ def test_a_file_for_the_guided_agent_of_before_is_read(tmp_path: Path) -> None:
         (f"{HEADER}temperature: warm\n", "field 'temperature"),
         (
             "kind: guided-hyperparameters\nversion: 1\npractice: true\n",
-            "field 'practice' is true, and the guided agent has no policy any more; leave the",
+            "field 'practice' is unknown; a guided-hyperparameters file has the fields proposals,",
         ),
         ("kind: cluster\nversion: 1\n", "expected a hyperparameters file, but it is a cluster"),
     ],

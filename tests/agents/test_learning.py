@@ -28,7 +28,7 @@ from drlpp.agents import (
 )
 from drlpp.agents.callbacks import take_up
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.errors import InvalidFile
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome
 from tests.support.planning.fake_measurer import FakeMeasurer, branching, chain
@@ -97,13 +97,13 @@ def test_ctrl_c_is_not_lost_where_the_exception_is(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-@pytest.mark.parametrize("agent", [GuidedHyperparameters(draws=2, evaluations=16), SMALL])
-def test_a_model_of_one_operator_is_measured_on_every_number_of_workers(
-    agent: Hyperparameters | GuidedHyperparameters, tmp_path: Path
-) -> None:
+def test_a_model_of_one_operator_is_measured_on_every_number_of_workers(tmp_path: Path) -> None:
     memory = MeasurementMemory(FakeMeasurer(chain(1), 3))
-    assert learn_placement(memory, tmp_path, hyperparameters=agent, budget=20, **QUIET)
+    guided = GuidedHyperparameters(draws=2, evaluations=16)
+    assert learn_placement(memory, tmp_path, hyperparameters=guided, budget=20, **QUIET)
     assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3"]
+    with pytest.raises(InvalidInput, match=r"one operator, .* take --agent guided"):
+        learn_placement(memory, tmp_path, hyperparameters=SMALL, budget=20, **QUIET)
 
 
 def test_an_agent_is_taken_up_with_what_it_has_learned(tmp_path: Path) -> None:

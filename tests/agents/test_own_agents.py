@@ -11,11 +11,12 @@ from rich.console import Console
 from stable_baselines3 import PPO
 
 from drlpp.agents import hyperparameters_of, learn_placement
-from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
+from drlpp.planners import Space, Vary
 from drlpp.schedule.method import Method
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
@@ -68,10 +69,12 @@ class Single(InTurn):
         return CUTS[0]
 
 
-def learn(name: str, out: Path, budget: int = 10) -> MeasurementMemory:
+def learn(
+    name: str, out: Path, budget: int = 10, declared: CostPrior | None = None
+) -> MeasurementMemory:
     agent = f"{__name__}:{name}" if name in globals() else name
     memory = MeasurementMemory(FakeMeasurer(chain(4), 2), path=out / "measurements.jsonl")
-    options: dict[str, Any] = {"seed": 3, "console": Console(quiet=True)}
+    options: dict[str, Any] = {"seed": 3, "console": Console(quiet=True), "declared": declared}
     hyperparameters = hyperparameters_of(agent)
     assert learn_placement(memory, out, hyperparameters=hyperparameters, budget=budget, **options)
     return memory
@@ -101,12 +104,15 @@ def test_an_algorithm_of_stable_baselines3_is_saved_and_goes_on(tmp_path: Path) 
     assert (tmp_path / "agent.zip").exists()
     assert list(tmp_path.glob("tensorboard/*/events*"))
     assert learn("by_ppo", tmp_path, budget=3).distinct == 3
+    problem = CostPrior.from_sizes(chain(4), 2).problem
+    declared = CostPrior(problem, Space(Method(), frozenset({Vary.DEPTH})))
+    with pytest.raises(InvalidInput, match="placements alone; leave out --vary"):
+        learn("by_ppo", tmp_path, declared=declared)
 
 
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        ("guided-policy", "has gone.* take --agent guided"),
         ("nobody", "there are drl-pp, guided, or give"),
         (f"{__name__}:nothing", "has no function 'nothing'"),
         ("no_agent", r"expected an object with propose\(\) and"),

@@ -9,16 +9,21 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
+from hypothesis import given
+from hypothesis import strategies as st
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import OperatorProfile, Profile
-from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.planners import Space
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.planning.fake_measurer import FakeMeasurer, chain
+from tests.support.planning.fake_measurer import FakeMeasurer, chain, graphs
 
 OUT_OF_MEMORY = FailedMeasurement(failure="out of memory", reason="worker 0 needs 9 GB")
 
@@ -142,7 +147,7 @@ def test_a_step_is_a_measurement_as_reward_and_info() -> None:
         (np.array([0, 0, 0, 1, 1, 1, 0, 1, 0, 1]), None),
     ):
         _, reward, _, _, info = env.step(action)
-        outcome = env.outcome(env.codec.decode(action))
+        outcome = env.outcome(env.candidate(action))
         assert info.get("measurement", outcome) == outcome
         assert info.get("error_type") == failure
         assert getattr(outcome, "failure", None) == failure
@@ -150,3 +155,44 @@ def test_a_step_is_a_measurement_as_reward_and_info() -> None:
         assert reward == (-math.log(outcome.seconds_per_minibatch) if measured else -10.0)
     assert len(measurer.measured) == 2
     assert env.summary.distinct == 2
+
+
+@given(graph=graphs(), accelerators=st.integers(1, 5), data=st.data())
+def test_an_action_has_the_stage_of_every_operator_and_accelerator(
+    graph: OpGraph, accelerators: int, data: st.DataObject
+) -> None:
+    env = PlacementEnv(MeasurementMemory(FakeMeasurer(graph, accelerators)))
+    size, stages = len(graph) + accelerators, st.integers(0, accelerators - 1)
+    action = np.array(data.draw(st.lists(stages, min_size=size, max_size=size)))
+    assert env.action_space.contains(action)
+    candidate = env.candidate(action)
+    assert candidate.method == DEFAULT_METHOD
+    used = sorted({*action[: len(graph)].tolist()})
+    assert [stage.operators for stage in candidate.placement.stages] == [
+        tuple(np.flatnonzero(action[: len(graph)] == stage)) for stage in used
+    ]
+    assert [stage.accelerators for stage in candidate.placement.stages] == [
+        tuple(np.flatnonzero(action[len(graph) :] == stage)) for stage in used
+    ]
+
+
+@pytest.mark.parametrize("repetitions", [1, 3])
+def test_what_is_too_stale_is_not_measured(repetitions: int) -> None:
+    measurer = FakeMeasurer(chain(12))
+    space = Space(Method(in_flight_per_link=4), frozenset(), most_staleness=2)
+    declared = CostPrior(CostPrior.from_sizes(measurer.graph, 4).problem, space=space)
+    env = PlacementEnv(MeasurementMemory(measurer, repetitions=repetitions), declared=declared)
+    actions = np.array([[0] * 12 + [0] * 4, [0] * 6 + [1] * 6 + [0, 0, 1, 1]])
+    env.prefetch(actions)
+    alone, stale = (env.step(action)[4] for action in actions)
+    assert "seconds" in alone
+    assert stale["error_type"] == "invalid placement"
+    assert stale["reason"] == "a stage has a staleness of 5, of at most 2"
+    assert len(env.outcomes) == 1
+
+
+def test_actions_have_no_place_for_a_second_stage_on_an_accelerator() -> None:
+    space = Space(Method(schedule="zb-v", policy="sync"), frozenset())
+    declared = CostPrior(CostPrior.from_sizes(chain(6), 4).problem, space=space)
+    with pytest.raises(InvalidInput, match="one stage, and schedule zb-v needs two; plan such a"):
+        PlacementEnv(MeasurementMemory(FakeMeasurer(chain(6))), declared=declared)

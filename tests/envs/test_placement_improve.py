@@ -24,10 +24,11 @@ from drlpp.simulator import simulate
 from drlpp.specs.cluster import Link, local_cluster
 
 LINK = Link(bandwidth_bytes_per_second=5e9, latency_seconds=5e-5)
+SLOW = Link(bandwidth_bytes_per_second=1e9, latency_seconds=5e-5)
 SMALL, LARGE = generate("chain", 5, 0), generate("blocks", 9, 1)
 PROFILES = (SMALL, LARGE)
 PROBLEMS = (
-    PlanningProblem(Workload.of(SMALL), local_cluster(2, LINK)),
+    PlanningProblem(Workload.of(SMALL), local_cluster(2, SLOW)),
     PlanningProblem(Workload.of(LARGE), local_cluster(3, LINK, (1.0, 1.0, 0.5))),
 )
 # Of three accelerators: stop, depth, two boundaries, and three that hold one of three or nothing.
@@ -51,17 +52,13 @@ def test_ppo_learns_on_it_as_it_is() -> None:
     PPO("MultiInputPolicy", environment(steps=4), n_steps=8, batch_size=8, n_epochs=1).learn(16)
 
 
-@pytest.mark.parametrize("start", [None, "gpipe"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_possible_steps_lead_to_what_runs_and_are_paid_by_the_simulator(
-    number: int, start: str | None
-) -> None:
-    env, draw = environment(start=start, steps=60), np.random.default_rng(number)
+def test_possible_steps_lead_to_what_runs_and_are_paid_by_the_simulator(number: int) -> None:
+    env, draw = environment(steps=60), np.random.default_rng(number)
     problem, graph = PROBLEMS[number], PROFILES[number].graph
     _, info = env.reset(options={"problem": number})
     first, paid, seen = info["seconds"], 0.0, set()
-    if start is None:
-        assert first == info["reference_seconds"]
+    assert first == info["reference_seconds"]
     ended = False
     while not ended:
         before, mask = env.candidate, info["action_mask"]
@@ -93,7 +90,7 @@ def test_what_is_not_possible_changes_nothing_and_stop_ends() -> None:
 
 
 def test_every_kind_of_step() -> None:
-    env = environment(start="gpipe")
+    env = environment()
     env.reset(options={"problem": 0})
     assert env.candidate.placement.configuration == "1-1"
     sizes = [len(stage.operators) for stage in env.candidate.placement.stages]
@@ -135,12 +132,12 @@ def test_observations_state_the_problem() -> None:
 
 
 def test_memory_limits_what_is_possible() -> None:
-    free = PlacementImprove(PROBLEMS[0], start="gpipe")
+    free = PlacementImprove(PROBLEMS[0])
     free.reset()
     needed = PROBLEMS[0].predict(free.candidate.placement).stages
     room = 1.01 * max(stage.memory_bytes for stage in needed)
-    tight = local_cluster(2, LINK, memory_bytes=room)
-    env = PlacementImprove(PlanningProblem(Workload.of(SMALL), tight), start="gpipe")
+    tight = local_cluster(2, SLOW, memory_bytes=room)
+    env = PlacementImprove(PlanningProblem(Workload.of(SMALL), tight))
     env.reset()
     refused = 0
     for _ in range(4):
@@ -158,9 +155,9 @@ def test_memory_limits_what_is_possible() -> None:
     [
         (lambda: PlacementImprove([]), "at least one"),
         (lambda: environment(sizes=(9, 9, 2)), r"sizes is \(9, 9, 2\); .* at least \(9, "),
-        (lambda: environment(start="best"), "'best' is unknown; there are data-parallel"),
         (lambda: environment().reset(options={"problem": 2}), "number from 0 to 1"),
         (lambda: environment().reset(options={"problem": "a"}), "number from 0 to 1"),
+        (lambda: environment().step(19), "expected a number from 0 to 18"),
         (
             lambda: PlacementImprove(
                 PlanningProblem(
@@ -175,10 +172,3 @@ def test_memory_limits_what_is_possible() -> None:
 def test_what_is_wrong_is_said(act: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         act()
-
-
-def test_a_step_outside_of_the_action_space_is_refused() -> None:
-    env = environment()
-    env.reset()
-    with pytest.raises(InvalidInput, match="expected a number from 0 to 18"):
-        env.step(19)

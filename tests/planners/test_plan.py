@@ -176,11 +176,6 @@ def test_a_plan_of_a_task_is_trained_in_two_calls(tmp_path: Path) -> None:
     result = drlpp.PipelineTrainer(plan, out=tmp_path / "run").fit(loader, epochs=1)
     assert len(result.epochs) == 1
     network.load_state_dict(result.state_dict)
-    # The same in one call.
-    result = drlpp.train(
-        task, loader, workers=2, epochs=2, out=tmp_path / "in-one", planner="gpipe"
-    )
-    assert len(result.epochs) == 2
 
 
 def test_a_profile_of_another_model_is_refused() -> None:

@@ -30,8 +30,8 @@ from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
-from drlpp.envs.codec import check_one_stage_each
 from drlpp.envs.measuring.search_file import FILE_NAME, Confidence, SearchFile
+from drlpp.envs.placement_env import check_one_stage_each
 from drlpp.errors import HostLost, InvalidInput, RunFailure
 from drlpp.exporting.layouts.cut_at import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at

@@ -13,11 +13,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from drlpp.agents import DRLPP
 from drlpp.agents.paper.rollout import Rewarded
-from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
+from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import FailedMeasurement
-from drlpp.planners import Space, Vary
-from drlpp.schedule.method import DEFAULT_METHOD
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 SMALL: dict[str, Any] = {"partitions_per_rollout": 4, "placements_per_partition": 2, "seed": 0}
@@ -159,12 +157,6 @@ def test_other_graphs_and_other_environments_are_refused(tmp_path: Path) -> None
 
     with pytest.raises(InvalidInput, match="placement environment"):
         DRLPP("PlacementPolicy", Plain())
-    graph = other.graph
-    space = Space(DEFAULT_METHOD, frozenset({Vary.DEPTH}))
-    declared = CostPrior(CostPrior.from_sizes(graph, 3).problem, space=space)
-    choosing = PlacementEnv(MeasurementMemory(FakeMeasurer(graph, 3)), declared=declared)
-    with pytest.raises(InvalidInput, match="places only"):
-        DRLPP("PlacementPolicy", choosing)
 
 
 def by_scheme(content: list[Rewarded]) -> tuple[Counter[int], Counter[int]]:

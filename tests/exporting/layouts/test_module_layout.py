@@ -140,7 +140,10 @@ def test_a_method_flushes_there(decoder, method, only_1f1b, wanted, note: str) -
 
 def test_two_stages_on_an_accelerator_are_refused(decoder) -> None:
     folded = GPIPE.model_copy(update={"schedule": "zb-v"})
-    placement = in_a_row(decoder.graph, 0, 1, 2, 3).folded()
+    row = in_a_row(decoder.graph, 0, 1, 2, 3)
+    there_and_back = zip(row.stages, (0, 1, 1, 0), strict=True)
+    stages = (s.model_copy(update={"accelerators": (a,)}) for s, a in there_and_back)
+    placement = Placement(stages=tuple(stages))
     plan = ExecutionPlan.of(Candidate(placement, folded), decoder.graph, 2)
     with pytest.raises(InvalidInput, match="zb-v has two stages on every accelerator"):
         nearest_chain(plan, 8)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from itertools import pairwise
-
 import numpy
 from hypothesis import strategies as st
 
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.tensors import TiedWeights, Transfer
 from drlpp.costs.workload import Workload
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search.moves import random_order
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 
@@ -159,20 +155,3 @@ def check_placement(problem: PlanningProblem, placement: Placement) -> None:
     assert all(stage.operators and stage.accelerators for stage in placement.stages)
     stage_of = placement.stage_of_operator(len(workload))
     assert all(stage_of[source] <= stage_of[target] for source, target in workload.edges)
-
-
-def random_folded(problem: PlanningProblem, draw: random.Random) -> Placement | None:
-    """A valid placement whose accelerators hold two stages each; None if there is none."""
-    most = min(problem.cluster.accelerators, len(problem.workload) // 2)
-    if most < 2:
-        return None
-    held = draw.sample(range(problem.cluster.accelerators), draw.randint(2, most))
-    order = random_order(problem.workload, draw)
-    inner = draw.sample(range(1, len(order)), 2 * len(held) - 1)
-    cuts = pairwise([0, *sorted(inner), len(order)])
-    return Placement(
-        stages=tuple(
-            Stage(operators=tuple(sorted(order[begin:end])), accelerators=(accelerator,))
-            for (begin, end), accelerator in zip(cuts, [*held, *held[::-1]], strict=True)
-        )
-    )
